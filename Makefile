@@ -1,0 +1,43 @@
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench wheel-check clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: $(INSTALLED)  ## build the models and score a few clips
+	$(BIN)/python examples/demo.py
+
+test: $(INSTALLED)  ## run the whole test suite, doctests included
+	$(BIN)/python -m pytest -n 2
+
+lint: $(INSTALLED)  ## formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)  ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED)  ## measure speed, memory and deviation; ARGS="--peer aasist=PATH --only models"
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+wheel-check: $(INSTALLED)  ## build the wheel and import it beside base dependencies only
+	rm -rf dist build/wheel-venv
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv build/wheel-venv
+	build/wheel-venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd build && wheel-venv/bin/python -W error ../tests/check_installed.py
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) dist build

@@ -1,0 +1,42 @@
+"""Files are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["atomic_path"]
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    r"""Yield a temporary path that replaces `path` when the block ends without an error.
+
+    The temporary file lies in the same folder, so the replacement is atomic; its contents reach
+    the disk before its name does. After an error `path` is what it was before.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> with atomic_path(folder / "scores.tsv") as temporary:
+        ...     _ = temporary.write_text("filename\tcm-score\n")
+        >>> [file.name for file in folder.iterdir()]
+        ['scores.tsv']
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"`path` must name a file; {path} is a directory.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        temporary.touch(exist_ok=False)
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

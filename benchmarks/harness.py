@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ class Row:
     """One line of a benchmark: what was measured, beside what, and how far the results differ.
 
     `ratio` is always "how many times better": reference / ours for seconds and bytes. `deviation`
-    is the largest absolute difference of the two results, or None where there is nothing to compare.
+    is the largest absolute difference of the two results, None where there is nothing to compare.
     """
 
     case: str
@@ -96,12 +96,8 @@ def _measure(pipe: Any, function: Callable[..., Callable[[], object]], args: Seq
 def environment() -> dict[str, Any]:
     """Return the versions, threads and processor that the figures depend on."""
     packages = ("asvspoof-cm", "torch", "numpy", "scipy", "soundfile", "onnxruntime")
-    versions = {}
-    for name in packages:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
+    installed = {distribution.name for distribution in distributions()}
+    versions = {name: version(name) for name in packages if name in installed}
     import torch
 
     return {
@@ -127,11 +123,14 @@ def to_markdown(content: Mapping[str, Any]) -> str:
     """Return one suite's JSON content as a Markdown section."""
     machine = content["environment"]
     packages = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    cpu = (
+        f"{machine['machine']} ({machine['processor']}), "
+        f"{machine['n_threads']} threads of {machine['n_cores']} cores"
+    )
     lines = [
         f"## {content['suite']}",
         "",
-        f"Python {machine['python']}, {packages}; {machine['machine']} ({machine['processor']}), "
-        f"{machine['n_threads']} threads of {machine['n_cores']} cores.",
+        f"Python {machine['python']}, {packages}; {cpu}.",
         "",
         "| case | ours | reference | ratio | deviation | goal | met |",
         "|---|---|---|---|---|---|---|",

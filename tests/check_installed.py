@@ -6,17 +6,25 @@ import pkgutil
 import sys
 
 EXTRAS = ["matplotlib", "tqdm", "onnx", "onnxruntime", "torchaudio", "pytest"]
-present = [name for name in EXTRAS if importlib.util.find_spec(name)]
-if present:
-    sys.exit(f"this check needs an environment without extras; found {present}")
 
-import asvspoof_cm  # noqa: E402
 
-if "torch" in sys.modules:
-    sys.exit("`import asvspoof_cm` alone must not import torch")
-for name in asvspoof_cm.__all__:
-    getattr(asvspoof_cm, name)
-for module in pkgutil.walk_packages(asvspoof_cm.__path__, "asvspoof_cm."):
-    if not module.name.endswith("__main__"):
-        importlib.import_module(module.name)
-sys.stdout.write(f"asvspoof-cm {asvspoof_cm.__version__}: imports with base dependencies only\n")
+def main() -> str | None:
+    present = [name for name in EXTRAS if importlib.util.find_spec(name)]
+    if present:
+        return f"this check needs an environment without extras; found {present}"
+
+    import asvspoof_cm
+
+    if "torch" in sys.modules:
+        return "`import asvspoof_cm` alone must not import torch"
+    for name in asvspoof_cm.__all__:
+        getattr(asvspoof_cm, name)
+    for module in pkgutil.walk_packages(asvspoof_cm.__path__, "asvspoof_cm."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    sys.stdout.write(f"asvspoof-cm {asvspoof_cm.__version__} imports with base dependencies\n")
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

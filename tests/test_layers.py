@@ -9,7 +9,7 @@ import asvspoof_cm
 
 ROOT = Path(asvspoof_cm.__file__).parent
 
-# Each entry may import those above it, never those below. Modules of one package count as one entry.
+# Each entry may import those above it, never those below; a package is one entry.
 LAYERS = [
     "labels",
     "files",

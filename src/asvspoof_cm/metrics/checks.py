@@ -60,9 +60,10 @@ def as_labels(labels: ArrayLike) -> NDArray[np.bool_]:
     is_bonafide = np.zeros(values.shape, dtype=bool)
     is_spoof = np.zeros(values.shape, dtype=bool)
     for word, label in words.items():
-        (is_bonafide if label == BONAFIDE else is_spoof)[values == word] = True
-    wrong = ~(is_bonafide | is_spoof)
-    if wrong.any():
+        mask = is_bonafide if label == BONAFIDE else is_spoof
+        mask |= values == word
+    if not (is_bonafide | is_spoof).all():
+        wrong = ~(is_bonafide | is_spoof)
         first = int(np.argmax(wrong))
         raise ValueError(
             '`labels` must be 0 or "spoof", 1 or "bonafide"; '

@@ -222,7 +222,9 @@ def t_eer(asv: AsvScores, cm: tuple[ArrayLike, ArrayLike]) -> TandemPoint:
         asv_ratio = asv_fa / asv_fa_spoof
         cm_ratio = cm_curve.p_fa[cm_point] / (1.0 - cm_curve.p_miss[cm_point])
         gap = np.abs(asv_ratio - cm_ratio)
-    best = int(np.argmin(np.where(np.isnan(gap), np.inf, gap)))
+    # Where the ASV alone already misses more than it lets through, no countermeasure balances it.
+    possible = (asv_miss < 0.5 * asv_fa + 0.5 * asv_fa_spoof) & ~np.isnan(gap)
+    best = int(np.argmin(np.where(possible, gap, np.inf)))
     value = asv_fa_spoof[best] * cm_curve.p_fa[cm_point[best]]
     return TandemPoint(
         float(value), float(asv_thresholds[best]), float(cm_curve.thresholds[cm_point[best]])

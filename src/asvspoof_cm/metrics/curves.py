@@ -17,10 +17,10 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from asvspoof_cm.metrics.checks import FloatArray, IntArray, as_scores, check_choice
 from asvspoof_cm.metrics.costs import DetectionCosts
@@ -36,6 +36,7 @@ __all__ = [
     "eer_counts",
 ]
 
+Integers: TypeAlias = NDArray[np.integer[Any]]
 Ties: TypeAlias = Literal["official", "grouped"]
 TIES = ("official", "grouped")
 
@@ -150,8 +151,8 @@ def det_curve(bonafide: ArrayLike, spoof: ArrayLike, *, ties: Ties = "official")
 
 
 def dcf(
-    missed: IntArray | int,
-    rejected: IntArray | int,
+    missed: Integers | int,
+    rejected: Integers | int,
     n_bonafide: int,
     n_spoof: int,
     costs: DetectionCosts,
@@ -173,7 +174,7 @@ def default_cost(costs: DetectionCosts) -> float:
 
 
 def eer_counts(
-    corners_bonafide: IntArray, corners_spoof: IntArray
+    corners_bonafide: Integers, corners_spoof: Integers
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the point where P_miss first reaches P_fa, and the point before it.
 

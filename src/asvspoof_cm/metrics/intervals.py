@@ -8,15 +8,21 @@ costs a few passes over the counts. Only one replicate is in memory at a time.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asvspoof_cm.metrics.checks import FloatArray, IntArray, as_column, as_labels, as_scores
-from asvspoof_cm.metrics.checks import split_by_label as _split
+from asvspoof_cm.metrics.checks import (
+    FloatArray,
+    IntArray,
+    as_column,
+    as_labels,
+    as_scores,
+    split_by_label,
+)
 from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts, OperatingPoint
 from asvspoof_cm.metrics.curves import SortedScores, dcf, default_cost
 from asvspoof_cm.metrics.track1 import (
@@ -34,14 +40,18 @@ __all__ = ["Interval", "METRICS", "bootstrap", "compare"]
 
 MetricFunction: TypeAlias = Callable[[FloatArray, FloatArray], "float | OperatingPoint"]
 Metric: TypeAlias = "str | MetricFunction"
+Metrics: TypeAlias = "tuple[str, ...] | list[str]"
 Clusters: TypeAlias = tuple[ArrayLike, ArrayLike]
+# Half the memory traffic of 64 bits, and enough for two thousand million trials.
+Counts: TypeAlias = NDArray[np.int32]
 
 METRICS = ("min_dcf", "act_dcf", "eer", "cllr")
 """The Track 1 metrics with a fast bootstrap, by name."""
 
-BLOCKS_AT_A_TIME = 32
+# Items that one stretch of a draw counts together, a power of two up to 2^16: 64 KiB of counts.
+LARGEST_BLOCK = 1 << 13
 
-_NAMES: dict[Any, str] = {min_dcf: "min_dcf", act_dcf: "act_dcf", eer: "eer", cllr: "cllr"}
+_NAMES: dict[Metric, Metric] = {min_dcf: "min_dcf", act_dcf: "act_dcf", eer: "eer", cllr: "cllr"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +92,7 @@ def bootstrap(
 ) -> Interval: ...
 @overload
 def bootstrap(
-    metric: Sequence[str],
+    metric: Metrics,
     bonafide: ArrayLike,
     spoof: ArrayLike,
     n: int = ...,
@@ -94,7 +104,7 @@ def bootstrap(
     progress: bool = ...,
 ) -> dict[str, Interval]: ...
 def bootstrap(
-    metric: Metric | Sequence[str],
+    metric: Metric | Metrics,
     bonafide: ArrayLike,
     spoof: ArrayLike,
     n: int = 1000,
@@ -168,7 +178,7 @@ def compare(
     a: ArrayLike,
     b: ArrayLike,
     labels: ArrayLike,
-    metric: Sequence[str],
+    metric: Metrics,
     n: int = ...,
     *,
     clusters: ArrayLike | None = ...,
@@ -181,7 +191,7 @@ def compare(
     a: ArrayLike,
     b: ArrayLike,
     labels: ArrayLike,
-    metric: Metric | Sequence[str] = "min_dcf",
+    metric: Metric | Metrics = "min_dcf",
     n: int = 1000,
     *,
     clusters: ArrayLike | None = None,
@@ -215,7 +225,7 @@ def compare(
         >>> compare(good, poor, labels, "eer", n=100).high < 0
         True
     """
-    pairs = [_split(scores, labels) for scores in (a, b)]
+    pairs = [split_by_label(scores, labels) for scores in (a, b)]
     n_trials = (len(pairs[0][0]), len(pairs[0][1]))
     units = None
     if clusters is not None:
@@ -276,35 +286,33 @@ class _System:
     def observed(self) -> FloatArray:
         """The metrics of the trials as they are: (n_metrics,)."""
         return self._evaluate(
-            np.ones(len(self.curve.bonafide), dtype=np.int64),
-            np.ones(len(self.curve.spoof), dtype=np.int64),
+            np.ones(len(self.curve.bonafide), dtype=np.int32),
+            np.ones(len(self.curve.spoof), dtype=np.int32),
         )
 
-    def replicate(self, counts: tuple[IntArray, IntArray]) -> FloatArray:
+    def replicate(self, counts: tuple[Counts, Counts]) -> FloatArray:
         """The metrics where unit u of a class is drawn ``counts[class][u]`` times."""
         if self.units is None:
             return self._evaluate(*counts)
         return self._evaluate(counts[0][self.units[0]], counts[1][self.units[1]])
 
-    def _evaluate(self, bonafide: IntArray, spoof: IntArray) -> FloatArray:
+    def _evaluate(self, bonafide: Counts, spoof: Counts) -> FloatArray:
         passed_bonafide, passed_spoof = _running_sum(bonafide), _running_sum(spoof)
         n_bonafide, n_spoof = int(passed_bonafide[-1]), int(passed_spoof[-1])
         if n_bonafide == 0 or n_spoof == 0:
             return np.full(len(self.metrics), np.nan)
-        corners = self.curve.corners
-        corners = passed_bonafide[corners[0]], passed_spoof[corners[1]]
+        at_bonafide, at_spoof = self.curve.corners
+        corners = passed_bonafide[at_bonafide], passed_spoof[at_spoof]
         values = np.empty(len(self.metrics))
         for index, metric in enumerate(self.metrics):
             if metric == "eer":
                 values[index] = eer_at(corners)[0]
             elif metric == "min_dcf":
-                cost = dcf(*corners, n_bonafide, n_spoof, self.costs)
-                values[index] = cost.min() / default_cost(self.costs)
+                values[index] = self._dcf_at(self._best_corner(corners), n_bonafide, n_spoof)
             elif metric == "act_dcf":
                 missed = int(passed_bonafide[self.at_threshold[0]])
                 rejected = int(passed_spoof[self.at_threshold[1]])
-                cost = dcf(missed, rejected, n_bonafide, n_spoof, self.costs)
-                values[index] = cost / default_cost(self.costs)
+                values[index] = self._dcf_at((missed, rejected), n_bonafide, n_spoof)
             elif metric == "cllr":
                 miss = np.dot(bonafide.astype(np.float64), self.bits[0]) / n_bonafide
                 values[index] = 0.5 * (
@@ -315,9 +323,22 @@ class _System:
                 values[index] = float(metric(drawn, np.repeat(self.curve.spoof, spoof)))
         return values
 
+    def _best_corner(self, corners: tuple[Counts, Counts]) -> tuple[int, int]:
+        """Where the detection cost is lowest, up to a constant and a factor that don't matter."""
+        missed, rejected = corners
+        cost = (self.costs.beta / missed[-1]) * missed
+        cost -= (1.0 / rejected[-1]) * rejected
+        best = int(np.argmin(cost))
+        return int(missed[best]), int(rejected[best])
 
-def _running_sum(counts: IntArray) -> IntArray:
-    passed = np.zeros(len(counts) + 1, dtype=np.int64)
+    def _dcf_at(self, point: tuple[int, int], n_bonafide: int, n_spoof: int) -> float:
+        cost = dcf(*point, n_bonafide, n_spoof, self.costs)
+        return float(cost) / default_cost(self.costs)
+
+
+def _running_sum(counts: Counts) -> Counts:
+    passed = np.empty(len(counts) + 1, dtype=np.int32)
+    passed[0] = 0
     np.cumsum(counts, out=passed[1:])
     return passed
 
@@ -330,11 +351,11 @@ def _encode(bonafide: NDArray[Any], spoof: NDArray[Any]) -> tuple[IntArray, IntA
 
 def _draws(
     n_trials: tuple[int, int], units: tuple[IntArray, IntArray] | None, n: int, seed: int
-) -> Iterator[tuple[IntArray, IntArray]]:
+) -> Iterator[tuple[Counts, Counts]]:
     """Yield the counts of the units of each class, `n` times."""
     if n < 1:
         raise ValueError(f"`n` must be at least 1 replicate; got {n}.")
-    rng = np.random.default_rng(seed)
+    rng = np.random.Generator(np.random.SFC64(seed))
     for _ in range(n):
         if units is None:
             yield _draw(n_trials[0], rng), _draw(n_trials[1], rng)
@@ -343,37 +364,30 @@ def _draws(
             yield counts, counts
 
 
-def _draw(n: int, rng: np.random.Generator) -> IntArray:
+def _draw(n: int, rng: np.random.Generator) -> Counts:
     """Draw `n` of `n` items with replacement and return how often each came: (n,).
 
-    This is one multinomial draw in two exact stages: how many fall into each block of 256 items,
-    then a random byte for the place of each within its block. That spares most random bits, and
-    a stretch of blocks is counted at a time, within the processor's cache.
+    This is one multinomial draw in two exact stages: how many fall into each block, then the place
+    of each within its block. Blocks have 2^k items, so k random bits are a place without rejection,
+    and they fit into the processor's cache.
     """
-    n_blocks = n // 256
-    n_rest = n - 256 * n_blocks
-    shares = np.full(n_blocks + 1, 256.0 / n)
-    shares[-1] = n_rest / n
-    per_block = rng.multinomial(n, shares)
-    counts = np.empty(n, dtype=np.int64)
-    counts[256 * n_blocks :] = np.bincount(
-        rng.integers(0, max(n_rest, 1), per_block[-1]), minlength=n_rest
-    )[:n_rest]
-    places = np.frombuffer(rng.bytes(n - int(per_block[-1])), dtype=np.uint8)
-    first_of_block = 256 * np.arange(BLOCKS_AT_A_TIME)
-    for start in range(0, n_blocks, BLOCKS_AT_A_TIME):
-        n_drawn = per_block[start : min(start + BLOCKS_AT_A_TIME, n_blocks)]
-        items = np.repeat(first_of_block[: len(n_drawn)], n_drawn)
-        items += places[: len(items)].astype(np.int64)
-        places = places[len(items) :]
-        n_items = 256 * len(n_drawn)
-        counts[256 * start : 256 * start + n_items] = np.bincount(items, minlength=n_items)
+    n_full, rest = divmod(n, LARGEST_BLOCK)
+    sizes = [LARGEST_BLOCK] * n_full
+    sizes += [1 << k for k in reversed(range(rest.bit_length())) if rest >> k & 1]
+    n_drawn = rng.multinomial(n, np.array(sizes) / n)
+    places = rng.bit_generator.random_raw(n // 4 + 1).view(np.uint16)
+    counts = np.empty(n, dtype=np.int32)
+    start = used = 0
+    for size, n_here in zip(sizes, n_drawn.tolist(), strict=True):
+        here = places[used : used + n_here] & (size - 1)
+        counts[start : start + size] = np.bincount(here.astype(np.int64), minlength=size)
+        start, used = start + size, used + n_here
     return counts
 
 
-def _metric_names(metric: Metric | Sequence[str]) -> tuple[Metric, ...]:
-    metrics = (metric,) if isinstance(metric, str) or callable(metric) else tuple(metric)
-    metrics = tuple(_NAMES.get(m, m) for m in metrics)
+def _metric_names(metric: Metric | Metrics) -> tuple[Metric, ...]:
+    given = tuple(metric) if isinstance(metric, tuple | list) else (metric,)
+    metrics = tuple(_NAMES.get(item, item) for item in given)
     for item in metrics:
         if not callable(item) and item not in METRICS:
             raise ValueError(
@@ -384,7 +398,7 @@ def _metric_names(metric: Metric | Sequence[str]) -> tuple[Metric, ...]:
 
 
 def _summarise(
-    metric: Metric | Sequence[str], observed: FloatArray, replicates: FloatArray, confidence: float
+    metric: Metric | Metrics, observed: FloatArray, replicates: FloatArray, confidence: float
 ) -> Interval | dict[str, Interval]:
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"`confidence` must lie between 0 and 1, excluded; got {confidence}.")
@@ -411,6 +425,6 @@ def _summarise(
         )
         for index in range(len(observed))
     ]
-    if isinstance(metric, str) or callable(metric):
-        return intervals[0]
-    return dict(zip(metric, intervals, strict=True))
+    if isinstance(metric, tuple | list):
+        return dict(zip(metric, intervals, strict=True))
+    return intervals[0]

@@ -24,7 +24,15 @@ from asvspoof_cm.metrics.checks import (
     split_by_label,
 )
 from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts, OperatingPoint
-from asvspoof_cm.metrics.curves import TIES, SortedScores, Ties, dcf, default_cost, eer_counts
+from asvspoof_cm.metrics.curves import (
+    TIES,
+    Integers,
+    SortedScores,
+    Ties,
+    dcf,
+    default_cost,
+    eer_counts,
+)
 
 __all__ = [
     "Track1Result",
@@ -67,8 +75,8 @@ def eer(bonafide: ArrayLike, spoof: ArrayLike, *, ties: Ties = "official") -> Op
         The official convention gives a constant scorer an EER of 100 %; "grouped" gives 50 %.
 
     Example:
-        >>> eer([2.0, 0.5], [-1.0, 1.0, 0.0])
-        OperatingPoint(value=0.4166666666666667, threshold=0.5)
+        >>> eer([2.0, 0.5, 1.5, 3.0], [-1.0, 1.0, 0.0, -2.0])
+        OperatingPoint(value=0.25, threshold=0.5)
         >>> eer([0.0] * 10, [0.0] * 30, ties="grouped").value
         0.5
     """
@@ -238,7 +246,7 @@ def evaluate(
         minDCF    0.5000        -1.0000
         actDCF    0.5000        -0.6419
         EER       50.000 %      0.5000
-        Cllr      0.6681 bits
+        Cllr      0.8034 bits
         min Cllr  0.5000 bits
         ROC AUC   0.7500
     """
@@ -269,7 +277,7 @@ def eer_rate(counts: tuple[int, int], n_bonafide: int, n_spoof: int) -> tuple[fl
     return abs(p_miss - p_fa), (p_miss + p_fa) / 2.0
 
 
-def eer_at(corners: tuple[IntArray, IntArray]) -> tuple[float, tuple[int, int]]:
+def eer_at(corners: tuple[Integers, Integers]) -> tuple[float, tuple[int, int]]:
     """Return the official EER and the trials passed where it lies."""
     n_bonafide, n_spoof = int(corners[0][-1]), int(corners[1][-1])
     reached, before = eer_counts(*corners)

@@ -323,7 +323,8 @@ def auc_of(curve: SortedScores) -> float:
 
 def min_cllr_of(curve: SortedScores) -> float:
     """The Cllr of sorted scores after PAV."""
-    n_bonafide, n_spoof = pool_adjacent_violators(*(np.diff(c, prepend=0) for c in curve.corners))
+    counts = (np.diff(passed, prepend=0) for passed in curve.corners)
+    n_bonafide, n_spoof, _ = pool_adjacent_violators(*counts)
     with np.errstate(divide="ignore"):
         llr = np.log(n_bonafide / n_bonafide.sum()) - np.log(n_spoof / n_spoof.sum())
     # A block of one class has an infinite ratio of the right sign and costs nothing.
@@ -333,7 +334,9 @@ def min_cllr_of(curve: SortedScores) -> float:
     return 0.5 * float(miss + false_alarm)
 
 
-def pool_adjacent_violators(n_bonafide: IntArray, n_spoof: IntArray) -> tuple[IntArray, IntArray]:
+def pool_adjacent_violators(
+    n_bonafide: IntArray, n_spoof: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
     """Merge neighbouring blocks until the share of bonafide trials rises from block to block.
 
     Args:
@@ -341,18 +344,17 @@ def pool_adjacent_violators(n_bonafide: IntArray, n_spoof: IntArray) -> tuple[In
         n_spoof: Spoofed trials in each block, shape (n_blocks,).
 
     Returns:
-        The two counts for each merged block, shape (n_merged,) each.
+        For each merged block the two counts and the block that it starts with, (n_merged,) each.
 
     Example:
         >>> pool_adjacent_violators(np.array([0, 2, 1, 3]), np.array([2, 1, 1, 0]))
-        (array([0, 3, 3]), array([2, 2, 0]))
+        (array([0, 3, 3]), array([2, 2, 0]), array([0, 1, 3]))
     """
     n_trials = n_bonafide + n_spoof
-    filled = n_trials > 0
-    n_bonafide, n_spoof, n_trials = n_bonafide[filled], n_spoof[filled], n_trials[filled]
-    fit = isotonic_regression(n_bonafide / n_trials, weights=n_trials)
-    starts = fit.blocks[:-1]
-    return np.add.reduceat(n_bonafide, starts), np.add.reduceat(n_spoof, starts)
+    filled = np.flatnonzero(n_trials)
+    share = n_bonafide[filled] / n_trials[filled]
+    starts = filled[isotonic_regression(share, weights=n_trials[filled]).blocks[:-1]]
+    return np.add.reduceat(n_bonafide, starts), np.add.reduceat(n_spoof, starts), starts
 
 
 def bonafide_bits(llr: FloatArray) -> FloatArray:

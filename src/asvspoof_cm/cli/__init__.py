@@ -14,7 +14,7 @@ from importlib import import_module
 
 __all__ = ["main"]
 
-COMMANDS: tuple[str, ...] = ()
+COMMANDS: tuple[str, ...] = ("evaluate",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

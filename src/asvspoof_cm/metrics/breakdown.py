@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -197,21 +198,23 @@ def breakdown(
     )
 
     def row(group: tuple[str, ...], chosen: IntArray, against: IntArray) -> BreakdownRow:
-        pair = values[against], np.sort(values[chosen])
+        chosen = chosen[np.argsort(values[chosen], kind="stable")]
+        pair = values[against], values[chosen]
         intervals: dict[str, Interval] = {}
         if n_bootstrap and len(against):
             pair_clusters = None if cluster is None else (cluster[against], cluster[chosen])
-            intervals = bootstrap(
-                METRICS,
-                values[against],
-                values[chosen],
-                n_bootstrap,
-                clusters=pair_clusters,
-                seed=seed,
-                confidence=confidence,
-                costs=costs,
-                progress=False,
-            )
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".* replicates drew no trial")
+                intervals = bootstrap(
+                    METRICS,
+                    *pair,
+                    n_bootstrap,
+                    clusters=pair_clusters,
+                    seed=seed,
+                    confidence=confidence,
+                    costs=costs,
+                    progress=False,
+                )
         return _row(group, *pair, costs, intervals)
 
     rows = []
@@ -228,6 +231,16 @@ def breakdown(
         rest = ("",) * (len(columns) - 1)
         rows.append(row((POOLED, *rest), spoof, bonafide))
         shown.update()
+    n_thin = sum(
+        any(interval.n_replicates < n_bootstrap for interval in made.intervals.values())
+        for made in rows
+    )
+    if n_thin:
+        warnings.warn(
+            f"{n_thin} of {len(names)} groups lie in so few `clusters` that some replicates drew "
+            "none of their trials; see n_replicates of their intervals.",
+            stacklevel=2,
+        )
     return Breakdown(columns=tuple(columns), rows=tuple(rows))
 
 

@@ -125,7 +125,8 @@ def fit_calibration(
 
     Note:
         The objective has a ridge of ½·1e-8·a² on the slope a of standardised scores. Separable
-        trials have no finite optimum without it; on others it changes the LLRs by less than a part in 10⁵.
+        trials have no finite optimum without it; on others it changes LLRs by less than 1e-5 of
+        their value.
 
     Example:
         >>> rng = np.random.default_rng(0)

@@ -110,7 +110,7 @@ def fit_calibration(
     "affine" is prior-weighted logistic regression by Newton's method: it minimises the mean
     cross-entropy of the posterior, each class weighted to its prior. Applied, it changes neither
     EER nor minDCF. "isotonic" is the best non-decreasing map (pool adjacent violators), with one
-    trial of each class added at either end (Laplace's rule), so that it stays finite.
+    bonafide trial added below all scores and one spoof above them, so that it stays finite.
 
     Args:
         scores: One score per trial, shape (n_trials,). Higher means bonafide.
@@ -297,19 +297,19 @@ def _check_prior(prior: float) -> None:
 
 def _fit_isotonic(bonafide: FloatArray, spoof: FloatArray) -> Calibration:
     scores = np.unique(np.concatenate([bonafide, spoof]))
-    counts = (
+    n_bonafide, n_spoof = (
         np.bincount(np.searchsorted(scores, of_class), minlength=len(scores))
         for of_class in (bonafide, spoof)
     )
-    padded = (np.concatenate([[1], count, [1]]) for count in counts)
-    n_bonafide, n_spoof, starts = pool_adjacent_violators(*padded)
+    # A bonafide trial below all scores and a spoof above them always join their neighbours.
+    n_bonafide, n_spoof, starts = pool_adjacent_violators(
+        np.concatenate([[1], n_bonafide, [0]]), np.concatenate([[0], n_spoof, [1]])
+    )
     llr = np.log(n_bonafide / n_bonafide.sum()) - np.log(n_spoof / n_spoof.sum())
-    # Back from padded places to scores; a block of nothing but padding has no score of its own.
     first = np.maximum(starts - 1, 0)
-    last = np.minimum(np.append(starts[1:] - 2, len(scores) - 1), len(scores) - 1)
-    real = first <= last
-    at = np.stack([scores[first[real]], scores[last[real]]], axis=1).ravel()
-    knots = np.unique(np.stack([at, np.repeat(llr[real], 2)], axis=1), axis=0)
+    last = np.append(first[1:], len(scores)) - 1
+    at = np.stack([scores[first], scores[last]], axis=1).ravel()
+    knots = np.unique(np.stack([at, np.repeat(llr, 2)], axis=1), axis=0)
     return Calibration(
         kind="isotonic", knots=tuple((score, value) for score, value in knots.tolist())
     )

@@ -39,6 +39,11 @@ class BreakdownRow:
 
     The metrics are NaN where the group has no bonafide trial to stand against. `intervals` is empty
     unless it was asked for.
+
+    Example:
+        >>> row = breakdown([1.0, -1.0], [1, 0], {"attack": ["-", "A09"]}).rows[0]
+        >>> row.group, row.n_spoof, row.eer
+        (('A09',), 1, 0.0)
     """
 
     group: tuple[str, ...]
@@ -67,6 +72,11 @@ class Breakdown:
     """One row per group, in the order of the groups' names, and all trials together at the end.
 
     ``print`` shows a table; the other forms are for papers and programs.
+
+    Example:
+        >>> result = breakdown([1.0, -1.0], [1, 0], {"attack": ["-", "A09"]})
+        >>> print(result.to_csv().splitlines()[0])
+        attack,n_bonafide,n_spoof,min_dcf,act_dcf,eer,cllr
     """
 
     columns: tuple[str, ...]

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass
-from typing import TypeAlias, overload
+from typing import TypeAlias, TypedDict, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
+from typing_extensions import Unpack
 
 from asvspoof_cm.metrics.checks import (
     FloatArray,
@@ -37,6 +38,13 @@ _NAMES: dict[Metric, Metric] = {
     eer: "eer",
     cllr: "cllr",
 }
+
+
+class _Options(TypedDict, total=False):
+    seed: int
+    confidence: float
+    costs: DetectionCosts
+    progress: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +78,7 @@ def bootstrap(
     n: int = ...,
     *,
     clusters: Clusters | None = ...,
-    seed: int = ...,
-    confidence: float = ...,
-    costs: DetectionCosts = ...,
-    progress: bool = ...,
+    **options: Unpack[_Options],
 ) -> Interval: ...
 @overload
 def bootstrap(
@@ -83,10 +88,7 @@ def bootstrap(
     n: int = ...,
     *,
     clusters: Clusters | None = ...,
-    seed: int = ...,
-    confidence: float = ...,
-    costs: DetectionCosts = ...,
-    progress: bool = ...,
+    **options: Unpack[_Options],
 ) -> dict[str, Interval]: ...
 def bootstrap(
     metric: Metric | Metrics,
@@ -133,18 +135,9 @@ def bootstrap(
         )
     names = _metric_names(metric)
     system = System(scores, units, names, costs)
-    replicates = np.array(
-        [
-            system.replicate(counts)
-            for counts in track(
-                draws((len(scores[0]), len(scores[1])), units, n, seed),
-                total=n,
-                description="bootstrap",
-                unit="replicate",
-                enabled=progress,
-            )
-        ]
-    )
+    drawn = draws((len(scores[0]), len(scores[1])), units, n, seed)
+    shown = track(drawn, total=n, description="bootstrap", unit="replicate", enabled=progress)
+    replicates = np.array([system.replicate(counts) for counts in shown])
     return _summarise(metric, system.observed(), replicates, confidence)
 
 
@@ -157,10 +150,7 @@ def compare(
     n: int = ...,
     *,
     clusters: ArrayLike | None = ...,
-    seed: int = ...,
-    confidence: float = ...,
-    costs: DetectionCosts = ...,
-    progress: bool = ...,
+    **options: Unpack[_Options],
 ) -> Interval: ...
 @overload
 def compare(
@@ -171,10 +161,7 @@ def compare(
     n: int = ...,
     *,
     clusters: ArrayLike | None = ...,
-    seed: int = ...,
-    confidence: float = ...,
-    costs: DetectionCosts = ...,
-    progress: bool = ...,
+    **options: Unpack[_Options],
 ) -> dict[str, Interval]: ...
 def compare(
     a: ArrayLike,
@@ -225,19 +212,10 @@ def compare(
     names = _metric_names(metric)
     own_units = units or (np.arange(n_trials[0]), np.arange(n_trials[1]))
     systems = [System(pair, own_units, names, costs) for pair in pairs]
-    differences = np.array(
-        [
-            systems[0].replicate(counts) - systems[1].replicate(counts)
-            for counts in track(
-                draws(n_trials, units, n, seed),
-                total=n,
-                description="compare",
-                unit="replicate",
-                enabled=progress,
-            )
-        ]
-    )
-    observed = systems[0].observed() - systems[1].observed()
+    drawn = draws(n_trials, units, n, seed)
+    shown = track(drawn, total=n, description="compare", unit="replicate", enabled=progress)
+    differences = np.array([np.subtract(*(s.replicate(c) for s in systems)) for c in shown])
+    observed = np.subtract(*(system.observed() for system in systems))
     return _summarise(metric, observed, differences, confidence)
 
 

@@ -192,6 +192,11 @@ class Track1Result:
     """Everything that Track 1 reports about one set of trials; ``print`` shows a table.
 
     `eer` is a fraction; `cllr` and `min_cllr` are bits.
+
+    Example:
+        >>> result = evaluate([2.0, 1.0, -1.0], [1, 1, 0])
+        >>> result.eer, result.as_dict()["auc"]
+        (OperatingPoint(value=0.0, threshold=-1.0), 1.0)
     """
 
     n_bonafide: int

@@ -24,7 +24,7 @@ from asvspoof_cm.metrics.checks import (
 from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.metrics.curves import SortedScores
 from asvspoof_cm.metrics.intervals import METRICS, Interval, bootstrap
-from asvspoof_cm.metrics.track1 import act_dcf, cllr, eer_of, min_dcf_of
+from asvspoof_cm.metrics.track1 import act_dcf_of, cllr_of, eer_of, min_dcf_of
 from asvspoof_cm.progress import Progress
 
 __all__ = ["Breakdown", "BreakdownRow", "breakdown"]
@@ -282,9 +282,9 @@ def _row(
         curve = SortedScores(bonafide, spoof)
         values = {
             "min_dcf": min_dcf_of(curve, costs, "official").value,
-            "act_dcf": act_dcf(bonafide, spoof, costs).value,
+            "act_dcf": act_dcf_of(bonafide, spoof, costs).value,
             "eer": eer_of(curve).value,
-            "cllr": cllr(bonafide, spoof),
+            "cllr": cllr_of(bonafide, spoof),
         }
     return BreakdownRow(
         group=group, n_bonafide=len(bonafide), n_spoof=len(spoof), intervals=intervals, **values

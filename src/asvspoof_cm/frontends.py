@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -121,7 +123,7 @@ def log_mel(
             f"`waveform` must be at least one window ({n_fft} samples) long; got "
             f"{waveform.shape[-1]}. Repeat it first: fix_length(waveform)."
         )
-    with torch.autocast(waveform.device.type, enabled=False):
+    with _no_autocast(waveform.device.type):
         if waveform.dtype in (torch.float16, torch.bfloat16):
             waveform = waveform.float()
         window = window.to(waveform.dtype)
@@ -138,6 +140,12 @@ def log_mel(
         power = spectrum.real.square() + spectrum.imag.square()
         mel = filterbank @ power
         return mel.clamp(min=floor).log().reshape(*waveform.shape[:-1], *mel.shape[-2:])
+
+
+def _no_autocast(device_type: str) -> AbstractContextManager[object]:
+    if torch.amp.is_autocast_available(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
 
 
 class LogMel(nn.Module):

@@ -1,10 +1,34 @@
-"""What the three models share: the check of their input, and their configuration's rules."""
+"""What the three models share: their contract, and the checks of their input and configuration."""
 
 from __future__ import annotations
 
-from torch import Tensor
+from abc import ABC, abstractmethod
+from typing import Any
 
-__all__: list[str] = []
+from torch import Tensor, nn
+
+__all__ = ["Countermeasure"]
+
+
+class Countermeasure(nn.Module, ABC):
+    """A model that tells human from synthetic speech.
+
+    Calling it maps waveforms (batch, time) to logits (batch, 2), index 0 spoof and 1 bonafide.
+
+    Attributes:
+        config: The frozen dataclass of plain values that the model was built from.
+        meta: What a checkpoint says about the model: its training, its calibration.
+    """
+
+    config: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meta: dict[str, Any] = {}
+
+    @abstractmethod
+    def embed(self, waveform: Tensor) -> Tensor:
+        """Return utterance vectors (batch, d) of waveforms (batch, time)."""
 
 
 def check_waveforms(waveform: Tensor, n_least: int) -> None:

@@ -1,9 +1,9 @@
 """Dropout and attention with dropout, as fast on a CPU as the matrix products around them.
 
-PyTorch draws one random number an element, on one thread: in a training step of TFPARN on a CPU that
-takes longer than all the arithmetic. Here eight elements share one 64-bit draw, a byte each, and the
-attention weights are made, dropped and used one utterance at a time, so that they stay in the cache
-and are computed again in the backward pass instead of being kept.
+PyTorch draws one random number an element, on one thread: in a training step of TFPARN on a CPU
+that takes longer than all the arithmetic. Here eight elements share one 64-bit draw, a byte each,
+and the attention weights are made, dropped and used one utterance at a time, so that they stay in
+the cache and are computed again in the backward pass instead of being kept.
 
 Note:
     A byte makes the probability a multiple of 1/256: 0.1 becomes 26/256 ≈ 0.102. What is kept is

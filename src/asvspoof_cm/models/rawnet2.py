@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm.frontends import SincConv
-from asvspoof_cm.models.base import check_positive, check_waveforms
+from asvspoof_cm.models.base import Countermeasure, check_positive, check_waveforms
 
 __all__ = ["RawNet2", "RawNet2Config"]
 
@@ -70,7 +71,7 @@ class ResidualBlock(nn.Module):
         return functional.max_pool1d(y + shortcut, 3)
 
 
-class RawNet2(nn.Module):
+class RawNet2(Countermeasure):
     """The RawNet2 countermeasure.
 
     Example:
@@ -90,7 +91,7 @@ class RawNet2(nn.Module):
         )
         self.first_bn = nn.BatchNorm1d(config.n_sinc_filters)
         widths = [config.n_sinc_filters, first, first, *[n_channels] * 4]
-        blocks = list(zip(widths[:-1], widths[1:], strict=True))
+        blocks = list(itertools.pairwise(widths))
         self.n_blocks = len(blocks)
         for k, (n_in, n_out) in enumerate(blocks):
             block = ResidualBlock(n_in, n_out, first=k == 0)

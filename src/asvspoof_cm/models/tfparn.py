@@ -11,7 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm.frontends import LogMel
-from asvspoof_cm.models.base import check_positive, check_probability, check_waveforms
+from asvspoof_cm.models.base import (
+    Countermeasure,
+    check_positive,
+    check_probability,
+    check_waveforms,
+)
 from asvspoof_cm.models.dropout import attention, dropout
 from asvspoof_cm.models.pooling import AttentionPooling, frame_mask, mean_weights
 
@@ -129,7 +134,7 @@ class TransformerLayer(nn.Module):
         return dropout(x, self.p_dropout, training=self.training)
 
 
-class TFPARN(nn.Module):
+class TFPARN(Countermeasure):
     """The Transformer-based focal-pairwise attentive ranking network.
 
     Log-Mel (160 bands) → LayerNorm over frequency → Linear 160→256 → sinusoidal positions → six

@@ -1,4 +1,4 @@
-"""The three models at a glance: their size beside the paper's, and clips on their way through TFPARN.
+"""The three models at a glance: their size beside the paper's, and clips going through TFPARN.
 
 Run it with ``make demo``. The weights are untrained here, so the scores mean nothing yet.
 """
@@ -22,7 +22,7 @@ from asvspoof_cm import (
     tta_crops,
 )
 
-# Tables III, V and VIII of the TFPARN paper; AASIST-L from its own paper.
+# Tables III and IV of the TFPARN paper; AASIST-L from its own paper.
 PAPER = {
     "TFPARN, attention pooling": (lambda: TFPARN(), "4,846,275"),
     "TFPARN, mean pooling": (lambda: TFPARN(TFPARNConfig(pooling="mean")), "4,813,250"),

@@ -205,7 +205,8 @@ class AudioFile:
                 f"{first + len(frames)} can be decoded."
             )
         mono = frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1)
-        if not self._file.subtype.startswith("PCM") and not np.isfinite(mono).all():
+        # Integers have no NaN, and nearly all speech is stored as integers.
+        if not self._file.subtype.startswith("PCM_") and not np.isfinite(mono).all():
             n_bad = int((~np.isfinite(frames)).any(axis=1).sum())
             raise ValueError(
                 f"{self.path} holds NaN or infinite values in {n_bad} of {len(frames)} samples."
@@ -285,8 +286,19 @@ def peak_normalize(waveform: Tensor) -> Tensor:
         tensor([ 0.0000, -1.0000,  0.5000])
     """
     _check_float(waveform)
-    peak = waveform.abs().amax(dim=-1, keepdim=True)
-    return waveform / torch.where(peak > 0, peak, torch.ones_like(peak))
+    return waveform / peak_or_one(waveform)
+
+
+def peak_or_one(waveform: Tensor) -> Tensor:
+    """Return what `peak_normalize` divides by: the largest magnitude (..., 1), 1 for silence.
+
+    Example:
+        >>> peak_or_one(torch.tensor([[0.0, -0.5], [0.0, 0.0]]))
+        tensor([[0.5000],
+                [1.0000]])
+    """
+    peak = torch.maximum(waveform.amax(dim=-1, keepdim=True), -waveform.amin(dim=-1, keepdim=True))
+    return torch.where(peak > 0, peak, torch.ones_like(peak))
 
 
 def fix_length(

@@ -296,14 +296,15 @@ def _read_columns(text: str, layout: _Layout) -> dict[str, np.ndarray[Any, Any]]
 def _check_names(names: StringArray, lines: np.ndarray[Any, Any]) -> None:
     if len(empty := np.flatnonzero(names == "")):
         raise ValueError(f"line {lines[empty[0]]}: the name of the utterance is empty.")
+    if len(set(names.tolist())) == len(names):
+        return
     order = np.argsort(names, kind="stable")
     repeated = np.flatnonzero(names[order][1:] == names[order][:-1])
-    if len(repeated):
-        k = repeated[np.argmin(order[repeated + 1])]
-        raise ValueError(
-            f"line {lines[order[k + 1]]}: an utterance must stand once; {str(names[order[k]])!r} "
-            f"is also on line {lines[order[k]]}."
-        )
+    k = repeated[np.argmin(order[repeated + 1])]
+    raise ValueError(
+        f"line {lines[order[k + 1]]}: an utterance must stand once; {str(names[order[k]])!r} "
+        f"is also on line {lines[order[k]]}."
+    )
 
 
 def _labels(words: StringArray, lines: np.ndarray[Any, Any]) -> LabelArray:

@@ -49,7 +49,8 @@ def read_table(
         lines.append(block_lines)
         for name, column in block.items():
             parts[name].append(column)
-    return {name: np.concatenate(arrays) for name, arrays in parts.items()}, np.concatenate(lines)
+    # One column at a time, so that no more than one stands in memory twice.
+    return {name: np.concatenate(parts.pop(name)) for name in columns}, np.concatenate(lines)
 
 
 def _ascii_blocks(

@@ -208,7 +208,7 @@ def test_both_ways_of_splitting_agree(lines, newline, space):
     columns = {"first": 0, "third": 2}
     results = []
     for blocks in (table_module._ascii_blocks, table_module._row_blocks):
-        args = (text,) if blocks is table_module._ascii_blocks else (text, None)
+        args = (text.encode(),) if blocks is table_module._ascii_blocks else (text, None)
         try:
             found = [
                 (*row, line)
@@ -222,7 +222,7 @@ def test_both_ways_of_splitting_agree(lines, newline, space):
 
 
 def test_blocks_meet_without_a_seam(monkeypatch):
-    text = "".join(f"u{k} {'x' * (k % 7 + 1)}\n" + "\n" * (k % 3) for k in range(500))
+    text = "".join(f"u{k} {'x' * (k % 7 + 1)}\n" + "\n" * (k % 3) for k in range(500)).encode()
     whole, lines = read_table(text, None, {"a": 0, "b": 1}, 2)
     monkeypatch.setattr(table_module, "_BLOCK_BYTES", 64)
     parts, part_lines = read_table(text, None, {"a": 0, "b": 1}, 2)

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.fft
 import scipy.signal
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -16,6 +17,7 @@ from asvspoof_cm.augmentation.base import working_precision
 
 __all__ = ["add_noise", "fir_filter", "limit_peak", "polynomial_filter", "sos_filter"]
 
+Samples = NDArray[np.float64]
 TAIL: Final = 1e-7  # where a recursive filter's impulse response is cut for the FFT
 CHUNK: Final = 2**18  # samples that are filtered at a time
 
@@ -108,30 +110,37 @@ def sos_filter(waveform: Tensor, sos: Tensor) -> Tensor:
         tensor([0., 1., 2.])
     """
     sos = sos.expand(*waveform.shape[:-1], *sos.shape[-2:])
+    radius = _pole_radius(sos.numpy())
+    if radius >= 1:
+        raise ValueError(f"`sos` must be stable; it has a pole of radius {radius:.6g}.")
     if waveform.device.type != "cpu" or waveform.requires_grad:
         return fir_filter(waveform, sos_impulse_response(sos, waveform.shape[-1]))
     rows = waveform.double().reshape(-1, waveform.shape[-1]).numpy()
-    sections = sos.reshape(-1, *sos.shape[-2:]).numpy()
-    filtered = np.stack([scipy.signal.sosfilt(*pair) for pair in zip(sections, rows, strict=True)])
+    filtered = _sosfilt(sos, rows)
     return torch.from_numpy(filtered).to(waveform.dtype).reshape(waveform.shape)
 
 
 def sos_impulse_response(sos: Tensor, n_samples: int) -> Tensor:
     """Return `(..., n)` float64: the response until it has decayed, at most `n_samples` of it."""
-    sections = sos.reshape(-1, *sos.shape[-2:]).numpy()
-    # The larger root of z² + a1 z + a2 for each section; |root| = exp(-decay a sample).
-    a1, a2 = sections[..., 4] / sections[..., 3], sections[..., 5] / sections[..., 3]
-    root = np.sqrt(a1**2 - 4 * a2 + 0j)
-    radius = float(np.maximum(abs(-a1 + root), abs(-a1 - root)).max() / 2)
-    if radius >= 1:
-        raise ValueError(f"`sos` must be stable; it has a pole of radius {radius:.6g}.")
+    radius, n_sections = _pole_radius(sos.numpy()), sos.shape[-2]
     # Poles of several sections lie close together: their product decays later than each.
     decay = math.log(TAIL) / math.log(radius) if radius > 0 else 0.0
-    n = min(n_samples, 2 * math.ceil(decay) + 2 * sections.shape[1] + 1)
-    impulse = np.zeros(n)
-    impulse[0] = 1.0
-    responses = np.stack([scipy.signal.sosfilt(section, impulse) for section in sections])
-    return torch.from_numpy(responses).reshape(*sos.shape[:-2], n)
+    n = min(n_samples, 2 * math.ceil(decay) + 2 * n_sections + 1)
+    impulses = np.zeros((math.prod(sos.shape[:-2]), n))
+    impulses[:, 0] = 1.0
+    return torch.from_numpy(_sosfilt(sos, impulses)).reshape(*sos.shape[:-2], n)
+
+
+def _sosfilt(sos: Tensor, rows: Samples) -> Samples:
+    sections = sos.reshape(-1, *sos.shape[-2:]).numpy()
+    return np.stack([scipy.signal.sosfilt(*pair) for pair in zip(sections, rows, strict=True)])
+
+
+def _pole_radius(sos: Samples) -> float:
+    """Return the largest |z| among the roots of a0 z² + a1 z + a2 of all sections."""
+    a0, a1, a2 = sos[..., 3], sos[..., 4], sos[..., 5]
+    root = np.sqrt(a1**2 - 4 * a0 * a2 + 0j)
+    return float((np.maximum(abs(root - a1), abs(root + a1)) / abs(2 * a0)).max())
 
 
 @working_precision

@@ -82,25 +82,18 @@ def reorder_segments(
     size = waveform.abs()
     total = pad(size.cumsum(dim=1), (1, 0))
     mean = (total.gather(1, ends) - total.gather(1, starts)) / n_samples.clamp_min(1)
-    exists = n_samples > 0
-    kept = exists & (mean >= silence * size.amax(dim=1, keepdim=True))
-    kept = torch.where(kept.any(dim=1, keepdim=True), kept, exists)
+    loud = mean >= silence * size.amax(dim=1, keepdim=True)
 
-    # The kept segments, in their new order, come first; the others get length 0.
-    place = torch.arange(order.shape[1], device=order.device)
-    n_kept = kept.sum(dim=1, keepdim=True)
-    dropped_last = (~kept.gather(1, order)).byte().argsort(dim=1, stable=True)
-    order = order.gather(1, dropped_last)
-    unchanged = (order.diff(dim=1) > 0) | (place[1:] >= n_kept)
-    rotated = order.gather(1, torch.where(place < n_kept, (place + 1) % n_kept, place))
-    order = torch.where(unchanged.all(dim=1, keepdim=True), rotated, order)
-    new_lengths = n_samples.gather(1, order) * (place < n_kept)
-    new_ends = new_lengths.cumsum(dim=1)
-
-    t = torch.arange(time, device=waveform.device) % new_ends[:, -1:]
-    segment = torch.searchsorted(new_ends, t, right=True)
-    shift = starts.gather(1, order) - (new_ends - new_lengths)
-    return waveform.gather(1, t + shift.gather(1, segment))
+    drawn = (starts.tolist(), n_samples.tolist(), loud.tolist(), order.tolist())
+    rows = []
+    for row, start, length, is_loud, places in zip(waveform, *drawn, strict=True):
+        places = [i for i in places if length[i] > 0]
+        kept = [i for i in places if is_loud[i]] or places
+        if kept == sorted(kept):
+            kept = kept[1:] + kept[:1]
+        shuffled = torch.cat([row[start[i] : start[i] + length[i]] for i in kept])
+        rows.append(shuffled.repeat(-(-time // len(shuffled)))[:time])
+    return torch.stack(rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,11 +146,8 @@ class ShuffleSegments(Augmentation[SegmentParameters]):
         return SegmentParameters(n_rows=n_rows, n_samples=lengths, order=keys.argsort(dim=1))
 
     def _apply(self, waveform: Tensor, parameters: SegmentParameters) -> Tensor:
-        lengths, order = (
-            beside(parameters.n_samples, waveform),
-            beside(parameters.order, waveform),
-        )
-        return reorder_segments(waveform, lengths, order, self.silence)
+        lengths = beside(parameters.n_samples, waveform)
+        return reorder_segments(waveform, lengths, parameters.order, self.silence)
 
 
 def shuffle_segments(

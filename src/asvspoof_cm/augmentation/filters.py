@@ -17,7 +17,7 @@ from asvspoof_cm.augmentation.base import working_precision
 
 __all__ = ["add_noise", "fir_filter", "limit_peak", "polynomial_filter", "sos_filter"]
 
-TAIL: Final = 1e-9  # where a recursive filter's impulse response is cut for the FFT
+TAIL: Final = 1e-12  # where a recursive filter's impulse response is cut for the FFT
 CHUNK: Final = 2**18  # samples that are filtered at a time
 
 
@@ -94,7 +94,7 @@ def sos_filter(waveform: Tensor, sos: Tensor) -> Tensor:
     """Filter each waveform by its own cascade of second-order sections.
 
     The recursion runs once, on an impulse: in float64 on the CPU (`scipy.signal.sosfilt`), until
-    the response has decayed to 1e-9. The waveform is then filtered by FFT, where it lies.
+    the response has decayed to 1e-12. The waveform is then filtered by FFT, where it lies.
 
     Args:
         waveform: `(..., time)`.
@@ -116,7 +116,7 @@ def sos_filter(waveform: Tensor, sos: Tensor) -> Tensor:
     impulse = np.zeros(min(waveform.shape[-1], 2 * math.ceil(decay) + 2 * sections.shape[1] + 1))
     impulse[0] = 1.0
     taps = np.stack([scipy.signal.sosfilt(section, impulse) for section in sections])
-    n_taps = 1 + int((abs(taps) > TAIL).any(axis=0).nonzero()[0].max(initial=0))
+    n_taps = 1 + int(np.flatnonzero((np.abs(taps) > TAIL).any(axis=0)).max(initial=0))
     return fir_filter(waveform, torch.from_numpy(taps[:, :n_taps]).reshape(*sos.shape[:-2], n_taps))
 
 

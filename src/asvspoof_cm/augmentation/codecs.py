@@ -12,9 +12,10 @@ from typing import ClassVar, Final
 import numpy as np
 import soundfile
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from asvspoof_cm.augmentation._resample import Samples, resample
+from asvspoof_cm.audio import SAMPLE_RATE, resample
 from asvspoof_cm.augmentation.base import (
     Augmentation,
     Parameters,
@@ -26,6 +27,8 @@ from asvspoof_cm.augmentation.base import (
 )
 
 __all__ = ["CODECS", "Codec", "CodecParameters", "available_codecs", "transcode"]
+
+Samples = NDArray[np.float32]
 
 CODECS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
@@ -48,7 +51,7 @@ NARROWBAND_RATE: Final = 8000
 N_PADDING: Final = 4096
 
 
-def available_codecs(sample_rate: int = 16000) -> tuple[str, ...]:
+def available_codecs(sample_rate: int = SAMPLE_RATE) -> tuple[str, ...]:
     """Return the codecs that the installed libsndfile encodes and decodes at this sample rate.
 
     Each is tried once, on half a second of noise.
@@ -65,7 +68,7 @@ def transcode(
     waveform: Tensor,
     codec: str,
     *,
-    sample_rate: int = 16000,
+    sample_rate: int = SAMPLE_RATE,
     narrowband: bool = False,
     compression_level: float | None = None,
 ) -> Tensor:
@@ -102,23 +105,23 @@ def transcode(
                 f"`compression_level` must be None but for {', '.join(WITH_LEVELS)}; "
                 f"got {compression_level} for {codec!r}."
             )
-    rows = waveform.detach().cpu().float().reshape(-1, waveform.shape[-1]).numpy()
-    coded = np.empty_like(rows)
-    for row, output in zip(rows, coded, strict=True):
-        scale = max(1.0, float(np.abs(row).max()))
-        narrow = resample(row / np.float32(scale), sample_rate, rate)
-        narrow = _fit(_through(narrow, codec, rate, compression_level), len(narrow))
-        output[:] = _fit(resample(narrow, rate, sample_rate), len(row)) * np.float32(scale)
-    return torch.from_numpy(coded).to(waveform).reshape(waveform.shape)
+    rows = waveform.detach().cpu().float().reshape(-1, waveform.shape[-1])
+    scale = rows.abs().amax(dim=1, keepdim=True).clamp_min(1.0)
+    narrow = resample(rows / scale, sample_rate, rate)
+    coded = [_aligned(row, codec, rate, compression_level) for row in narrow.numpy()]
+    decoded = resample(torch.from_numpy(np.stack(coded)), rate, sample_rate) * scale
+    return decoded[:, : waveform.shape[-1]].to(waveform).reshape(waveform.shape)
 
 
-def _through(
+def _aligned(
     samples: Samples, codec: str, sample_rate: int, compression_level: float | None
 ) -> Samples:
-    """Return `samples` `(time,)` coded and decoded, moved ahead by the codec's delay."""
-    coded = _encode_decode(samples, codec, sample_rate, compression_level)
+    """Return `samples` `(time,)` coded and decoded, without delay and as long as before."""
+    decoded = _encode_decode(samples, codec, sample_rate, compression_level)
     delay = _delay(codec, sample_rate)
-    return coded[delay:] if delay >= 0 else np.pad(coded, (-delay, 0))
+    decoded = decoded[delay:] if delay >= 0 else np.pad(decoded, (-delay, 0))
+    decoded = decoded[: len(samples)]
+    return np.pad(decoded, (0, len(samples) - len(decoded)))
 
 
 def _encode_decode(
@@ -138,11 +141,6 @@ def _encode_decode(
     file.seek(0)
     decoded: Samples = soundfile.read(file, dtype="float32")[0]
     return decoded
-
-
-def _fit(samples: Samples, n_samples: int) -> Samples:
-    """Cut `samples` to `n_samples`, or end them in zeros."""
-    return np.pad(samples[:n_samples], (0, max(0, n_samples - len(samples))))
 
 
 @functools.cache
@@ -206,7 +204,7 @@ class Codec(Augmentation[CodecParameters]):
     codecs: tuple[str, ...] | None = None
     narrowband_p: float = 0.0
     compression_level: tuple[float, float] | None = None
-    sample_rate: int = 16000
+    sample_rate: int = SAMPLE_RATE
 
     parameters_type: ClassVar[type[Parameters]] = CodecParameters
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final
 
-import numpy as np
-import soundfile
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from asvspoof_cm.augmentation._resample import Samples, resample
+from asvspoof_cm.audio import SAMPLE_RATE, AudioFile, load_audio
 from asvspoof_cm.augmentation.base import (
     Augmentation,
     Parameters,
@@ -77,7 +74,7 @@ class FolderNoise(Augmentation[FolderNoiseParameters]):
 
     folder: str | Path
     snr_db: tuple[float, float] = (0.0, 20.0)
-    sample_rate: int = 16000
+    sample_rate: int = SAMPLE_RATE
     files: tuple[str, ...] = field(init=False, repr=False)
 
     parameters_type: ClassVar[type[Parameters]] = FolderNoiseParameters
@@ -101,7 +98,7 @@ class FolderNoise(Augmentation[FolderNoiseParameters]):
             _read_excerpt(Path(self.folder) / file, offset, waveform.shape[1], self.sample_rate)
             for file, offset in zip(parameters.file, parameters.offset.tolist(), strict=True)
         ]
-        noise = beside(torch.from_numpy(np.stack(excerpts)), waveform)
+        noise = beside(torch.stack(excerpts), waveform)
         return add_noise(waveform, noise, beside(parameters.snr_db, waveform))
 
 
@@ -164,7 +161,7 @@ class FolderReverb(Augmentation[FolderReverbParameters]):
     """
 
     folder: str | Path
-    sample_rate: int = 16000
+    sample_rate: int = SAMPLE_RATE
     files: tuple[str, ...] = field(init=False, repr=False)
 
     parameters_type: ClassVar[type[Parameters]] = FolderReverbParameters
@@ -185,11 +182,10 @@ class FolderReverb(Augmentation[FolderReverbParameters]):
         return reverberate(waveform, beside(torch.stack(padded), waveform))
 
     def _read(self, path: Path) -> Tensor:
-        with soundfile.SoundFile(path) as file:
-            response = resample(_mono(file, file.frames), file.samplerate, self.sample_rate)
+        response = load_audio(path, sample_rate=self.sample_rate)
         if not response.any():
             raise ValueError(f"{path} must hold an impulse response; all its samples are zero.")
-        return torch.from_numpy(response)
+        return response
 
 
 def _audio_files(folder: str | Path) -> tuple[str, ...]:
@@ -211,31 +207,23 @@ def _draw_files(files: tuple[str, ...], n_rows: int, generator: torch.Generator)
     return tuple(files[choice] for choice in choices.tolist())
 
 
-def _read_excerpt(path: Path, offset: float, n_samples: int, sample_rate: int) -> Samples:
-    """Return `n_samples` at `sample_rate` from `offset`, a share of the file, on."""
-    with soundfile.SoundFile(path) as file:
-        start = int(offset * file.frames)
-        n_frames = math.ceil(n_samples * file.samplerate / sample_rate)
-        excerpt = _read_around(file, start, n_frames)
+def _read_excerpt(path: Path, offset: float, n_samples: int, sample_rate: int) -> Tensor:
+    """Return `(n_samples,)` from `offset`, a share of the file, on."""
+    with AudioFile(path, sample_rate=sample_rate) as file:
+        start = int(offset * file.n_samples)
+        excerpt = _read_around(file, start, n_samples)
         if not excerpt.any():
-            (heard,) = np.nonzero(_read_around(file, start, file.frames))
+            heard = _read_around(file, start, file.n_samples).nonzero()
             if not len(heard):
                 raise ValueError(f"{path} must hold noise; all its samples are zero. Remove it.")
-            excerpt = _read_around(file, (start + int(heard[0])) % file.frames, n_frames)
-        return resample(excerpt, file.samplerate, sample_rate)[:n_samples]
+            excerpt = _read_around(file, (start + int(heard[0])) % file.n_samples, n_samples)
+        return excerpt
 
 
-def _read_around(file: soundfile.SoundFile, start: int, n_frames: int) -> Samples:
-    """Return `n_frames` from `start` on, mono; the file's end is followed by its start."""
-    file.seek(start)
-    parts = [_mono(file, min(n_frames, file.frames - start))]
-    missing = n_frames - len(parts[0])
-    if missing > 0 and file.frames > 0:
-        file.seek(0)
-        parts.append(np.resize(_mono(file, min(missing, file.frames)), missing))
-    return np.concatenate(parts)
-
-
-def _mono(file: soundfile.SoundFile, n_frames: int) -> Samples:
-    samples: Samples = file.read(n_frames, dtype="float32", always_2d=True).mean(axis=1)
-    return samples
+def _read_around(file: AudioFile, start: int, n_samples: int) -> Tensor:
+    """Return `(n_samples,)` from `start` on; the file's end is followed by its start."""
+    head = file.read(start, n_samples)
+    if len(head) == n_samples:
+        return head
+    rest = file.read(0, n_samples - len(head))
+    return torch.cat((head, rest.repeat(-(-n_samples // len(rest)))))[:n_samples]

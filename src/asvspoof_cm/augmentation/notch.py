@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import (
     Parameters,
     beside,
@@ -117,7 +118,7 @@ class NotchBands:
     width_hz: tuple[float, float] = (100.0, 1000.0)
     n_taps: tuple[int, int] = (10, 100)
     gain_db: tuple[float, float] = (0.0, 0.0)
-    sample_rate: int = 16000
+    sample_rate: int = SAMPLE_RATE
 
     def __post_init__(self) -> None:
         check_between("n_bands", self.n_bands, 1)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import (
     Augmentation,
     Parameters,
@@ -116,7 +117,7 @@ class ShuffleSegments(Augmentation[SegmentParameters]):
     mean_s: tuple[float, ...] = (0.08, 0.2)
     variance_s2: float = 2.5e-5
     silence: float = 0.05
-    sample_rate: int = 16000
+    sample_rate: int = SAMPLE_RATE
 
     parameters_type: ClassVar[type[Parameters]] = SegmentParameters
 
@@ -151,7 +152,7 @@ class ShuffleSegments(Augmentation[SegmentParameters]):
 
 
 def shuffle_segments(
-    waveform: Tensor, *, generator: torch.Generator, sample_rate: int = 16000
+    waveform: Tensor, *, generator: torch.Generator, sample_rate: int = SAMPLE_RATE
 ) -> Tensor:
     """Shuffle segments of `(time,)` or `(batch, time)` as published; see `ShuffleSegments`.
 

@@ -16,6 +16,7 @@ import scipy.signal
 import torch
 from torch import Tensor
 
+from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import (
     Augmentation,
     Parameters,
@@ -204,7 +205,7 @@ class RandomButterworth(Augmentation[ButterworthParameters]):
     order: tuple[int, int] = (1, 6)
     low_hz: tuple[float, float] = (50.0, 1000.0)
     high_hz: tuple[float, float] = (2000.0, 7500.0)
-    sample_rate: int = 16000
+    sample_rate: int = SAMPLE_RATE
 
     parameters_type: ClassVar[type[Parameters]] = ButterworthParameters
 
@@ -301,13 +302,13 @@ class TFPARNAugment(RandomApply):
         torch.Size([4, 16000])
     """
 
-    def __init__(self, p: float = 0.5, *, sample_rate: int = 16000) -> None:
+    def __init__(self, p: float = 0.5, *, sample_rate: int = SAMPLE_RATE) -> None:
         butterworth = RandomButterworth(sample_rate=sample_rate)
         super().__init__(OneOf([RandomFIR(), butterworth, WhiteNoise()]), p)
 
 
 def tfparn_augment(
-    waveform: Tensor, *, generator: torch.Generator, p: float = 0.5, sample_rate: int = 16000
+    waveform: Tensor, *, generator: torch.Generator, p: float = 0.5, sample_rate: int = SAMPLE_RATE
 ) -> Tensor:
     """Augment `(time,)` or `(batch, time)` as the paper does; see `TFPARNAugment`.
 

@@ -63,8 +63,9 @@ def polynomial_filter(waveform: Tensor, taps: Tensor, delay: int = 0) -> Tensor:
     rows = waveform.reshape(-1, waveform.shape[-1])
     taps = taps.to(waveform).expand(*waveform.shape[:-1], *taps.shape[-2:])
     taps = taps.reshape(-1, *taps.shape[-2:])
-    # A few rows at a time: their blocks and spectra then stay in the processor's cache.
-    n_rows = max(1, CHUNK // waveform.shape[-1])
+    # On the CPU a few rows at a time: their blocks and spectra then stay in its cache.
+    on_cpu = waveform.device.type == "cpu"
+    n_rows = max(1, CHUNK // waveform.shape[-1]) if on_cpu else len(rows)
     chunks = zip(torch.split(rows, n_rows), torch.split(taps, n_rows), strict=True)
     return torch.cat([_overlap_save(*chunk, delay) for chunk in chunks]).reshape(waveform.shape)
 

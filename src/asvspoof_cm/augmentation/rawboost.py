@@ -132,13 +132,15 @@ def impulsive_noise(waveform: Tensor, share: Tensor, seed: Tensor, gain: float =
         >>> int((y != x).sum())
         10
     """
-    n_samples, device = waveform.shape[-1], waveform.device
-    factors = torch.ones_like(waveform, requires_grad=False)
+    n_samples, device, dtype = waveform.shape[-1], waveform.device, waveform.dtype
     counts = (share.double() * n_samples).long().tolist()
-    for row, count, generator in zip(factors, counts, row_generators(seed, device), strict=True):
-        u, v = 2 * torch.rand(2, count, dtype=row.dtype, device=device, generator=generator) - 1
-        row[_random_places(n_samples, count, generator)] = 1 + gain * u * v
-    return limit_peak(waveform * factors)
+    rows = []
+    for row, count, generator in zip(waveform, counts, row_generators(seed, device), strict=True):
+        u, v = 2 * torch.rand(2, count, dtype=dtype, device=device, generator=generator) - 1
+        factor = torch.ones(n_samples, dtype=dtype, device=device)
+        factor[_random_places(n_samples, count, generator)] += gain * u * v
+        rows.append(limit_peak(row * factor))
+    return torch.stack(rows)
 
 
 def _random_places(n_samples: int, count: int, generator: torch.Generator) -> Tensor:

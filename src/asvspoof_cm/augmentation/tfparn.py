@@ -80,8 +80,10 @@ def convolve_tanh(waveform: Tensor, taps: Tensor, alpha: Tensor) -> Tensor:
         tensor([0.9640, 0.7616, 0.0000])
     """
     filtered = fir_filter(waveform, taps)
-    bent = alpha > 0  # tanh costs as much as the filter: only where it is wanted
-    filtered[bent] = torch.tanh(alpha.to(waveform)[bent][..., None] * filtered[bent])
+    rows = filtered.view(-1, filtered.shape[-1])
+    for i, value in enumerate(alpha.flatten().tolist()):
+        if value > 0:  # tanh costs as much as the filter: only where it is wanted
+            rows[i].mul_(value).tanh_()
     return filtered
 
 
@@ -131,9 +133,7 @@ class RandomFIR(Augmentation[FIRParameters]):
         return FIRParameters(n_rows=n_rows, taps=taps, alpha=alpha)
 
     def _apply(self, waveform: Tensor, parameters: FIRParameters) -> Tensor:
-        return convolve_tanh(
-            waveform, beside(parameters.taps, waveform), beside(parameters.alpha, waveform)
-        )
+        return convolve_tanh(waveform, beside(parameters.taps, waveform), parameters.alpha)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -24,6 +24,7 @@ from asvspoof_cm.augmentation import (
     ShuffleSegments,
     TFPARNAugment,
     WhiteNoise,
+    base,
     rawboost,
     shuffle_segments,
     tfparn_augment,
@@ -192,6 +193,23 @@ def test_gradients_pass(augment):
     assert waveform.grad.isfinite().all()
     assert waveform.grad.abs().sum() > 0
     assert (output.detach() - augment(waveform.detach(), generator=seeded())).abs().max() < 1e-4
+
+
+def test_rows_can_be_replayed_alone(augment):
+    waveform = speech(6, 4000).double()
+    drawn = augment.draw(6, 4000, seeded())
+    output = augment.apply(waveform, drawn)
+    for start, stop in [(0, 1), (2, 5), (4, 9)]:
+        part = augment.apply(waveform[start:stop], drawn.select(start, stop))
+        assert (part - output[start:stop]).abs().max() < 1e-9
+
+
+def test_large_batches_are_taken_in_parts(augment, monkeypatch):
+    waveform = speech(7, 4000).double()
+    drawn = augment.draw(7, 4000, seeded())
+    whole = augment.apply(waveform, drawn)
+    monkeypatch.setattr(base, "CHUNK", 8000)
+    assert (augment.apply(waveform, drawn) - whole).abs().max() < 1e-9
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,16 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 __all__ = ["Augmentation", "Parameters"]
+
+CHUNK: Final = 2**19  # samples that are augmented at a time, on the CPU
 
 F = TypeVar("F", bound=Callable[..., Tensor])
 
@@ -38,6 +41,17 @@ class Parameters:
     """
 
     n_rows: int
+
+    def select(self, start: int, stop: int) -> Self:
+        """Return the parameters of the rows from `start` to `stop`, which is excluded."""
+        n_rows = len(range(self.n_rows)[start:stop])
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        chosen = {
+            name: value.select(start, stop) if isinstance(value, Parameters) else value[start:stop]
+            for name, value in values.items()
+            if name != "n_rows"
+        }
+        return replace(self, n_rows=n_rows, **chosen)
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested dicts and lists of tensors, numbers and words.
@@ -122,13 +136,22 @@ class Augmentation(ABC, Generic[P]):
                 f"`parameters` were drawn for {parameters.n_rows} rows; `waveform` has "
                 f"{len(rows)}. Draw with n_rows={len(rows)}."
             )
-        return working_precision(self._apply)(rows, parameters).reshape(waveform.shape)
+        return working_precision(self._apply_chunks)(rows, parameters).reshape(waveform.shape)
 
     def __call__(self, waveform: Tensor, *, generator: torch.Generator) -> Tensor:
         """Draw and apply."""
         check_waveform(waveform)
         n_rows = waveform.shape[0] if waveform.dim() == 2 else 1
         return self.apply(waveform, self.draw(n_rows, waveform.shape[-1], generator))
+
+    def _apply_chunks(self, waveform: Tensor, parameters: P) -> Tensor:
+        # A few rows at a time stay in the processor's cache from the first step to the last.
+        n_rows, size = len(waveform), max(1, CHUNK // waveform.shape[1])
+        if n_rows <= size or waveform.device.type != "cpu":
+            return self._apply(waveform, parameters)
+        starts = range(0, n_rows, size)
+        chunks = [(waveform[i : i + size], parameters.select(i, i + size)) for i in starts]
+        return torch.cat([self._apply(*chunk) for chunk in chunks])
 
     @abstractmethod
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> P: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -20,13 +20,18 @@ class Stages(Parameters):
 
     stages: tuple[Parameters, ...]
 
+    def select(self, start: int, stop: int) -> Stages:
+        """Return the parameters of the rows from `start` to `stop`, which is excluded."""
+        stages = tuple(stage.select(start, stop) for stage in self.stages)
+        return Stages(n_rows=stages[0].n_rows, stages=stages)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Branch(Parameters):
     """The rows that take the augmentation number `choice`, and its parameters for them.
 
     Attributes:
-        rows: `(n_rows,)`, indices into the batch.
+        rows: `(n_rows,)`, indices into the batch, ascending.
     """
 
     choice: int
@@ -39,6 +44,18 @@ class Branches(Parameters):
     """Which rows of the batch take which augmentation; a row in no branch is left as it is."""
 
     branches: tuple[Branch, ...]
+
+    def select(self, start: int, stop: int) -> Branches:
+        """Return the parameters of the rows from `start` to `stop`, which is excluded."""
+        n_rows = len(range(self.n_rows)[start:stop])
+        branches = []
+        for branch in self.branches:
+            first, last = torch.searchsorted(branch.rows, torch.tensor([start, stop])).tolist()
+            if last > first:
+                drawn = branch.parameters.select(first, last)
+                rows = branch.rows[first:last] - start
+                branches.append(replace(branch, n_rows=len(rows), rows=rows, parameters=drawn))
+        return Branches(n_rows=n_rows, branches=tuple(branches))
 
 
 class Compose(Augmentation[Stages]):

@@ -18,7 +18,6 @@ from asvspoof_cm.augmentation.base import working_precision
 __all__ = ["add_noise", "fir_filter", "limit_peak", "polynomial_filter", "sos_filter"]
 
 TAIL: Final = 1e-12  # where a recursive filter's impulse response is cut for the FFT
-CHUNK: Final = 2**18  # samples that are filtered at a time
 
 
 @working_precision
@@ -60,19 +59,8 @@ def polynomial_filter(waveform: Tensor, taps: Tensor, delay: int = 0) -> Tensor:
         raise ValueError(
             f"`delay` must be from 0 to n_taps - 1 = {taps.shape[-1] - 1}; got {delay}."
         )
-    rows = waveform.reshape(-1, waveform.shape[-1])
-    taps = taps.to(waveform).expand(*waveform.shape[:-1], *taps.shape[-2:])
-    taps = taps.reshape(-1, *taps.shape[-2:])
-    # On the CPU a few rows at a time: their blocks and spectra then stay in its cache.
-    on_cpu = waveform.device.type == "cpu"
-    n_rows = max(1, CHUNK // waveform.shape[-1]) if on_cpu else len(rows)
-    chunks = zip(torch.split(rows, n_rows), torch.split(taps, n_rows), strict=True)
-    return torch.cat([_overlap_save(*chunk, delay) for chunk in chunks]).reshape(waveform.shape)
-
-
-def _overlap_save(waveform: Tensor, taps: Tensor, delay: int) -> Tensor:
-    """Return `polynomial_filter` of `(n_rows, time)` and `(n_rows, n_orders, n_taps)`."""
     n_samples, (n_orders, n_taps) = waveform.shape[-1], taps.shape[-2:]
+    # Overlap-save: blocks a few times the filter keep the transforms small.
     n_fft = max(2048, 1 << (3 * n_taps - 1).bit_length())
     if n_fft >= n_samples + n_taps - 1:
         n_fft = scipy.fft.next_fast_len(n_samples + n_taps - 1, real=True)
@@ -81,13 +69,13 @@ def _overlap_save(waveform: Tensor, taps: Tensor, delay: int) -> Tensor:
     left = n_taps - 1 - delay
     right = (n_blocks - 1) * hop_length + n_fft - left - n_samples
     blocks = pad(waveform, (left, right)).unfold(-1, n_fft, hop_length)
-    responses = torch.fft.rfft(taps, n_fft)[:, :, None]
-    power, spectrum = blocks, torch.fft.rfft(blocks) * responses[:, 0]
+    responses = torch.fft.rfft(taps.to(waveform), n_fft)[..., None, :]
+    power, spectrum = blocks, torch.fft.rfft(blocks) * responses[..., 0, :, :]
     for order in range(1, n_orders):
         power = power * blocks
-        spectrum = torch.addcmul(spectrum, torch.fft.rfft(power), responses[:, order])
+        spectrum = torch.addcmul(spectrum, torch.fft.rfft(power), responses[..., order, :, :])
     filtered: Tensor = torch.fft.irfft(spectrum, n_fft)[..., n_taps - 1 :]
-    return filtered.flatten(1)[:, :n_samples]
+    return filtered.flatten(-2)[..., :n_samples]
 
 
 @working_precision

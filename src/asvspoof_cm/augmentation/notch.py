@@ -79,10 +79,7 @@ def notch_taps(
     side = side * window * (m <= half[..., None])
     # A symmetric filter has a real response, h[0] + 2 Σ h[m] cos(ωm); a cascade multiplies them.
     n_fft = max(1024, 1 << (2 * n_half).bit_length())
-    angles = torch.outer(torch.arange(len(m)), torch.arange(n_fft // 2 + 1)) % n_fft
-    cosines = 2 * torch.cos(2 * torch.pi / n_fft * angles.double()).to(side)
-    cosines[0] = 1
-    responses = side @ cosines
+    responses = 2 * torch.fft.rfft(side, n_fft).real - side[..., :1]
     # The published design scales each filter to 1 at 0 Hz. Of that, only the sign outlives the
     # scaling of the whole, and a filter whose notch covers 0 Hz can't be divided by its gain.
     sign = torch.where(responses[..., :1] < 0, -1, 1)

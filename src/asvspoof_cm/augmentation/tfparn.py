@@ -79,7 +79,7 @@ def convolve_tanh(waveform: Tensor, taps: Tensor, alpha: Tensor) -> Tensor:
         >>> convolve_tanh(x, taps, torch.tensor(2.0)).round(decimals=4)
         tensor([0.9640, 0.7616, 0.0000])
     """
-    filtered = fir_filter(waveform, taps)
+    filtered = fir_filter(waveform, taps).contiguous()
     rows = filtered.view(-1, filtered.shape[-1])
     for i, value in enumerate(alpha.flatten().tolist()):
         if value > 0:  # tanh costs as much as the filter: only where it is wanted

@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import os
 import platform
-import resource
+import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +67,7 @@ def interleave(
 
 
 def peak_memory(function: Callable[..., object], *args: Any) -> int:
-    """Return the bytes by which `function(*args)` raises the peak resident size of a new process.
+    """Return the peak resident bytes that `function(*args)` adds in a new process (Linux only).
 
     `function` is a top-level function of an importable module that returns a callable: what it
     does before returning (imports, weights, inputs) is not counted, what the callable does is.
@@ -88,9 +88,16 @@ def peak_memory(function: Callable[..., object], *args: Any) -> int:
 
 def _measure(pipe: Any, function: Callable[..., Callable[[], object]], args: Sequence[Any]) -> None:
     task = function(*args)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Writing 5 resets the peak to the present size (Linux); getrusage would keep the parent's.
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _resident("VmRSS")
     task()
-    pipe.send((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+    pipe.send(_resident("VmHWM") - before)
+
+
+def _resident(field: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(rf"{field}:\s+(\d+) kB", status).group(1)) * 1024
 
 
 def environment() -> dict[str, Any]:

@@ -43,7 +43,7 @@ def test_unknown_name_is_an_attribute_error():
 def test_import_is_silent_and_changes_nothing_global():
     code = """
 import random, sys, warnings
-import numpy, torch
+import numpy, scipy.optimize, scipy.signal, scipy.sparse, scipy.stats, soundfile, torch
 def state():
     return (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(),
             torch.initial_seed(), random.getstate(), str(numpy.random.get_state()),

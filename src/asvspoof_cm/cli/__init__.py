@@ -14,7 +14,11 @@ from importlib import import_module
 
 __all__ = ["main"]
 
-COMMANDS: tuple[str, ...] = ("evaluate",)
+COMMANDS: tuple[str, ...] = (
+    "protocol",
+    "pack",
+    "evaluate",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,1 +1,381 @@
-"""aasist"""
+"""AASIST: spectro-temporal graph attention on a raw-waveform encoder (Jung et al., 2022).
+
+The parameters carry the names of the published implementation, so that its checkpoints load; the
+computation is organised for speed and memory instead:
+
+- the encoder runs in channels-last layout, and in evaluation one utterance at a time, because its
+  first maps are a hundred times larger than the waveform;
+- attention scores are symmetric in the two nodes of a pair, so each unordered pair is scored once,
+  and the (batch, pairs, channels) tensor is the largest one that a graph layer makes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import Self
+
+from asvspoof_cm.frontends import SincConv
+from asvspoof_cm.models.base import Countermeasure, check_positive, check_waveforms
+
+__all__ = ["AASIST", "AASISTConfig"]
+
+# A multiple of 3. At 32 channels and 24 rows, 3,072 columns are 9 MiB.
+_TILE_COLUMNS = 3072
+
+
+@dataclass(frozen=True, kw_only=True)
+class AASISTConfig:
+    """The size of an AASIST; the defaults are the published AASIST, `light()` is AASIST-L.
+
+    Example:
+        >>> AASISTConfig.light().n_channels
+        24
+    """
+
+    n_sinc_filters: int = 70
+    sinc_kernel_size: int = 128
+    sinc_trainable: bool = False
+    n_first_channels: int = 32
+    n_channels: int = 64
+    d_hetero: int = 32
+    pool_spectral: float = 0.5
+    pool_temporal: float = 0.7
+    pool_hetero: float = 0.5
+    temperature: float = 2.0
+    temperature_hetero: float = 100.0
+
+    def __post_init__(self) -> None:
+        check_positive(
+            self, "n_sinc_filters", "sinc_kernel_size", "n_first_channels", "n_channels", "d_hetero"
+        )
+        for name in ("pool_spectral", "pool_temporal", "pool_hetero"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"`{name}` must lie in (0, 1]; got {getattr(self, name)!r}.")
+        for name in ("temperature", "temperature_hetero"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"`{name}` must be positive; got {getattr(self, name)!r}.")
+
+    @classmethod
+    def light(cls) -> Self:
+        """Return the configuration of AASIST-L, 85,306 parameters."""
+        return cls(n_channels=24, pool_spectral=0.4, pool_temporal=0.5, pool_hetero=0.7)
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions over (frequency, time) around a shortcut, then max-pooling of time by 3.
+
+    Note:
+        The published code computes `bn1` and SELU on the input and then gives `conv1` the input
+        itself. `bn1` is kept, unused, because the published checkpoints hold it.
+    """
+
+    def __init__(self, n_in: int, n_out: int, *, first: bool = False) -> None:
+        super().__init__()
+        if not first:
+            self.bn1 = nn.BatchNorm2d(n_in)
+        self.conv1 = nn.Conv2d(n_in, n_out, (2, 3), padding=(1, 1))
+        self.bn2 = nn.BatchNorm2d(n_out)
+        self.conv2 = nn.Conv2d(n_out, n_out, (2, 3), padding=(0, 1))
+        if n_in != n_out:
+            self.conv_downsample = nn.Conv2d(n_in, n_out, (1, 3), padding=(0, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (batch, n_out, frequency, time // 3) of (batch, n_in, frequency, time)."""
+        if self.training:
+            return functional.max_pool2d(self._convolve(x, self.bn2(self.conv1(x))), (1, 3))
+        # In evaluation bn2 is part of conv1, and long maps are computed in tiles that fit the
+        # cache. Both convolutions together reach two columns to each side: a tile is computed
+        # with that much more and trimmed.
+        weight, bias = _fold(self.conv1, self.bn2)
+        n_columns = x.shape[-1] // 3 * 3
+        pooled = []
+        for start in range(0, n_columns, _TILE_COLUMNS):
+            stop = min(start + _TILE_COLUMNS, n_columns)
+            first = max(0, start - 2)
+            tile = x[..., first : stop + 2]
+            y = self._convolve(tile, functional.conv2d(tile, weight, bias, padding=1))[
+                ..., start - first : stop - first
+            ]
+            pooled.append(functional.max_pool2d(y, (1, 3)))
+        return torch.cat(pooled, dim=-1)
+
+    def _convolve(self, x: Tensor, hidden: Tensor) -> Tensor:
+        shortcut = self.conv_downsample(x) if hasattr(self, "conv_downsample") else x
+        y: Tensor = self.conv2(functional.selu(hidden, inplace=True))
+        return y + shortcut
+
+
+def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """Return the weight and bias of a convolution followed by batch normalisation in evaluation."""
+    statistics: Any = norm
+    scale = norm.weight * torch.rsqrt(statistics.running_var + norm.eps)
+    bias: Any = conv.bias
+    shift = (bias - statistics.running_mean) * scale + norm.bias
+    return conv.weight * scale[:, None, None, None], shift
+
+
+def pair_scores(nodes: Tensor, projection: nn.Linear, weights: Tensor) -> Tensor:
+    """Return s_ij = w_ijᵀ tanh(P (x_i ⊙ x_j) + b) for all pairs of nodes.
+
+    Args:
+        nodes: Tensor of shape (batch, n_nodes, d_in).
+        projection: The linear map P, b from d_in to d_out.
+        weights: Weight vectors w_ij of shape (n_nodes, n_nodes, d_out), symmetric in i and j, or
+            one vector (d_out,) for all pairs.
+
+    Returns:
+        Scores of shape (batch, n_nodes, n_nodes).
+    """
+    n_nodes = nodes.shape[1]
+    i, j = torch.triu_indices(n_nodes, n_nodes, device=nodes.device).unbind(0)
+    hidden = torch.tanh(projection(nodes[:, i] * nodes[:, j]))
+    if weights.dim() == 1:
+        scores = hidden @ weights
+    else:
+        scores = torch.einsum("bpd,pd->bp", hidden, weights[i, j])
+    # Where in the list of pairs (i, j), i ≤ j, each cell of the full matrix finds its score.
+    cells = torch.empty(n_nodes, n_nodes, dtype=torch.long, device=nodes.device)
+    order = torch.arange(len(i), device=nodes.device)
+    cells[i, j] = order
+    cells[j, i] = order
+    return scores[:, cells]
+
+
+class GraphAttention(nn.Module):
+    """A graph attention layer over one kind of nodes."""
+
+    def __init__(self, d_in: int, d_out: int, *, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+        self.att_proj = nn.Linear(d_in, d_out)
+        self.att_weight = _attention_vector(d_out)
+        self.proj_with_att = nn.Linear(d_in, d_out)
+        self.proj_without_att = nn.Linear(d_in, d_out)
+        self.bn = nn.BatchNorm1d(d_out)
+        self.input_drop = nn.Dropout(0.2)
+
+    def forward(self, nodes: Tensor) -> Tensor:
+        """Return new nodes (batch, n_nodes, d_out) of nodes (batch, n_nodes, d_in)."""
+        nodes = self.input_drop(nodes)
+        scores = pair_scores(nodes, self.att_proj, self.att_weight.squeeze(-1))
+        weights = (scores / self.temperature).softmax(dim=-1)
+        return _update(self, nodes, weights)
+
+
+class HeterogeneousGraphAttention(nn.Module):
+    """A graph attention layer over temporal and spectral nodes and a master node."""
+
+    def __init__(self, d_in: int, d_out: int, *, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+        self.proj_type1 = nn.Linear(d_in, d_in)
+        self.proj_type2 = nn.Linear(d_in, d_in)
+        self.att_proj = nn.Linear(d_in, d_out)
+        self.att_projM = nn.Linear(d_in, d_out)
+        self.att_weight11 = _attention_vector(d_out)
+        self.att_weight22 = _attention_vector(d_out)
+        self.att_weight12 = _attention_vector(d_out)
+        self.att_weightM = _attention_vector(d_out)
+        self.proj_with_att = nn.Linear(d_in, d_out)
+        self.proj_without_att = nn.Linear(d_in, d_out)
+        self.proj_with_attM = nn.Linear(d_in, d_out)
+        self.proj_without_attM = nn.Linear(d_in, d_out)
+        self.bn = nn.BatchNorm1d(d_out)
+        self.input_drop = nn.Dropout(0.2)
+
+    def forward(
+        self, temporal: Tensor, spectral: Tensor, master: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the new temporal nodes, spectral nodes and master.
+
+        Args:
+            temporal: Tensor of shape (batch, n_temporal, d_in).
+            spectral: Tensor of shape (batch, n_spectral, d_in).
+            master: Tensor of shape (batch or 1, 1, d_in).
+        """
+        n_temporal = temporal.shape[1]
+        nodes = torch.cat([self.proj_type1(temporal), self.proj_type2(spectral)], dim=1)
+        nodes = self.input_drop(nodes)
+        master = self._update_master(nodes, master)
+        is_spectral = torch.arange(nodes.shape[1], device=nodes.device) >= n_temporal
+        kinds = torch.cat([self.att_weight11, self.att_weight12, self.att_weight22], dim=1).T
+        pair_weights = kinds[is_spectral[:, None].long() + is_spectral.long()]
+        scores = pair_scores(nodes, self.att_proj, pair_weights)
+        nodes = _update(self, nodes, (scores / self.temperature).softmax(dim=-1))
+        return nodes[:, :n_temporal], nodes[:, n_temporal:], master
+
+    def _update_master(self, nodes: Tensor, master: Tensor) -> Tensor:
+        scores = torch.tanh(self.att_projM(nodes * master)) @ self.att_weightM
+        weights = (scores / self.temperature).softmax(dim=1)
+        gathered = (weights * nodes).sum(dim=1, keepdim=True)
+        result: Tensor = self.proj_with_attM(gathered) + self.proj_without_attM(master)
+        return result
+
+
+class GraphPooling(nn.Module):
+    """Keep the highest-scored share of the nodes, in order of their score, scaled by it."""
+
+    def __init__(self, d_in: int, ratio: float) -> None:
+        super().__init__()
+        self.ratio = ratio
+        self.proj = nn.Linear(d_in, 1)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, nodes: Tensor) -> Tensor:
+        """Return (batch, max(int(n_nodes · ratio), 1), d) of nodes (batch, n_nodes, d)."""
+        scores = torch.sigmoid(self.proj(self.drop(nodes)))
+        n_kept = max(int(nodes.shape[1] * self.ratio), 1)
+        kept = scores.topk(n_kept, dim=1).indices
+        return (nodes * scores).gather(1, kept.expand(-1, -1, nodes.shape[-1]))
+
+
+class AASIST(Countermeasure):
+    """Audio anti-spoofing with integrated spectro-temporal graph attention.
+
+    Note:
+        `encoder.{1…5}.0.bn1` receive no gradient: the published model does not use their result.
+
+    Example:
+        >>> model = AASIST().eval()
+        >>> model(torch.randn(1, 64000)).shape
+        torch.Size([1, 2])
+        >>> sum(p.numel() for p in model.parameters())
+        297866
+    """
+
+    def __init__(self, config: AASISTConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = AASISTConfig() if config is None else config
+        first, n_channels, d_hetero = config.n_first_channels, config.n_channels, config.d_hetero
+        self.sinc = SincConv(
+            config.n_sinc_filters, config.sinc_kernel_size, trainable=config.sinc_trainable
+        )
+        self.first_bn = nn.BatchNorm2d(1)
+        widths = [1, first, first, n_channels, n_channels, n_channels, n_channels]
+        encoder: Any = nn.Sequential(
+            *(
+                nn.Sequential(ResidualBlock(n_in, n_out, first=k == 0))
+                for k, (n_in, n_out) in enumerate(itertools.pairwise(widths))
+            )
+        )
+        self.encoder = encoder.to(memory_format=torch.channels_last)
+        self.pos_S = nn.Parameter(torch.randn(1, config.n_sinc_filters // 3, n_channels))
+        self.master1 = nn.Parameter(torch.randn(1, 1, n_channels))
+        self.master2 = nn.Parameter(torch.randn(1, 1, n_channels))
+
+        def graph() -> GraphAttention:
+            return GraphAttention(n_channels, n_channels, temperature=config.temperature)
+
+        def hetero(d_in: int) -> HeterogeneousGraphAttention:
+            return HeterogeneousGraphAttention(
+                d_in, d_hetero, temperature=config.temperature_hetero
+            )
+
+        self.GAT_layer_S = graph()
+        self.GAT_layer_T = graph()
+        self.HtrgGAT_layer_ST11 = hetero(n_channels)
+        self.HtrgGAT_layer_ST12 = hetero(d_hetero)
+        self.HtrgGAT_layer_ST21 = hetero(n_channels)
+        self.HtrgGAT_layer_ST22 = hetero(d_hetero)
+        self.pool_S = GraphPooling(n_channels, config.pool_spectral)
+        self.pool_T = GraphPooling(n_channels, config.pool_temporal)
+        self.pool_hS1 = GraphPooling(d_hetero, config.pool_hetero)
+        self.pool_hT1 = GraphPooling(d_hetero, config.pool_hetero)
+        self.pool_hS2 = GraphPooling(d_hetero, config.pool_hetero)
+        self.pool_hT2 = GraphPooling(d_hetero, config.pool_hetero)
+        self.drop_way = nn.Dropout(0.2)
+        self.drop = nn.Dropout(0.5)
+        self.out_layer = nn.Linear(5 * d_hetero, 2)
+
+    def forward(self, waveform: Tensor) -> Tensor:
+        """Return logits (batch, 2) of waveforms (batch, time); index 0 spoof, 1 bonafide."""
+        logits: Tensor = self.out_layer(self.drop(self.embed(waveform)))
+        return logits
+
+    def embed(self, waveform: Tensor) -> Tensor:
+        """Return the read-out vectors (batch, 5 · d_hetero) of waveforms (batch, time)."""
+        # One frame must be left after the sinc convolution and seven poolings by three.
+        check_waveforms(waveform, self.sinc.kernel_size - 1 + 3**7)
+        spectral_max, temporal_max = self._encode(waveform)
+        spectral = self.pool_S(self.GAT_layer_S(spectral_max + self.pos_S))
+        temporal = self.pool_T(self.GAT_layer_T(temporal_max))
+        branches = [
+            self._branch(temporal, spectral, *layers)
+            for layers in (
+                (
+                    self.master1,
+                    self.HtrgGAT_layer_ST11,
+                    self.pool_hT1,
+                    self.pool_hS1,
+                    self.HtrgGAT_layer_ST12,
+                ),
+                (
+                    self.master2,
+                    self.HtrgGAT_layer_ST21,
+                    self.pool_hT2,
+                    self.pool_hS2,
+                    self.HtrgGAT_layer_ST22,
+                ),
+            )
+        ]
+        temporal, spectral, master = (
+            torch.maximum(self.drop_way(one), self.drop_way(two))
+            for one, two in zip(*branches, strict=True)
+        )
+        return torch.cat(
+            [
+                temporal.abs().amax(dim=1),
+                temporal.mean(dim=1),
+                spectral.abs().amax(dim=1),
+                spectral.mean(dim=1),
+                master.squeeze(1),
+            ],
+            dim=1,
+        )
+
+    def _encode(self, waveform: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the largest magnitudes over time and over frequency, as graph nodes."""
+        # Batch normalisation needs the whole batch in training; in evaluation utterances are
+        # independent, and one at a time stays in the cache.
+        parts = [waveform] if self.training else [row[None] for row in waveform]
+        maxima = []
+        for part in parts:
+            bands = self.sinc(part).unsqueeze(1).abs()
+            x = functional.selu(self.first_bn(functional.max_pool2d(bands, 3)), inplace=True)
+            magnitude = self.encoder(x.contiguous(memory_format=torch.channels_last)).abs()
+            maxima.append((magnitude.amax(dim=3).mT, magnitude.amax(dim=2).mT))
+        spectral, temporal = zip(*maxima, strict=True)
+        return torch.cat(spectral), torch.cat(temporal)
+
+    @staticmethod
+    def _branch(
+        temporal: Tensor,
+        spectral: Tensor,
+        master: Tensor,
+        first: nn.Module,
+        pool_temporal: nn.Module,
+        pool_spectral: nn.Module,
+        second: nn.Module,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        temporal, spectral, master = first(temporal, spectral, master)
+        temporal, spectral = pool_temporal(temporal), pool_spectral(spectral)
+        more_temporal, more_spectral, more_master = second(temporal, spectral, master)
+        return temporal + more_temporal, spectral + more_spectral, master + more_master
+
+
+def _attention_vector(d_out: int) -> nn.Parameter:
+    return nn.Parameter(nn.init.xavier_normal_(torch.empty(d_out, 1)))
+
+
+def _update(
+    layer: GraphAttention | HeterogeneousGraphAttention, nodes: Tensor, weights: Tensor
+) -> Tensor:
+    """Return SELU(BN(P₁ (weights · nodes) + P₂ nodes)), normalised over all nodes of the batch."""
+    updated = layer.proj_with_att(weights @ nodes) + layer.proj_without_att(nodes)
+    return functional.selu(layer.bn(updated.flatten(0, 1)).view_as(updated))

@@ -1,1 +1,260 @@
-"""tfparn"""
+"""TFPARN: a Transformer on log-Mel frames with attention pooling (section IV of the paper)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asvspoof_cm.frontends import LogMel
+from asvspoof_cm.models.base import (
+    Countermeasure,
+    check_positive,
+    check_probability,
+    check_waveforms,
+)
+from asvspoof_cm.models.dropout import attention, dropout
+from asvspoof_cm.models.pooling import AttentionPooling, frame_mask, mean_weights
+
+__all__ = ["TFPARN", "TFPARNConfig", "sinusoidal_positions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TFPARNConfig:
+    """The size of a TFPARN; the defaults are the paper's.
+
+    Note:
+        The paper says that dropout is applied in the attention and feed-forward blocks, without a
+        value; 0.1 and the places of `torch.nn.TransformerEncoderLayer` are used. The floor of the
+        logarithm and the activation of the feed-forward block (ReLU) are not given either.
+
+    Example:
+        >>> TFPARNConfig(pooling="mean").d_model
+        256
+    """
+
+    sample_rate: int = 16000
+    n_fft: int = 1024
+    hop_length: int = 160
+    n_mels: int = 160
+    log_floor: float = 1e-6
+    d_model: int = 256
+    n_layers: int = 6
+    n_heads: int = 8
+    d_feedforward: int = 1024
+    dropout: float = 0.1
+    pooling: Literal["attention", "mean"] = "attention"
+    d_classifier: int = 128
+    classifier_dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        check_positive(
+            self,
+            *("sample_rate", "n_fft", "hop_length", "n_mels", "d_model", "n_layers", "n_heads"),
+            *("d_feedforward", "d_classifier"),
+        )
+        check_probability(self, "dropout", "classifier_dropout")
+        if self.d_model % self.n_heads or self.d_model % 2:
+            raise ValueError(
+                "`d_model` must be even and a multiple of `n_heads`; "
+                f"got {self.d_model} and {self.n_heads}."
+            )
+        if self.pooling not in ("attention", "mean"):
+            raise ValueError(f'`pooling` must be "attention" or "mean"; got {self.pooling!r}.')
+
+
+def sinusoidal_positions(n_frames: int, d_model: int, *, like: Tensor) -> Tensor:
+    """Return the positional encoding of Vaswani et al. (2017), shape (n_frames, d_model).
+
+    PE(t, 2i) = sin(t / 10000^(2i/d)), PE(t, 2i+1) = cos(t / 10000^(2i/d)). Any length.
+
+    Args:
+        n_frames: The number of positions.
+        d_model: The number of channels, even.
+        like: A tensor whose device and dtype the result takes.
+
+    Example:
+        >>> sinusoidal_positions(401, 256, like=torch.empty(0)).shape
+        torch.Size([401, 256])
+    """
+    channels = torch.arange(0, d_model, 2, device=like.device, dtype=torch.float32)
+    rates = torch.exp(channels * (-math.log(10000.0) / d_model))
+    angles = torch.arange(n_frames, device=like.device, dtype=torch.float32)[:, None] * rates
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(like.dtype)
+
+
+class TransformerLayer(nn.Module):
+    """A post-norm Transformer encoder layer: `torch.nn.TransformerEncoderLayer`, faster on a CPU.
+
+    Equal to it in evaluation, parameters and initialisation included; in training the dropout is
+    drawn as `asvspoof_cm.models.dropout` says.
+    """
+
+    def __init__(self, d_model: int, n_heads: int, d_feedforward: int, p_dropout: float) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.p_dropout = p_dropout
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.out = nn.Linear(d_model, d_model)
+        self.norm1 = nn.LayerNorm(d_model)
+        self.expand = nn.Linear(d_model, d_feedforward)
+        self.contract = nn.Linear(d_feedforward, d_model)
+        self.norm2 = nn.LayerNorm(d_model)
+        nn.init.xavier_uniform_(self.qkv.weight)
+        nn.init.zeros_(self.qkv.bias)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return new frames (batch, n_frames, d_model); `mask` is True inside the utterance."""
+        frames = self.norm1(frames + self._drop(self._attend(frames, mask)))
+        hidden = self._drop(functional.relu(self.expand(frames)))
+        result: Tensor = self.norm2(frames + self._drop(self.contract(hidden)))
+        return result
+
+    def _attend(self, frames: Tensor, mask: Tensor | None) -> Tensor:
+        query, key, value = (
+            self.qkv(frames).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        )
+        attended = attention(
+            query,
+            key,
+            value,
+            mask=None if mask is None else mask[:, None, None, :],
+            dropout_p=self.p_dropout,
+            training=self.training,
+        )
+        result: Tensor = self.out(attended.transpose(1, 2).flatten(2))
+        return result
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return dropout(x, self.p_dropout, training=self.training)
+
+
+class TFPARN(Countermeasure):
+    """The Transformer-based focal-pairwise attentive ranking network.
+
+    Log-Mel (160 bands) → LayerNorm over frequency → Linear 160→256 → sinusoidal positions → six
+    post-norm Transformer layers → attention pooling or masked mean → 256→128→2.
+
+    Example:
+        >>> model = TFPARN().eval()
+        >>> model(torch.randn(2, 64000)).shape
+        torch.Size([2, 2])
+        >>> sum(p.numel() for p in model.parameters())
+        4846275
+    """
+
+    def __init__(self, config: TFPARNConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = TFPARNConfig() if config is None else config
+        self.log_mel = LogMel(
+            sample_rate=config.sample_rate,
+            n_fft=config.n_fft,
+            hop_length=config.hop_length,
+            n_mels=config.n_mels,
+            floor=config.log_floor,
+        )
+        self.norm = nn.LayerNorm(config.n_mels)
+        self.projection = nn.Linear(config.n_mels, config.d_model)
+        self.layers = nn.ModuleList(
+            TransformerLayer(config.d_model, config.n_heads, config.d_feedforward, config.dropout)
+            for _ in range(config.n_layers)
+        )
+        self.pooling = AttentionPooling(config.d_model) if config.pooling == "attention" else None
+        self.classifier = nn.Sequential(
+            nn.Linear(config.d_model, config.d_classifier),
+            nn.ReLU(),
+            nn.Dropout(config.classifier_dropout),
+            nn.Linear(config.d_classifier, 2),
+        )
+
+    @overload
+    def forward(self, waveform: Tensor, *, return_attention: Literal[False] = ...) -> Tensor: ...
+    @overload
+    def forward(
+        self, waveform: Tensor, *, return_attention: Literal[True]
+    ) -> tuple[Tensor, Tensor]: ...
+    def forward(
+        self, waveform: Tensor, *, return_attention: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return logits (batch, 2) of waveforms (batch, time); index 0 spoof, 1 bonafide.
+
+        With `return_attention`, also the pooling weight of each frame, (batch, n_frames).
+        """
+        check_waveforms(waveform, self.config.n_fft)
+        features = self.log_mel(waveform)
+        if return_attention:
+            return self.forward_features(features, return_attention=True)
+        return self.forward_features(features)
+
+    @overload
+    def forward_features(
+        self,
+        log_mel: Tensor,
+        lengths: Tensor | None = ...,
+        *,
+        return_attention: Literal[False] = ...,
+    ) -> Tensor: ...
+    @overload
+    def forward_features(
+        self, log_mel: Tensor, lengths: Tensor | None = ..., *, return_attention: Literal[True]
+    ) -> tuple[Tensor, Tensor]: ...
+    def forward_features(
+        self, log_mel: Tensor, lengths: Tensor | None = None, *, return_attention: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return logits (batch, 2) of precomputed features.
+
+        Args:
+            log_mel: Tensor of shape (batch, n_mels, n_frames), padded at the end.
+            lengths: Frames of each utterance, shape (batch,); None if nothing is padded. What is in
+                the padding changes nothing.
+            return_attention: Also return the pooling weight of each frame, (batch, n_frames).
+
+        Example:
+            >>> model = TFPARN().eval()
+            >>> model.forward_features(torch.randn(2, 160, 300), torch.tensor([300, 120])).shape
+            torch.Size([2, 2])
+        """
+        embedding, weights = self._pool(log_mel, lengths)
+        logits: Tensor = self.classifier(embedding)
+        return (logits, weights) if return_attention else logits
+
+    def embed(self, waveform: Tensor) -> Tensor:
+        """Return the pooled utterance vectors (batch, d_model) of waveforms (batch, time)."""
+        check_waveforms(waveform, self.config.n_fft)
+        return self._pool(self.log_mel(waveform), None)[0]
+
+    def _pool(self, log_mel: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        if log_mel.dim() != 3 or log_mel.shape[1] != self.config.n_mels:
+            raise ValueError(
+                f"`log_mel` must have shape (batch, {self.config.n_mels}, n_frames); "
+                f"got {tuple(log_mel.shape)}."
+            )
+        mask = None if lengths is None else self._mask(log_mel, lengths)
+        frames = log_mel.transpose(1, 2)
+        if mask is not None:
+            frames = frames.masked_fill(~mask[..., None], 0.0)
+        frames = self.projection(self.norm(frames))
+        frames = frames + sinusoidal_positions(frames.shape[1], frames.shape[2], like=frames)
+        for layer in self.layers:
+            frames = layer(frames, mask)
+        weights = mean_weights(frames, mask) if self.pooling is None else self.pooling(frames, mask)
+        return torch.einsum("bt,btd->bd", weights.to(frames.dtype), frames), weights
+
+    def _mask(self, log_mel: Tensor, lengths: Tensor) -> Tensor:
+        n_frames = log_mel.shape[-1]
+        if lengths.shape != log_mel.shape[:1]:
+            raise ValueError(
+                f"`lengths` must have shape ({len(log_mel)},), one for each utterance; "
+                f"got {tuple(lengths.shape)}."
+            )
+        if lengths.min() < 1 or lengths.max() > n_frames:
+            raise ValueError(
+                f"`lengths` must lie between 1 and the {n_frames} frames of `log_mel`; "
+                f"got {lengths.min().item()} to {lengths.max().item()}."
+            )
+        return frame_mask(lengths.to(log_mel.device), n_frames)

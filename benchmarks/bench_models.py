@@ -1,0 +1,280 @@
+"""Forward and training time, memory, and the share of the machine's matrix-product peak."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asvspoof_cm import AASIST, TFPARN, RawNet2, TFPARNConfig, focal_pairwise_loss
+from harness import Options, Row, interleave, peak_memory
+
+N_SAMPLES = 64000
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "TFPARN": TFPARN,
+    "AASIST": AASIST,
+    "RawNet2": RawNet2,
+}
+# The settings of the published AASIST, under the names of its own configuration file.
+PUBLISHED_AASIST = {
+    "nb_samp": 64600,
+    "first_conv": 128,
+    "filts": [70, [1, 32], [32, 32], [32, 64], [64, 64]],
+    "gat_dims": [64, 32],
+    "pool_ratios": [0.5, 0.7, 0.5, 0.5],
+    "temperatures": [2.0, 2.0, 100.0, 100.0],
+}
+
+
+def run(options: Options) -> list[Row]:
+    """Measure the models; AASIST also against the published code where ``--peer aasist=…``."""
+    n_rounds = 3 if options.quick else 7
+    rows = forward_rows(n_rounds)
+    rows += memory_rows()
+    rows += peak_rows(n_rounds)
+    rows += training_rows(n_rounds)
+    peer = options.peer("aasist")
+    if peer is not None:
+        rows += published_rows(peer, n_rounds)
+    return rows
+
+
+def forward_rows(n_rounds: int) -> list[Row]:
+    """Seconds per 4 s crop in evaluation, the three models in turn."""
+    models = {name: make().eval() for name, make in MODELS.items()}
+    rows = []
+    for batch in (1, 5, 32):
+        waveform = waveforms(batch)
+        seconds = interleave(
+            {name: forward(model, waveform) for name, model in models.items()},
+            n_rounds=3 if batch == 32 else n_rounds,
+        )
+        rows += [
+            Row(case=f"{name}, seconds a crop, batch {batch}", ours=value / batch, unit="s")
+            for name, value in seconds.items()
+        ]
+    return rows
+
+
+def memory_rows() -> list[Row]:
+    """Peak memory of a forward pass beyond model and input."""
+    return [
+        Row(
+            case=f"{name}, peak memory, batch {batch}",
+            ours=peak_memory(prepare_ours, name, batch),
+            unit="B",
+        )
+        for name in MODELS
+        for batch in (1, 5, 32)
+    ]
+
+
+def peak_rows(n_rounds: int) -> list[Row]:
+    """TFPARN's share of the sgemm peak measured in the same rounds."""
+    model = TFPARN()
+    rows = []
+    for batch in (5, 16, 32):
+        waveform = waveforms(batch)
+        seconds = interleave(
+            {"sgemm": sgemm, "ours": forward(model.eval(), waveform)}, n_rounds=n_rounds
+        )
+        rows.append(share_row(f"eval, batch {batch}", seconds, n_flops(batch), 0.7))
+    seconds = interleave(
+        {"sgemm": sgemm, "ours": training_step(model, waveforms(16))}, n_rounds=n_rounds
+    )
+    rows.append(share_row("training step, batch 16", seconds, 3 * n_flops(16), 0.5))
+    return rows
+
+
+def share_row(case: str, seconds: dict[str, float], work: float, goal: float) -> Row:
+    """Return achieved over measured peak, in floating-point operations a second."""
+    peak = 2 * 2048**3 / seconds["sgemm"]
+    share = work / seconds["ours"] / peak
+    return Row(
+        case=f"TFPARN, {case}, share of sgemm peak",
+        ours=100 * share,
+        unit="%",
+        goal=f"≥ {100 * goal:.0f} %",
+        met=share >= goal,
+        note=f"peak {peak / 1e9:.0f} GFLOP/s",
+    )
+
+
+def training_rows(n_rounds: int) -> list[Row]:
+    """A training step with dropout against the same model on torch.nn.TransformerEncoder."""
+    ours = TFPARN()
+    theirs = TorchTFPARN(ours)
+    waveform = waveforms(16)
+    with torch.no_grad():
+        deviation = (ours.eval()(waveform) - theirs.eval()(waveform)).abs().max().item()
+    seconds = interleave(
+        {"ours": training_step(ours, waveform), "theirs": training_step(theirs, waveform)},
+        n_rounds=max(3, n_rounds // 2),
+    )
+    ratio = seconds["theirs"] / seconds["ours"]
+    return [
+        Row(
+            case="TFPARN, training step, batch 16",
+            ours=seconds["ours"],
+            reference=seconds["theirs"],
+            reference_name="nn.TransformerEncoder",
+            ratio=ratio,
+            deviation=deviation,
+            unit="s",
+            goal="≥ 1.6×",
+            met=ratio >= 1.6,
+            note="deviation of the logits in evaluation",
+        )
+    ]
+
+
+def published_rows(peer: Path, n_rounds: int) -> list[Row]:
+    """AASIST against the published code: same weights, same input, evaluation mode."""
+    ours, theirs = AASIST().eval(), load_published(peer)
+    ours.load_state_dict(theirs.state_dict())
+    waveform = waveforms(5)
+    with torch.inference_mode():
+        deviation = (ours(waveform) - theirs(waveform)[1]).abs().max().item()
+    seconds = interleave(
+        {"ours": forward(ours, waveform), "theirs": forward(theirs, waveform)}, n_rounds=n_rounds
+    )
+    ratio = seconds["theirs"] / seconds["ours"]
+    memory = peak_memory(prepare_ours, "AASIST", 32), peak_memory(prepare_published, peer, 32)
+    return [
+        Row(
+            case="AASIST, forward, batch 5",
+            ours=seconds["ours"],
+            reference=seconds["theirs"],
+            reference_name="published",
+            ratio=ratio,
+            deviation=deviation,
+            unit="s",
+            goal="≥ 2×",
+            met=ratio >= 2 and deviation <= 1e-4,
+        ),
+        Row(
+            case="AASIST, peak memory, batch 32",
+            ours=memory[0],
+            reference=memory[1],
+            reference_name="published",
+            ratio=memory[1] / memory[0],
+            deviation=deviation,
+            unit="B",
+            goal="≥ 2×",
+            met=memory[0] * 2 <= memory[1],
+        ),
+    ]
+
+
+def waveforms(batch: int) -> Tensor:
+    """Return noise at speech level, shape (batch, N_SAMPLES)."""
+    return 0.1 * torch.randn(batch, N_SAMPLES, generator=torch.Generator().manual_seed(batch))
+
+
+def forward(model: nn.Module, waveform: Tensor) -> Callable[[], object]:
+    """Return a task that runs `model` in inference mode."""
+
+    def task() -> object:
+        model.eval()
+        with torch.inference_mode():
+            return model(waveform)
+
+    return task
+
+
+def training_step(model: nn.Module, waveform: Tensor) -> Callable[[], object]:
+    """Return a task that runs forward and backward with dropout on."""
+    labels = torch.arange(len(waveform)) % 2
+
+    def task() -> object:
+        model.train()
+        model.zero_grad()
+        return focal_pairwise_loss(model(waveform), labels).backward()
+
+    return task
+
+
+_LEFT, _RIGHT = torch.randn(2, 2048, 2048).unbind(0)
+
+
+def sgemm() -> object:
+    """Multiply two 2048 × 2048 matrices: what this machine can do at best."""
+    return _LEFT @ _RIGHT
+
+
+def n_flops(batch: int) -> float:
+    """Return the multiply-adds of TFPARN's matrix products, counted as two operations each."""
+    config = TFPARNConfig()
+    n_frames = N_SAMPLES // config.hop_length + 1
+    d, hidden = config.d_model, config.d_feedforward
+    a_frame = config.n_mels * (config.n_fft // 2 + 1) + config.n_mels * d + d * d // 2
+    a_frame += config.n_layers * (4 * d * d + 2 * d * hidden + 2 * n_frames * d)
+    return 2.0 * batch * n_frames * a_frame
+
+
+class TorchTFPARN(nn.Module):
+    """TFPARN with torch.nn.TransformerEncoder in place of our layers, of the same weights."""
+
+    def __init__(self, ours: TFPARN) -> None:
+        super().__init__()
+        config = ours.config
+        self.front = nn.Sequential(ours.log_mel)
+        self.norm, self.projection = ours.norm, ours.projection
+        self.pooling, self.classifier = ours.pooling, ours.classifier
+        layer = nn.TransformerEncoderLayer(
+            config.d_model, config.n_heads, config.d_feedforward, config.dropout, batch_first=True
+        )
+        self.encoder = nn.TransformerEncoder(layer, config.n_layers, enable_nested_tensor=False)
+        for theirs, mine in zip(self.encoder.layers, ours.layers, strict=True):
+            theirs.self_attn.in_proj_weight.data.copy_(mine.qkv.weight)
+            theirs.self_attn.in_proj_bias.data.copy_(mine.qkv.bias)
+            theirs.self_attn.out_proj.load_state_dict(mine.out.state_dict())
+            theirs.linear1.load_state_dict(mine.expand.state_dict())
+            theirs.linear2.load_state_dict(mine.contract.state_dict())
+            theirs.norm1.load_state_dict(mine.norm1.state_dict())
+            theirs.norm2.load_state_dict(mine.norm2.state_dict())
+
+    def forward(self, waveform: Tensor) -> Tensor:
+        """Return logits (batch, 2)."""
+        from asvspoof_cm.models.tfparn import sinusoidal_positions
+
+        frames = self.projection(self.norm(self.front(waveform).mT))
+        frames = frames + sinusoidal_positions(*frames.shape[1:], like=frames)
+        frames = self.encoder(frames)
+        weights = self.pooling(frames)
+        logits: Tensor = self.classifier((weights[..., None] * frames).sum(dim=1))
+        return logits
+
+
+def load_published(peer: Path) -> Any:
+    """Return the published AASIST from its own code, found by path and never copied here."""
+    sys.path.insert(0, str(peer))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            from models.AASIST import Model
+
+            return Model(PUBLISHED_AASIST).eval()
+    finally:
+        sys.path.remove(str(peer))
+
+
+def prepare_ours(name: str, batch: int) -> Callable[[], object]:
+    """Build a model and its input in a new process; see harness.peak_memory."""
+    return warmed(MODELS[name]().eval(), batch)
+
+
+def prepare_published(peer: Path, batch: int) -> Callable[[], object]:
+    """Build the published AASIST and its input in a new process."""
+    return warmed(load_published(peer), batch)
+
+
+def warmed(model: nn.Module, batch: int) -> Callable[[], object]:
+    """Run the shortest input once, so that one-time allocations are not counted."""
+    forward(model, waveforms(1)[:, :4000])()
+    return forward(model, waveforms(batch))

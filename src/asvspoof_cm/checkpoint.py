@@ -1,0 +1,170 @@
+"""One safe file a model: tensors and plain values, read with ``torch.load(weights_only=True)``."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asvspoof_cm.files import atomic_path
+from asvspoof_cm.models import AASIST, AASISTConfig, Countermeasure, build_model
+
+__all__ = ["FORMAT", "load_checkpoint", "load_published_aasist", "save_checkpoint"]
+
+FORMAT = 1
+_KEYS = {"format", "model", "config", "state_dict", "meta"}
+
+
+def save_checkpoint(path: str | os.PathLike[str], model: Countermeasure, /, **meta: Any) -> None:
+    """Write a model, its configuration and what is known about it to one file, atomically.
+
+    Args:
+        path: The file to write or replace.
+        model: A TFPARN, AASIST or RawNet2.
+        **meta: Plain values (numbers, strings, lists, dicts, tensors), added to `model.meta`.
+
+    Example:
+        >>> import tempfile
+        >>> from asvspoof_cm.models import TFPARN
+        >>> path = Path(tempfile.mkdtemp()) / "tfparn.pt"
+        >>> save_checkpoint(path, TFPARN(), trained_on="ASVspoof 5 train", seed=42)
+        >>> load_checkpoint(path).meta["seed"]
+        42
+    """
+    meta = {**model.meta, **meta}
+    _check_plain(meta, "meta")
+    content = {
+        "format": FORMAT,
+        "model": type(model).__name__,
+        "config": asdict(model.config),
+        "state_dict": {name: tensor.cpu() for name, tensor in model.state_dict().items()},
+        "meta": meta,
+    }
+    with atomic_path(path) as temporary:
+        torch.save(content, temporary)
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
+    """Read a model that `save_checkpoint` wrote.
+
+    Nothing in the file is executed. Loading is strict: every weight must be there and nothing else.
+
+    Returns:
+        The model, on the CPU and in evaluation mode; `model.meta` is what was stored with it.
+
+    Raises:
+        ValueError: The file is not a checkpoint of this library, is damaged, holds more than
+            tensors and plain values, or comes from a newer version.
+
+    Example:
+        >>> load_checkpoint("missing.pt")
+        Traceback (most recent call last):
+        FileNotFoundError: [Errno 2] No such file or directory: 'missing.pt'
+    """
+    content = _load(path)
+    if not isinstance(content, dict) or "format" not in content:
+        hint = ""
+        if isinstance(content, dict) and "pos_S" in content:
+            hint = " It looks like published AASIST weights: use load_published_aasist."
+        raise ValueError(f"{path} is not a checkpoint of asvspoof-cm.{hint}")
+    if not isinstance(content["format"], int) or content["format"] > FORMAT:
+        raise ValueError(
+            f"{path} has checkpoint format {content['format']!r}; this version of asvspoof-cm "
+            f"reads up to {FORMAT}. Upgrade asvspoof-cm."
+        )
+    if content.keys() != _KEYS:
+        missing, extra = _KEYS - content.keys(), content.keys() - _KEYS
+        raise ValueError(f"{path} is damaged: {_differences(missing, extra)}.")
+    try:
+        model = build_model(content["model"], content["config"])
+        model.meta = dict(content["meta"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} can't be rebuilt: {error}") from error
+    _load_weights(model, content["state_dict"], path)
+    return model.eval()
+
+
+def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:
+    """Read the weights that the authors of AASIST and the ASVspoof 5 organisers published.
+
+    The file decides whether the model is AASIST or AASIST-L, by the width of its graphs.
+
+    Args:
+        path: A ``.pth`` file with the state dict of a published AASIST.
+
+    Returns:
+        The model, on the CPU and in evaluation mode.
+    """
+    weights = _load(path)
+    if not isinstance(weights, Mapping) or not isinstance(weights.get("pos_S"), Tensor):
+        raise ValueError(f"{path} does not hold the weights of a published AASIST.")
+    for config in (AASISTConfig(), AASISTConfig.light()):
+        if weights["pos_S"].shape[-1] == config.n_channels:
+            model = AASIST(config)
+            _load_weights(model, weights, path)
+            return model.eval()
+    raise ValueError(
+        f"{path} holds an AASIST with {weights['pos_S'].shape[-1]} channels; the published ones "
+        "have 64 (AASIST) or 24 (AASIST-L)."
+    )
+
+
+def _load(path: str | os.PathLike[str]) -> Any:
+    with Path(path).open("rb") as file:
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise ValueError(
+                f"{path} is not a file of tensors and plain values; it was refused and nothing in "
+                "it was executed."
+            ) from error
+        except (RuntimeError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path} is damaged or not a PyTorch file ({error})") from error
+
+
+def _load_weights(
+    model: Countermeasure, weights: Mapping[str, Any], path: str | os.PathLike[str]
+) -> None:
+    expected = model.state_dict()
+    missing, extra = expected.keys() - weights.keys(), weights.keys() - expected.keys()
+    if missing or extra:
+        raise ValueError(
+            f"{path} does not fit {type(model).__name__}: {_differences(missing, extra)}."
+        )
+    for name, tensor in expected.items():
+        if not isinstance(weights[name], Tensor) or weights[name].shape != tensor.shape:
+            raise ValueError(
+                f"{path} does not fit {type(model).__name__}: {name} must have shape "
+                f"{tuple(tensor.shape)}; got {tuple(getattr(weights[name], 'shape', ()))}."
+            )
+    model.load_state_dict(weights)
+
+
+def _differences(missing: set[str], extra: set[str]) -> str:
+    parts = []
+    for word, names in (("missing", missing), ("unexpected", extra)):
+        if names:
+            shown = ", ".join(sorted(map(str, names))[:3])
+            parts.append(f"{len(names)} {word} ({shown}{', …' if len(names) > 3 else ''})")
+    return "; ".join(parts)
+
+
+def _check_plain(value: Any, name: str) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_plain(item, f"{name}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for k, item in enumerate(value):
+            _check_plain(item, f"{name}[{k}]")
+    elif value is not None and type(value) not in (bool, int, float, str, Tensor):
+        raise TypeError(
+            f"`{name}` must be a plain value (number, string, list, dict or tensor), so that "
+            f"loading stays safe; got {type(value).__name__}."
+        )

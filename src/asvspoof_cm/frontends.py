@@ -1,0 +1,285 @@
+"""From a waveform to what a model looks at: the log-Mel spectrogram and the sinc filterbank."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+__all__ = [
+    "LogMel",
+    "SincConv",
+    "hz_to_mel",
+    "log_mel",
+    "mel_filterbank",
+    "mel_to_hz",
+    "sinc_band_edges",
+    "sinc_filters",
+]
+
+
+def hz_to_mel(frequency: Tensor) -> Tensor:
+    """Map Hz to the Mel scale, 2595 · log10(1 + f / 700).
+
+    Example:
+        >>> hz_to_mel(torch.tensor(1000.0))
+        tensor(999.9855)
+    """
+    return 2595.0 * torch.log10(1.0 + frequency / 700.0)
+
+
+def mel_to_hz(mel: Tensor) -> Tensor:
+    """Map the Mel scale back to Hz.
+
+    Example:
+        >>> mel_to_hz(hz_to_mel(torch.tensor(440.0, dtype=torch.float64))).item()
+        440.0
+    """
+    return 700.0 * (10.0 ** (mel / 2595.0) - 1.0)
+
+
+def mel_filterbank(
+    n_mels: int = 160,
+    n_fft: int = 1024,
+    *,
+    sample_rate: int = 16000,
+    f_min: float = 0.0,
+    f_max: float | None = None,
+) -> Tensor:
+    """Return triangular Mel filters of height 1.
+
+    The corners of the triangles are equally spaced on the Mel scale from `f_min` to `f_max`.
+
+    Args:
+        n_mels: The number of bands.
+        n_fft: The FFT size of the spectrogram.
+        sample_rate: In Hz.
+        f_min: The lower edge of the lowest band, in Hz.
+        f_max: The upper edge of the highest band, in Hz; None is half the sample rate.
+
+    Returns:
+        Weights of shape (n_mels, n_fft // 2 + 1), float32.
+
+    Example:
+        >>> mel_filterbank().shape
+        torch.Size([160, 513])
+    """
+    f_max = sample_rate / 2 if f_max is None else f_max
+    if not 0 <= f_min < f_max <= sample_rate / 2:
+        raise ValueError(
+            "`f_min` and `f_max` must satisfy 0 ≤ f_min < f_max ≤ sample_rate / 2; "
+            f"got {f_min}, {f_max} at {sample_rate} Hz."
+        )
+    bins = torch.linspace(0, sample_rate / 2, n_fft // 2 + 1, dtype=torch.float64)
+    low, high = hz_to_mel(torch.tensor([f_min, f_max], dtype=torch.float64)).tolist()
+    corners = mel_to_hz(torch.linspace(low, high, n_mels + 2, dtype=torch.float64))
+    left, centre, right = corners[:-2, None], corners[1:-1, None], corners[2:, None]
+    rising = (bins - left) / (centre - left)
+    falling = (right - bins) / (right - centre)
+    filters = torch.minimum(rising, falling).clamp(min=0)
+    empty = (filters.sum(dim=1) == 0).sum().item()
+    if empty:
+        raise ValueError(
+            f"`n_mels` = {n_mels} is too many for `n_fft` = {n_fft}: {empty} bands hold no FFT "
+            "bin. Use fewer bands or a larger FFT."
+        )
+    return filters.float()
+
+
+def log_mel(
+    waveform: Tensor,
+    filterbank: Tensor,
+    window: Tensor,
+    *,
+    hop_length: int = 160,
+    floor: float = 1e-6,
+) -> Tensor:
+    """Return the natural logarithm of the Mel power spectrogram.
+
+    The STFT is centred: frame t is at sample t · hop_length, and the ends are reflected. Power
+    below `floor` counts as `floor`. The default lies 108 dB below a full-scale tone and just above
+    the noise of 16-bit rounding, so that digital silence is a finite constant.
+
+    Args:
+        waveform: Float tensor of shape (..., time), at least `n_fft` samples long.
+        filterbank: Mel weights of shape (n_mels, n_fft // 2 + 1).
+        window: Analysis window of shape (n_fft,).
+        hop_length: Samples from frame to frame.
+        floor: The least Mel power.
+
+    Returns:
+        Tensor of shape (..., n_mels, n_frames) with n_frames = time // hop_length + 1. It is
+        float32 for half-precision waveforms and under autocast, where powers would overflow.
+
+    Example:
+        >>> log_mel(torch.randn(2, 64000), mel_filterbank(), torch.hann_window(1024)).shape
+        torch.Size([2, 160, 401])
+    """
+    n_fft = len(window)
+    if waveform.shape[-1] < n_fft:
+        raise ValueError(
+            f"`waveform` must be at least one window ({n_fft} samples) long; got "
+            f"{waveform.shape[-1]}. Repeat it first: fix_length(waveform)."
+        )
+    with _no_autocast(waveform.device.type):
+        if waveform.dtype in (torch.float16, torch.bfloat16):
+            waveform = waveform.float()
+        window = window.to(waveform.dtype)
+        filterbank = filterbank.to(waveform.dtype)
+        spectrum = torch.stft(
+            waveform.reshape(-1, waveform.shape[-1]),
+            n_fft,
+            hop_length,
+            window=window,
+            center=True,
+            pad_mode="reflect",
+            return_complex=True,
+        )
+        power = spectrum.real.square() + spectrum.imag.square()
+        mel = filterbank @ power
+        return mel.clamp(min=floor).log().reshape(*waveform.shape[:-1], *mel.shape[-2:])
+
+
+def _no_autocast(device_type: str) -> AbstractContextManager[object]:
+    if torch.amp.is_autocast_available(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
+
+
+class LogMel(nn.Module):
+    """`log_mel` with its window and filterbank kept as constants.
+
+    Example:
+        >>> LogMel()(torch.randn(2, 64000)).shape
+        torch.Size([2, 160, 401])
+    """
+
+    window: Tensor
+    filterbank: Tensor
+
+    def __init__(
+        self,
+        *,
+        sample_rate: int = 16000,
+        n_fft: int = 1024,
+        hop_length: int = 160,
+        n_mels: int = 160,
+        f_min: float = 0.0,
+        f_max: float | None = None,
+        floor: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        if floor <= 0:
+            raise ValueError(f"`floor` must be positive; got {floor}.")
+        self.hop_length = hop_length
+        self.floor = floor
+        self.register_buffer("window", torch.hann_window(n_fft), persistent=False)
+        filterbank = mel_filterbank(
+            n_mels, n_fft, sample_rate=sample_rate, f_min=f_min, f_max=f_max
+        )
+        self.register_buffer("filterbank", filterbank, persistent=False)
+
+    def forward(self, waveform: Tensor) -> Tensor:
+        """Return log-Mel features (..., n_mels, n_frames) of a waveform (..., time)."""
+        return log_mel(
+            waveform, self.filterbank, self.window, hop_length=self.hop_length, floor=self.floor
+        )
+
+
+def sinc_band_edges(n_filters: int, *, sample_rate: int = 16000) -> Tensor:
+    """Return n_filters + 1 band edges in Hz, equally spaced in Mel from 0 to sample_rate / 2.
+
+    Example:
+        >>> sinc_band_edges(2).round()
+        tensor([   0., 1768., 8000.], dtype=torch.float64)
+    """
+    top = hz_to_mel(torch.tensor(sample_rate / 2, dtype=torch.float64)).item()
+    return mel_to_hz(torch.linspace(0, top, n_filters + 1, dtype=torch.float64))
+
+
+def sinc_filters(
+    low_hz: Tensor, high_hz: Tensor, kernel_size: int, *, sample_rate: int = 16000
+) -> Tensor:
+    """Return Hamming-windowed band-pass filters, the difference of two low-pass sincs.
+
+    h[n] = w[n] · (2 f_high / sr · sinc(2 f_high n / sr) − 2 f_low / sr · sinc(2 f_low n / sr)),
+    sinc(x) = sin(πx) / (πx), w the symmetric Hamming window. Differentiable in the band edges.
+
+    Args:
+        low_hz: Lower band edges of shape (n_filters,).
+        high_hz: Upper band edges of shape (n_filters,).
+        kernel_size: The number of taps, odd.
+        sample_rate: In Hz.
+
+    Returns:
+        Filters of shape (n_filters, kernel_size).
+
+    Example:
+        >>> edges = sinc_band_edges(70)
+        >>> sinc_filters(edges[:-1], edges[1:], 129).shape
+        torch.Size([70, 129])
+    """
+    if kernel_size % 2 == 0:
+        raise ValueError(f"`kernel_size` must be odd; got {kernel_size}.")
+    half = kernel_size // 2
+    n = torch.arange(-half, half + 1, dtype=low_hz.dtype, device=low_hz.device)
+    window = torch.hamming_window(
+        kernel_size, periodic=False, dtype=low_hz.dtype, device=low_hz.device
+    )
+
+    def low_pass(cutoff_hz: Tensor) -> Tensor:
+        normalized = 2.0 * cutoff_hz[:, None] / sample_rate
+        return normalized * torch.sinc(normalized * n)
+
+    return window * (low_pass(high_hz) - low_pass(low_hz))
+
+
+class SincConv(nn.Module):
+    """The sinc filterbank of AASIST and RawNet2: a valid convolution, stride 1.
+
+    Fixed by default, as in the paper, and then absent from the state dict. With ``trainable=True``
+    the band edges are learned (`low_hz`, `band_hz`).
+
+    Note:
+        An even `kernel_size` is raised by one, as in the published models.
+
+    Example:
+        >>> SincConv(70, 128)(torch.randn(2, 64000)).shape
+        torch.Size([2, 70, 63872])
+    """
+
+    filters: Tensor
+
+    def __init__(
+        self,
+        n_filters: int,
+        kernel_size: int,
+        *,
+        sample_rate: int = 16000,
+        trainable: bool = False,
+    ) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size + 1 - kernel_size % 2
+        self.sample_rate = sample_rate
+        self.trainable = trainable
+        edges = sinc_band_edges(n_filters, sample_rate=sample_rate)
+        if trainable:
+            self.low_hz = nn.Parameter(edges[:-1].float())
+            self.band_hz = nn.Parameter(edges.diff().float())
+        else:
+            filters = sinc_filters(edges[:-1], edges[1:], self.kernel_size, sample_rate=sample_rate)
+            self.register_buffer("filters", filters.float(), persistent=False)
+
+    def forward(self, waveform: Tensor) -> Tensor:
+        """Return band signals (batch, n_filters, time − kernel_size + 1) of (batch, time)."""
+        return functional.conv1d(waveform[:, None], self.current_filters()[:, None])
+
+    def current_filters(self) -> Tensor:
+        """Return the filters (n_filters, kernel_size), built from the band edges if trainable."""
+        if not self.trainable:
+            return self.filters
+        low_hz = self.low_hz.abs()
+        high_hz = (low_hz + self.band_hz.abs()).clamp(max=self.sample_rate / 2)
+        return sinc_filters(low_hz, high_hz, self.kernel_size, sample_rate=self.sample_rate)

@@ -1,0 +1,66 @@
+"""From frames to one vector an utterance (section IV-C of the TFPARN paper)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["AttentionPooling", "attention_weights", "frame_mask", "mean_weights"]
+
+
+def frame_mask(lengths: Tensor, n_frames: int) -> Tensor:
+    """Return True where a frame is inside its utterance, shape (batch, n_frames).
+
+    Example:
+        >>> frame_mask(torch.tensor([1, 3]), 3)
+        tensor([[ True, False, False],
+                [ True,  True,  True]])
+    """
+    return torch.arange(n_frames, device=lengths.device) < lengths[:, None]
+
+
+def attention_weights(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return α_t = exp(e_t) / Σ_j exp(e_j) over the frames of `mask`; padding gets 0.
+
+    Args:
+        scores: Frame scores e of shape (batch, n_frames).
+        mask: True inside the utterance, shape (batch, n_frames).
+
+    Example:
+        >>> attention_weights(torch.zeros(1, 4), frame_mask(torch.tensor([2]), 4))
+        tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
+    """
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return scores.softmax(dim=-1)
+
+
+def mean_weights(frames: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the weights of a plain average over the frames of `mask`, shape (batch, n_frames).
+
+    Example:
+        >>> mean_weights(torch.randn(1, 4, 8))
+        tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
+    """
+    if mask is None:
+        return frames.new_full(frames.shape[:2], 1.0 / frames.shape[1])
+    return mask.to(frames.dtype) / mask.sum(dim=-1, keepdim=True)
+
+
+class AttentionPooling(nn.Module):
+    """Score each frame with e_t = w₂ᵀ tanh(W₁ h_t + b₁) + b₂ and weight it by the softmax.
+
+    Example:
+        >>> AttentionPooling(256)(torch.randn(2, 401, 256)).shape
+        torch.Size([2, 401])
+    """
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(d_model, d_model // 2)
+        self.score = nn.Linear(d_model // 2, 1)
+
+    def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the weights (batch, n_frames) of frames (batch, n_frames, d_model)."""
+        scores = self.score(torch.tanh(self.hidden(frames))).squeeze(-1)
+        return attention_weights(scores, mask)

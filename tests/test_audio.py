@@ -1,0 +1,356 @@
+"""Files, resampling and crops."""
+
+import io
+import os
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from asvspoof_cm.audio import (
+    AudioFile,
+    fix_length,
+    load_audio,
+    peak_normalize,
+    resample,
+    to_mono,
+    tta_crops,
+)
+
+
+@pytest.fixture
+def speechlike():
+    rng = np.random.default_rng(5)
+    return (0.2 * rng.standard_normal(40000)).astype(np.float32)
+
+
+def tone(frequency, sample_rate, n_samples):
+    return np.sin(2 * np.pi * frequency * np.arange(n_samples) / sample_rate)
+
+
+# Files
+
+
+@pytest.mark.parametrize(("name", "subtype"), [("a.wav", "PCM_16"), ("a.flac", "PCM_16")])
+def test_load_returns_what_was_written(tmp_path, speechlike, name, subtype):
+    soundfile.write(tmp_path / name, speechlike, 16000, subtype=subtype)
+    loaded = load_audio(tmp_path / name)
+    assert loaded.dtype == torch.float32
+    np.testing.assert_allclose(loaded.numpy(), speechlike, atol=1 / 32768)
+
+
+@pytest.mark.parametrize("extension", ["ogg", "mp3", "aiff", "au", "w64", "caf"])
+def test_load_reads_other_formats(tmp_path, speechlike, extension):
+    soundfile.write(tmp_path / f"a.{extension}", speechlike, 16000)
+    assert abs(len(load_audio(tmp_path / f"a.{extension}")) - len(speechlike)) <= 1152
+
+
+def test_channels_are_averaged(tmp_path):
+    channels = np.array([[0.5, -0.25, 0.125]] * 100)
+    soundfile.write(tmp_path / "a.wav", channels, 16000, subtype="FLOAT")
+    assert load_audio(tmp_path / "a.wav").tolist() == [0.125] * 100
+
+
+@pytest.mark.parametrize("native_rate", [8000, 11025, 16000, 22050, 44100, 48000, 96000])
+@pytest.mark.parametrize(("start_s", "duration_s"), [(0.0, 0.3), (0.7, 0.5), (1.9, None)])
+def test_part_equals_part_of_the_whole(tmp_path, native_rate, start_s, duration_s):
+    rng = np.random.default_rng(native_rate)
+    soundfile.write(tmp_path / "a.wav", 0.1 * rng.standard_normal(2 * native_rate), native_rate)
+    whole = load_audio(tmp_path / "a.wav")
+    part = load_audio(tmp_path / "a.wav", start_s=start_s, duration_s=duration_s)
+    start = round(16000 * start_s)
+    stop = None if duration_s is None else start + round(16000 * duration_s)
+    assert part.shape == whole[start:stop].shape
+    torch.testing.assert_close(part, whole[start:stop], rtol=0, atol=1e-6)
+
+
+def test_only_the_part_is_decoded(tmp_path, monkeypatch):
+    soundfile.write(tmp_path / "hour.flac", np.zeros(16000 * 600, dtype=np.int16), 16000)
+    n_read = []
+    original = soundfile.SoundFile.read
+
+    def counting(self, frames=-1, *args, **kwargs):
+        result = original(self, frames, *args, **kwargs)
+        n_read.append(len(result))
+        return result
+
+    monkeypatch.setattr(soundfile.SoundFile, "read", counting)
+    assert len(load_audio(tmp_path / "hour.flac", start_s=500, duration_s=4)) == 64000
+    assert sum(n_read) == 64000
+
+
+def test_blocks_of_a_resampled_file_join_without_a_seam(tmp_path):
+    soundfile.write(tmp_path / "a.wav", 0.5 * tone(440, 44100, 100_000), 44100, subtype="FLOAT")
+    with AudioFile(tmp_path / "a.wav") as file:
+        whole = file.read()
+        blocks = [file.read(start, 5000) for start in range(0, file.n_samples, 5000)]
+        assert file.read(file.n_samples, 10).shape == (0,)
+    torch.testing.assert_close(torch.cat(blocks), whole, rtol=0, atol=1e-6)
+
+
+def test_stream_of_unknown_length(tmp_path, speechlike):
+    soundfile.write(tmp_path / "a.flac", speechlike, 16000)
+    content = bytearray((tmp_path / "a.flac").read_bytes())
+    # STREAMINFO: the low 4 bits of byte 21 and bytes 22-25 hold the number of samples; 0 = unknown.
+    content[21] &= 0xF0
+    content[22:26] = bytes(4)
+    (tmp_path / "a.flac").write_bytes(content)
+    np.testing.assert_allclose(load_audio(tmp_path / "a.flac"), speechlike, atol=1 / 32768)
+
+
+def test_wav_written_to_a_pipe_is_not_truncated(tmp_path, speechlike):
+    soundfile.write(tmp_path / "a.wav", speechlike, 16000, subtype="PCM_16")
+    content = bytearray((tmp_path / "a.wav").read_bytes())
+    content[4:8] = content[40:44] = b"\xff\xff\xff\xff"
+    (tmp_path / "a.wav").write_bytes(content)
+    assert len(load_audio(tmp_path / "a.wav")) == len(speechlike)
+
+
+def test_names_with_spaces_and_other_alphabets(tmp_path, speechlike):
+    path = tmp_path / "ein Wörtchen 音声.wav"
+    soundfile.write(path, speechlike, 16000)
+    assert len(load_audio(str(path))) == len(speechlike)
+
+
+def make_bad(tmp_path, kind):
+    path = tmp_path / "bad.wav"
+    good = io.BytesIO()
+    soundfile.write(good, 0.1 * np.ones(16000), 16000, format="WAV")
+    if kind == "a directory":
+        path.mkdir()
+    elif kind == "an empty file":
+        path.touch()
+    elif kind == "no samples":
+        soundfile.write(path, np.zeros(0), 16000)
+    elif kind == "not an audio file":
+        path.write_text("filename\tcm-score\n")
+    elif kind == "truncated":
+        path.write_bytes(good.getvalue()[:9000])
+    elif kind in ("nan", "inf"):
+        samples = np.zeros(100)
+        samples[7] = float(kind)
+        soundfile.write(path, samples, 16000, subtype="FLOAT")
+    elif kind == "not one":
+        os.mkfifo(path)
+    elif kind == "symbolic links":
+        path.symlink_to(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "message"),
+    [
+        ("missing", FileNotFoundError, "No such file"),
+        ("a directory", IsADirectoryError, "is a directory"),
+        ("an empty file", ValueError, "is an empty file"),
+        ("no samples", ValueError, "holds no samples"),
+        ("not an audio file", ValueError, "is not an audio file"),
+        ("truncated", ValueError, "is truncated: its header announces 32000 bytes"),
+        ("nan", ValueError, "NaN or infinite values in 1 of 100 samples"),
+        ("inf", ValueError, "NaN or infinite values in 1 of 100 samples"),
+        ("not one", ValueError, "must name a regular file"),
+        ("symbolic links", OSError, "symbolic links"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, kind, error, message):
+    path = make_bad(tmp_path, kind)
+    with pytest.raises(error, match=message) as caught:
+        load_audio(path)
+    assert "bad.wav" in str(caught.value)
+
+
+def test_truncated_flac(tmp_path, speechlike):
+    path = tmp_path / "cut.flac"
+    soundfile.write(path, speechlike, 16000)
+    path.write_bytes(path.read_bytes()[:20000])
+    with pytest.raises(ValueError, match=r"cut\.flac (can't be decoded|is truncated)"):
+        load_audio(path)
+
+
+def test_unreadable_file(tmp_path, speechlike, monkeypatch):
+    soundfile.write(tmp_path / "a.wav", speechlike, 16000)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match=r"a\.wav can't be read"):
+        load_audio(tmp_path / "a.wav")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sample_rate": 0}, "`sample_rate` must be a positive"),
+        ({"sample_rate": -16000}, "`sample_rate` must be a positive"),
+        ({"start_s": -1.0}, "`start_s` must be finite and not negative"),
+        ({"start_s": float("nan")}, "`start_s` must be finite"),
+        ({"duration_s": 0.0}, "`duration_s` must be finite and positive"),
+        ({"start_s": 99.0}, r"`start_s` must lie inside the file; got 99\.0 s"),
+    ],
+)
+def test_bad_arguments(tmp_path, speechlike, arguments, message):
+    soundfile.write(tmp_path / "a.wav", speechlike, 16000)
+    with pytest.raises(ValueError, match=message):
+        load_audio(tmp_path / "a.wav", **arguments)
+
+
+# Resampling
+
+
+@pytest.mark.parametrize(
+    ("orig_rate", "new_rate"), [(44100, 16000), (8000, 16000), (48000, 16000), (16000, 8000)]
+)
+def test_resampled_tone_is_the_tone(orig_rate, new_rate):
+    frequency = 0.4 * min(orig_rate, new_rate)
+    n_samples = orig_rate // 2
+    resampled = resample(
+        torch.from_numpy(tone(frequency, orig_rate, n_samples)), orig_rate, new_rate
+    )
+    assert len(resampled) == new_rate // 2
+    middle = slice(new_rate // 20, -new_rate // 20)
+    expected = torch.from_numpy(tone(frequency, new_rate, new_rate // 2))
+    torch.testing.assert_close(resampled[middle], expected[middle], rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("frequency", [8050, 9000, 12000, 20000])
+def test_what_would_alias_is_gone(frequency):
+    x = torch.from_numpy(tone(frequency, 44100, 44100))
+    middle = resample(x, 44100, 16000)[1000:-1000]
+    level_db = 10 * float(torch.log10(middle.square().mean() / 0.5))
+    assert level_db < -60
+
+
+def test_resampling_agrees_with_torchaudio(golden_logmel, reference_wave):
+    # Samples 1000-1031 of torchaudio.functional.resample with its default filter; the filters
+    # differ, so they agree where the signal is inside both pass bands, not to the last digit.
+    wave = torch.from_numpy(reference_wave)
+    half = resample(wave, 16000, 8000)
+    expected = golden_logmel["resample_16k_8k"]
+    assert len(half) == expected["len"]
+    np.testing.assert_allclose(half[1000:1032], expected["first32"], atol=1e-3)
+    other = resample(wave, 44100, 16000)
+    expected = golden_logmel["resample_44k1_16k"]
+    assert len(other) == expected["len"]
+    np.testing.assert_allclose(other[1000:1032], expected["s"], atol=1e-3)
+
+
+def test_resample_keeps_dtype_and_leading_axes():
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        resampled = resample(torch.zeros(2, 3, 800, dtype=dtype), 8000, 16000)
+        assert (resampled.shape, resampled.dtype) == ((2, 3, 1600), dtype)
+
+
+def test_same_rate_is_the_same_waveform():
+    x = torch.randn(100)
+    assert resample(x, 16000, 16000) is x
+
+
+def test_integers_are_refused():
+    with pytest.raises(TypeError, match="must be a float tensor"):
+        resample(torch.zeros(100, dtype=torch.int16), 8000, 16000)
+    with pytest.raises(TypeError, match="must be a float tensor"):
+        peak_normalize(torch.zeros(100, dtype=torch.int16))
+
+
+# Levels and channels
+
+
+def test_to_mono():
+    assert to_mono(torch.ones(6, 10)).shape == (10,)
+    with pytest.raises(ValueError, match=r"\(channels, time\)"):
+        to_mono(torch.ones(1, 2, 3))
+
+
+def test_peak_is_one_and_silence_stays():
+    x = torch.stack([torch.full((10,), -0.2), torch.zeros(10), torch.full((10,), 1e-44)])
+    normalized = peak_normalize(x)
+    assert normalized[0].tolist() == [-1.0] * 10
+    assert normalized[1].tolist() == [0.0] * 10
+    assert torch.isfinite(normalized).all()
+    assert normalized.abs().max() <= 1
+
+
+# Crops
+
+
+def test_longer_is_cropped_from_the_centre():
+    x = torch.arange(64001.0)
+    assert fix_length(x)[0] == 0
+    assert fix_length(torch.arange(64002.0))[0] == 1
+
+
+def test_exactly_one_crop_is_itself():
+    x = torch.randn(64000)
+    generator = torch.Generator().manual_seed(0)
+    assert torch.equal(fix_length(x), x)
+    assert torch.equal(fix_length(x, crop="random", generator=generator), x)
+    assert torch.equal(tta_crops(x), x.expand(5, -1))
+
+
+@pytest.mark.parametrize("n_total", [1, 2, 3, 999, 31999, 32000, 32001, 63999])
+def test_shorter_is_repeated_until_it_exceeds_the_crop(n_total):
+    x = torch.randn(n_total)
+    repeated = x
+    while len(repeated) <= 64000:
+        repeated = torch.cat([repeated, x])
+    start = (len(repeated) - 64000) // 2
+    assert torch.equal(fix_length(x), repeated[start : start + 64000])
+    starts = [(len(repeated) - 64000) * k // 4 for k in range(5)]
+    expected = torch.stack([repeated[s : s + 64000] for s in starts])
+    assert torch.equal(tta_crops(x), expected)
+
+
+def test_random_starts_cover_the_whole_range_and_only_it():
+    x = torch.arange(13.0)
+    generator = torch.Generator().manual_seed(1)
+    starts = [int(fix_length(x, 10, crop="random", generator=generator)[0]) for _ in range(400)]
+    assert set(starts) == {0, 1, 2, 3}
+    assert all(60 < starts.count(k) < 140 for k in range(4))
+
+
+def test_random_crop_of_a_short_waveform_is_cut_from_its_repetition():
+    x = torch.arange(7.0)
+    generator = torch.Generator().manual_seed(2)
+    seen = set()
+    for _ in range(200):
+        crop = fix_length(x, 10, crop="random", generator=generator)
+        start = int(crop[0])
+        assert crop.tolist() == [(start + k) % 7 for k in range(10)]
+        seen.add(start)
+    assert seen == {0, 1, 2, 3, 4}
+
+
+def test_tta_spans_from_the_first_to_the_last_sample():
+    x = torch.arange(100_000.0)
+    crops, starts = tta_crops(x, return_starts=True)
+    assert starts == [0, 9000, 18000, 27000, 36000]
+    assert crops[0, 0] == 0
+    assert crops[-1, -1] == 99_999
+
+
+def test_equal_starts_mean_equal_crops():
+    x = torch.randn(32000)
+    crops, starts = tta_crops(x, return_starts=True)
+    assert starts == [0, 8000, 16000, 24000, 0]
+    assert torch.equal(crops[0], crops[4])
+
+
+def test_one_crop_is_the_centre_crop():
+    for n_total in (10, 64000, 99_999):
+        x = torch.randn(n_total)
+        assert torch.equal(tta_crops(x, n_crops=1)[0], fix_length(x))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fix_length(torch.zeros(0)), "at least one sample"),
+        (lambda: fix_length(torch.zeros(2, 100)), r"must have shape \(time,\); got \(2, 100\)"),
+        (lambda: fix_length(torch.zeros(10), 0), "`n_samples` must be at least 1"),
+        (lambda: fix_length(torch.zeros(10), crop="random"), "`generator` must be"),
+        (lambda: fix_length(torch.zeros(10), crop="left"), "`crop` must be"),
+        (lambda: tta_crops(torch.zeros(0)), "at least one sample"),
+        (lambda: tta_crops(torch.zeros(10), n_crops=0), "`n_crops` must be at least 1"),
+    ],
+)
+def test_crops_refuse(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

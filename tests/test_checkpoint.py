@@ -1,0 +1,172 @@
+"""Checkpoints: they come back, they refuse, they execute nothing."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from asvspoof_cm.checkpoint import (
+    FORMAT,
+    load_checkpoint,
+    load_published_aasist,
+    save_checkpoint,
+)
+from asvspoof_cm.models import AASIST, TFPARN, AASISTConfig, RawNet2, RawNet2Config, TFPARNConfig
+
+SMALL = [
+    TFPARN(TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16, pooling="mean")),
+    AASIST(AASISTConfig.light()),
+    RawNet2(RawNet2Config(d_gru=8, d_embedding=8, pooling="max")),
+]
+
+
+@pytest.fixture
+def model():
+    return SMALL[0]
+
+
+@pytest.mark.parametrize("model", SMALL, ids=lambda model: type(model).__name__)
+def test_a_model_comes_back(tmp_path, model):
+    save_checkpoint(tmp_path / "a.pt", model, seed=42, history=[{"eer": 0.1}, None])
+    loaded = load_checkpoint(tmp_path / "a.pt")
+    assert type(loaded) is type(model)
+    assert loaded.config == model.config
+    assert loaded.meta == {"seed": 42, "history": [{"eer": 0.1}, None]}
+    assert not loaded.training
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+    waveform = torch.randn(1, 8000)
+    with torch.no_grad():
+        model.eval()
+        assert torch.equal(loaded(waveform), model(waveform))
+
+
+def test_meta_travels_with_the_model(tmp_path, model):
+    save_checkpoint(tmp_path / "a.pt", model, seed=1)
+    loaded = load_checkpoint(tmp_path / "a.pt")
+    save_checkpoint(tmp_path / "b.pt", loaded, epoch=3)
+    assert load_checkpoint(tmp_path / "b.pt").meta == {"seed": 1, "epoch": 3}
+
+
+def test_half_precision_weights_load_into_float32(tmp_path, model):
+    save_checkpoint(tmp_path / "a.pt", model)
+    content = torch.load(tmp_path / "a.pt", weights_only=True)
+    content["state_dict"] = {k: v.half() for k, v in content["state_dict"].items()}
+    torch.save(content, tmp_path / "a.pt")
+    assert next(load_checkpoint(tmp_path / "a.pt").parameters()).dtype == torch.float32
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, model, monkeypatch):
+    save_checkpoint(tmp_path / "a.pt", model, seed=1)
+
+    def fail(content, path):
+        Path(path).write_bytes(b"half a file")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_checkpoint(tmp_path / "a.pt", model, seed=2)
+    assert load_checkpoint(tmp_path / "a.pt").meta == {"seed": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_meta_must_be_plain(tmp_path, model):
+    with pytest.raises(TypeError, match=r"`meta\['path'\]` must be a plain value.*PosixPath"):
+        save_checkpoint(tmp_path / "a.pt", model, path=Path("x"))
+    assert not (tmp_path / "a.pt").exists()
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+@pytest.mark.parametrize("how", ["torch", "pickle"])
+def test_code_is_refused_and_not_executed(tmp_path, monkeypatch, how):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "bomb.pt"
+    if how == "torch":
+        torch.save({"format": FORMAT, "model": Bomb()}, path)
+    else:
+        path.write_bytes(pickle.dumps(Bomb(), protocol=2))
+    with pytest.raises(ValueError, match=r"bomb\.pt is not a file of tensors and plain values"):
+        load_checkpoint(path)
+    assert not (tmp_path / "executed").exists()
+
+
+def edited(tmp_path, model, /, **changes):
+    save_checkpoint(tmp_path / "a.pt", model)
+    content = torch.load(tmp_path / "a.pt", weights_only=True)
+    for key, value in changes.items():
+        if value is None:
+            del content[key]
+        else:
+            content[key] = value
+    torch.save(content, tmp_path / "a.pt")
+    return tmp_path / "a.pt"
+
+
+def test_what_is_not_ours(tmp_path, model):
+    torch.save({"weight": torch.zeros(3)}, tmp_path / "other.pt")
+    with pytest.raises(ValueError, match=r"other\.pt is not a checkpoint of asvspoof-cm\.$"):
+        load_checkpoint(tmp_path / "other.pt")
+    torch.save(AASIST().state_dict(), tmp_path / "aasist.pth")
+    with pytest.raises(ValueError, match="use load_published_aasist"):
+        load_checkpoint(tmp_path / "aasist.pth")
+    for content in (b"not a checkpoint at all", b"", b"PK\x03\x04" + bytes(100)):
+        (tmp_path / "text.pt").write_bytes(content)
+        with pytest.raises(ValueError, match=r"text\.pt"):
+            load_checkpoint(tmp_path / "text.pt")
+
+
+def test_a_truncated_file(tmp_path, model):
+    save_checkpoint(tmp_path / "a.pt", model)
+    content = (tmp_path / "a.pt").read_bytes()
+    (tmp_path / "a.pt").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"a\.pt is damaged or not a PyTorch file"):
+        load_checkpoint(tmp_path / "a.pt")
+
+
+def test_what_does_not_fit(tmp_path, model):
+    with pytest.raises(ValueError, match=r"has checkpoint format 2; this version .* up to 1"):
+        load_checkpoint(edited(tmp_path, model, format=2))
+    with pytest.raises(ValueError, match=r"is damaged: 1 missing \(config\)"):
+        load_checkpoint(edited(tmp_path, model, config=None))
+    with pytest.raises(ValueError, match=r"is damaged: 1 unexpected \(notes\)"):
+        load_checkpoint(edited(tmp_path, model, notes="x"))
+    with pytest.raises(ValueError, match="`name` must be one of TFPARN, AASIST, RawNet2"):
+        load_checkpoint(edited(tmp_path, model, model="ResNet"))
+    with pytest.raises(ValueError, match="no field n_experts; it may come from a newer version"):
+        load_checkpoint(edited(tmp_path, model, config={"n_experts": 4}))
+
+
+def test_weights_that_do_not_fit(tmp_path, model):
+    weights = dict(model.state_dict())
+    del weights["projection.bias"]
+    with pytest.raises(ValueError, match=r"1 missing \(projection\.bias\)"):
+        load_checkpoint(edited(tmp_path, model, state_dict=weights))
+    weights["projection.bias"] = torch.zeros(3)
+    with pytest.raises(ValueError, match=r"projection\.bias must have shape \(16,\); got \(3,\)"):
+        load_checkpoint(edited(tmp_path, model, state_dict=weights))
+    weights = {**model.state_dict(), "more": torch.zeros(1)}
+    with pytest.raises(ValueError, match=r"1 unexpected \(more\)"):
+        load_checkpoint(edited(tmp_path, model, state_dict=weights))
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.pt"):
+        load_checkpoint(tmp_path / "none.pt")
+
+
+def test_published_aasist_is_told_by_its_width(tmp_path):
+    for config in (AASISTConfig(), AASISTConfig.light()):
+        torch.save(AASIST(config).state_dict(), tmp_path / "a.pth")
+        assert load_published_aasist(tmp_path / "a.pth").config == config
+    torch.save({"pos_S": torch.zeros(1, 23, 7)}, tmp_path / "a.pth")
+    with pytest.raises(ValueError, match="AASIST with 7 channels"):
+        load_published_aasist(tmp_path / "a.pth")
+    torch.save({"weight": torch.zeros(1)}, tmp_path / "a.pth")
+    with pytest.raises(ValueError, match="does not hold the weights of a published AASIST"):
+        load_published_aasist(tmp_path / "a.pth")

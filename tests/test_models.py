@@ -1,0 +1,470 @@
+"""The models against the paper's table, recorded logits, PyTorch's own layers and themselves."""
+
+import copy
+import os
+import pickle
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from asvspoof_cm.checkpoint import load_published_aasist
+from asvspoof_cm.models import (
+    AASIST,
+    TFPARN,
+    AASISTConfig,
+    RawNet2,
+    RawNet2Config,
+    TFPARNConfig,
+    build_model,
+)
+from asvspoof_cm.models.dropout import attention, dropout
+from asvspoof_cm.models.tfparn import sinusoidal_positions
+
+MODELS = {
+    "TFPARN": lambda: TFPARN(),
+    "TFPARN-mean": lambda: TFPARN(TFPARNConfig(pooling="mean")),
+    "AASIST": lambda: AASIST(),
+    "AASIST-L": lambda: AASIST(AASISTConfig.light()),
+    "RawNet2": lambda: RawNet2(),
+    "RawNet2-max": lambda: RawNet2(RawNet2Config(pooling="max")),
+}
+SMALL = {
+    "TFPARN": lambda: TFPARN(TFPARNConfig(d_model=32, n_layers=2, n_heads=4, d_feedforward=64)),
+    "AASIST": lambda: AASIST(AASISTConfig(n_first_channels=4, n_channels=8, d_hetero=8)),
+    "RawNet2": lambda: RawNet2(RawNet2Config(n_channels=16, d_gru=16, d_embedding=16)),
+}
+# Published weights are not part of this repository; the test runs where they are.
+WEIGHTS = Path(
+    os.environ.get(
+        "ASVSPOOF_CM_REFERENCE", Path(__file__).resolve().parents[2] / "shared" / "reference"
+    )
+)
+
+
+@pytest.fixture(params=SMALL)
+def small(request):
+    torch.manual_seed(0)
+    return SMALL[request.param]()
+
+
+def n_parameters(module):
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+# The paper's tables
+
+
+def test_every_line_of_the_parameter_table():
+    model = TFPARN()
+    assert n_parameters(model.norm) == 320
+    assert n_parameters(model.projection) == 41_216
+    assert n_parameters(model.layers) == 4_738_560
+    assert n_parameters(model.pooling) == 33_025
+    assert n_parameters(model.classifier) == 33_154
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("TFPARN", 4_846_275),
+        ("TFPARN-mean", 4_813_250),
+        ("AASIST", 297_866),
+        ("AASIST-L", 85_306),
+        ("RawNet2", 17_621_410),
+    ],
+)
+def test_parameter_totals(name, expected):
+    assert n_parameters(MODELS[name]()) == expected
+
+
+def test_shapes_along_the_way():
+    model = TFPARN().eval()
+    waveform = torch.randn(2, 64000)
+    with torch.no_grad():
+        assert model.log_mel(waveform).shape == (2, 160, 401)
+        assert model.embed(waveform).shape == (2, 256)
+        logits, weights = model(waveform, return_attention=True)
+    assert logits.shape == (2, 2)
+    assert weights.shape == (2, 401)
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(2))
+
+
+# Recorded logits of the published implementations
+
+
+@pytest.mark.parametrize("name", ["AASIST", "AASIST-L", "RawNet2"])
+def test_logits_under_the_deterministic_fill(name, golden_models, inputs):
+    expected = golden_models["deterministic_fill"][name]
+    model = MODELS[name]().eval()
+    state = model.state_dict()
+    assert [[key, list(value.shape)] for key, value in state.items()] == expected["state_dict"]
+    model.load_state_dict(inputs.fill(state))
+    waveform = torch.from_numpy(inputs.batch())
+    with torch.no_grad():
+        logits, embedding = model(waveform), model.embed(waveform)
+    torch.testing.assert_close(logits, torch.tensor(expected["logits"]), rtol=0, atol=1e-4)
+    first = torch.tensor(expected["embedding_first8"])
+    torch.testing.assert_close(embedding[:, :8], first, rtol=0, atol=1e-4)
+    total = torch.tensor(expected["embedding_sum"], dtype=torch.float64)
+    torch.testing.assert_close(embedding.double().sum(dim=1), total, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["aasist_asvspoof5", "aasist_2019la", "aasist_l_2019la"])
+@pytest.mark.skipif(not (WEIGHTS / "weights").is_dir(), reason="published weights are not here")
+def test_logits_of_the_published_checkpoints(name, golden_models, inputs):
+    expected = golden_models["published_checkpoints"][f"weights/{name}.pth"]
+    model = load_published_aasist(WEIGHTS / "weights" / f"{name}.pth")
+    with torch.no_grad():
+        logits = model(torch.from_numpy(inputs.batch()))
+    torch.testing.assert_close(logits, torch.tensor(expected["logits"]), rtol=0, atol=1e-3)
+
+
+# TFPARN against torch.nn.TransformerEncoder
+
+
+def torch_encoder(model):
+    """Return PyTorch's encoder with the weights of ours."""
+    config = model.config
+    layer = nn.TransformerEncoderLayer(
+        config.d_model, config.n_heads, config.d_feedforward, config.dropout, batch_first=True
+    )
+    encoder = nn.TransformerEncoder(layer, config.n_layers, enable_nested_tensor=False)
+    for theirs, ours in zip(encoder.layers, model.layers, strict=True):
+        theirs.self_attn.in_proj_weight.data.copy_(ours.qkv.weight)
+        theirs.self_attn.in_proj_bias.data.copy_(ours.qkv.bias)
+        theirs.self_attn.out_proj.load_state_dict(ours.out.state_dict())
+        theirs.linear1.load_state_dict(ours.expand.state_dict())
+        theirs.linear2.load_state_dict(ours.contract.state_dict())
+        theirs.norm1.load_state_dict(ours.norm1.state_dict())
+        theirs.norm2.load_state_dict(ours.norm2.state_dict())
+    return encoder
+
+
+def encode(model, frames):
+    for layer in model.layers:
+        frames = layer(frames)
+    return frames
+
+
+def test_encoder_equals_torch_in_evaluation():
+    torch.manual_seed(1)
+    model = TFPARN(TFPARNConfig(n_layers=2)).eval()
+    frames = torch.randn(2, 401, 256)
+    with torch.no_grad():
+        expected = torch_encoder(model).eval()(frames)
+        torch.testing.assert_close(encode(model, frames), expected, rtol=0, atol=1e-5)
+
+
+def test_encoder_gradients_equal_torch_without_dropout():
+    torch.manual_seed(2)
+    model = TFPARN(TFPARNConfig(n_layers=2, dropout=0.0)).train()
+    encoder = torch_encoder(model).train()
+    frames = torch.randn(2, 50, 256)
+    target = torch.randn(2, 50, 256)
+    (encode(model, frames) * target).sum().backward()
+    (encoder(frames) * target).sum().backward()
+    for theirs, ours in zip(encoder.layers, model.layers, strict=True):
+        expected = theirs.self_attn.in_proj_weight.grad
+        torch.testing.assert_close(ours.qkv.weight.grad, expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            ours.contract.weight.grad, theirs.linear2.weight.grad, rtol=1e-4, atol=1e-4
+        )
+
+
+def test_initial_weights_have_torchs_scale():
+    torch.manual_seed(3)
+    ours = TFPARN().layers[0]
+    theirs = nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True)
+    pairs = [
+        (ours.qkv.weight, theirs.self_attn.in_proj_weight),
+        (ours.out.weight, theirs.self_attn.out_proj.weight),
+        (ours.expand.weight, theirs.linear1.weight),
+        (ours.contract.bias, theirs.linear2.bias),
+    ]
+    for mine, other in pairs:
+        assert mine.std().item() == pytest.approx(other.std().item(), rel=0.1)
+        assert mine.abs().max().item() == pytest.approx(other.abs().max().item(), rel=0.02)
+    assert (ours.qkv.bias == 0).all()
+    assert (ours.out.bias == 0).all()
+
+
+def test_positions_by_their_formula():
+    positions = sinusoidal_positions(5000, 256, like=torch.empty(0))
+    for t, i in [(0, 0), (1, 0), (400, 7), (4999, 127)]:
+        angle = torch.tensor(t / 10000 ** (2 * i / 256), dtype=torch.float64)
+        assert positions[t, 2 * i].item() == pytest.approx(angle.sin().item(), abs=2e-3)
+        assert positions[t, 2 * i + 1].item() == pytest.approx(angle.cos().item(), abs=2e-3)
+
+
+# Padding
+
+
+@pytest.mark.parametrize("pooling", ["attention", "mean"])
+@pytest.mark.parametrize("padding", [0.0, 1e6, float("nan")])
+def test_padding_changes_nothing(pooling, padding):
+    torch.manual_seed(4)
+    model = TFPARN(TFPARNConfig(n_layers=3, pooling=pooling)).eval()
+    lengths = torch.tensor([401, 120, 1])
+    features = torch.randn(3, 160, 401)
+    for row, length in enumerate(lengths):
+        features[row, :, length:] = padding
+    with torch.no_grad():
+        logits, weights = model.forward_features(features, lengths, return_attention=True)
+        for row, length in enumerate(lengths):
+            alone = model.forward_features(features[row : row + 1, :, :length])
+            torch.testing.assert_close(logits[row : row + 1], alone, rtol=0, atol=1e-5)
+            assert (weights[row, length:] == 0).all()
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(3))
+
+
+def test_padding_in_training_with_dropout():
+    torch.manual_seed(5)
+    model = TFPARN(TFPARNConfig(n_layers=2)).train()
+    features = torch.randn(2, 160, 60)
+    features[1, :, 30:] = float("nan")
+    model.forward_features(features, torch.tensor([60, 30])).sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_any_length():
+    model = SMALL["TFPARN"]().eval()
+    with torch.no_grad():
+        for n_samples in (1024, 1025, 16000, 200_000):
+            assert model(torch.randn(1, n_samples)).shape == (1, 2)
+
+
+# Dropout
+
+
+def test_dropout_statistics_and_gradient():
+    torch.manual_seed(6)
+    x = torch.full((400, 1000), 2.0, requires_grad=True)
+    for p in (0.1, 0.3, 0.5):
+        y = dropout(x, p, training=True)
+        kept = y != 0
+        assert 1 - kept.float().mean().item() == pytest.approx(p, abs=0.004)
+        assert y.mean().item() == pytest.approx(2.0, abs=0.02)
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        torch.testing.assert_close(gradient, y / 2)
+        # Rows and columns are dropped independently.
+        assert kept.float().mean(dim=0).std().item() == pytest.approx(
+            (p * (1 - p) / 400) ** 0.5, rel=0.15
+        )
+
+
+@pytest.mark.parametrize("p", [0.0, 1e-4])
+def test_dropout_of_nothing(p):
+    x = torch.randn(5)
+    assert torch.equal(dropout(x, 0.5, training=False), x)
+    assert dropout(x, p, training=True).shape == x.shape
+
+
+def test_attention_dropout_gradients(monkeypatch):
+    """The hand-written backward pass against autograd through the plain formula."""
+    torch.manual_seed(7)
+    noise = torch.randint(0, 256, (3, 2, 11, 11), dtype=torch.uint8)
+    monkeypatch.setattr("asvspoof_cm.models.dropout.random_bytes", lambda shape: noise)
+    inputs = [torch.randn(3, 2, 11, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    query, key, value = inputs
+    output = attention(query, key, value, dropout_p=0.25, training=True)
+    weights = (query @ key.mT / 2).softmax(dim=-1) * (noise >= 64) / 0.75
+    expected = weights @ value
+    torch.testing.assert_close(output, expected)
+    target = torch.randn_like(expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(output, inputs, target),
+        torch.autograd.grad(expected, inputs, target),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_training_dropout_is_seeded_by_torch():
+    model = SMALL["TFPARN"]().train()
+    waveform = torch.randn(2, 4000)
+    torch.manual_seed(8)
+    first = model(waveform)
+    second = model(waveform)
+    torch.manual_seed(8)
+    assert torch.equal(model(waveform), first)
+    assert not torch.equal(first, second)
+
+
+# What every model does
+
+
+def test_logits_do_not_depend_on_the_batch(small):
+    small.eval()
+    waveform = torch.randn(3, 20000)
+    with torch.no_grad():
+        together = small(waveform)
+        alone = torch.cat([small(row[None]) for row in waveform])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
+
+
+def test_aasist_tiles_change_nothing(monkeypatch):
+    model = SMALL["AASIST"]().eval()
+    waveform = torch.randn(1, 20000)
+    with torch.no_grad():
+        expected = model(waveform)
+        for tile in (3, 30, 333):
+            monkeypatch.setattr("asvspoof_cm.models.aasist._TILE_COLUMNS", tile)
+            torch.testing.assert_close(model(waveform), expected, rtol=0, atol=1e-6)
+
+
+def test_aasist_evaluation_equals_its_training_path_with_frozen_statistics():
+    torch.manual_seed(9)
+    model = SMALL["AASIST"]()
+    block = model.encoder[2][0]
+    block.bn2.running_mean.normal_()
+    block.bn2.running_var.uniform_(0.5, 2)
+    x = torch.randn(2, 4, 23, 100)
+    folded = block.eval()(x)
+    block.train()
+    block.bn2.eval()
+    torch.testing.assert_close(block(x), folded, rtol=0, atol=1e-5)
+
+
+def test_every_parameter_gets_a_gradient(small):
+    functional.cross_entropy(
+        small.train()(torch.randn(4, 12000)), torch.tensor([0, 1, 0, 1])
+    ).backward()
+    silent = {name for name, p in small.named_parameters() if p.grad is None}
+    unused = {f"encoder.{k}.0.bn1.{kind}" for k in range(1, 6) for kind in ("weight", "bias")}
+    assert silent == (unused if isinstance(small, AASIST) else set())
+
+
+def test_evaluation_mode_can_be_trained(small):
+    functional.cross_entropy(small.eval()(torch.randn(2, 12000)), torch.tensor([0, 1])).backward()
+    named = dict(small.named_parameters())
+    used = [
+        p for name, p in named.items() if ".0.bn1." not in name or not isinstance(small, AASIST)
+    ]
+    assert all(p.grad is not None for p in used)
+
+
+def test_trainable_sinc_learns():
+    for model in (
+        AASIST(AASISTConfig(n_first_channels=4, n_channels=8, sinc_trainable=True)),
+        RawNet2(RawNet2Config(n_channels=8, d_gru=8, sinc_trainable=True)),
+    ):
+        model.train()(torch.randn(2, 8000)).sum().backward()
+        assert model.sinc.low_hz.grad is not None
+
+
+def test_copies_and_pickles(small):
+    small.eval()
+    small.meta = {"seed": 1}
+    waveform = torch.randn(1, 8000)
+    with torch.no_grad():
+        expected = small(waveform)
+        for clone in (copy.deepcopy(small), pickle.loads(pickle.dumps(small))):
+            assert torch.equal(clone(waveform), expected)
+            assert clone.config == small.config
+            assert clone.meta == {"seed": 1}
+
+
+def test_bfloat16_autocast(small):
+    waveform = torch.randn(2, 12000)
+    small.eval()
+    with torch.no_grad():
+        expected = small(waveform)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = small(waveform)
+    torch.testing.assert_close(logits.float(), expected, rtol=0.1, atol=0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = functional.cross_entropy(small.train()(waveform), torch.tensor([0, 1]))
+    loss.backward()
+    assert torch.isfinite(loss)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torch_compile_traces_the_whole_model(small):
+    small.eval()
+    fullgraph = not isinstance(small, RawNet2)  # Dynamo runs a GRU outside its graph.
+    waveform = torch.randn(2, 8000)
+    compiled = torch.compile(small, backend="aot_eager", fullgraph=fullgraph)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(waveform), small(waveform), rtol=0, atol=1e-5)
+
+
+def test_meta_device_shows_that_no_device_is_baked_in(small):
+    assert small.to("meta")(torch.empty(2, 8000, device="meta")).shape == (2, 2)
+
+
+def test_embedding_feeds_the_logits(small):
+    small.eval()
+    waveform = torch.randn(2, 8000)
+    head = {"TFPARN": "classifier", "AASIST": "out_layer", "RawNet2": "fc2_gru"}
+    with torch.no_grad():
+        last = small.get_submodule(head[type(small).__name__])
+        assert torch.equal(last(small.embed(waveform)), small(waveform))
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("waveform", "error", "message"),
+    [
+        (torch.zeros(64000), ValueError, r"got \(64000,\). Add a batch axis: waveform\[None\]"),
+        (torch.zeros(1, 1, 64000), ValueError, r"\(batch, time\); got \(1, 1, 64000\)\."),
+        (torch.zeros(1, 500), ValueError, r"samples long; got 500. Repeat it first"),
+        (torch.zeros(1, 64000, dtype=torch.int16), TypeError, "waveform / 32768 for int16"),
+    ],
+)
+def test_bad_waveforms(small, waveform, error, message):
+    for call in (small, small.embed):
+        with pytest.raises(error, match=message):
+            call(waveform)
+
+
+def test_shortest_waveforms():
+    for model, n_least in [(AASIST(), 2315), (RawNet2(), 3211)]:
+        with torch.no_grad():
+            assert model.eval()(torch.randn(1, n_least)).isfinite().all()
+        with pytest.raises(ValueError, match=f"at least {n_least} samples"):
+            model(torch.randn(1, n_least - 1))
+
+
+@pytest.mark.parametrize(
+    ("features", "lengths", "message"),
+    [
+        (torch.zeros(2, 401, 160), None, r"`log_mel` must have shape \(batch, 160, n_frames\)"),
+        (torch.zeros(2, 160, 10), torch.tensor([10]), r"`lengths` must have shape \(2,\)"),
+        (torch.zeros(2, 160, 10), torch.tensor([10, 0]), "between 1 and the 10 frames"),
+        (torch.zeros(2, 160, 10), torch.tensor([10, 11]), "got 10 to 11"),
+    ],
+)
+def test_bad_features(features, lengths, message):
+    with pytest.raises(ValueError, match=message):
+        SMALL["TFPARN"]().forward_features(features, lengths)
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "message"),
+    [
+        (TFPARNConfig, {"d_model": 100}, "multiple of `n_heads`"),
+        (TFPARNConfig, {"n_layers": 0}, "`n_layers` must be a whole number of at least 1"),
+        (TFPARNConfig, {"dropout": 1.0}, r"`dropout` must lie in \[0, 1\)"),
+        (TFPARNConfig, {"pooling": "max"}, '`pooling` must be "attention" or "mean"'),
+        (AASISTConfig, {"pool_hetero": 0.0}, r"`pool_hetero` must lie in \(0, 1\]"),
+        (AASISTConfig, {"temperature": 0.0}, "`temperature` must be positive"),
+        (RawNet2Config, {"pooling": "mean"}, '`pooling` must be "last" or "max"'),
+        (RawNet2Config, {"d_gru": 1.5}, "`d_gru` must be a whole number"),
+    ],
+)
+def test_bad_configurations(config, values, message):
+    with pytest.raises(ValueError, match=message):
+        config(**values)
+
+
+def test_models_are_built_from_plain_values(small):
+    name = type(small).__name__
+    assert build_model(name, asdict(small.config)).config == small.config
+    with pytest.raises(ValueError, match="`name` must be one of"):
+        build_model("tfparn")

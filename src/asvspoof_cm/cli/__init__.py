@@ -14,7 +14,10 @@ from importlib import import_module
 
 __all__ = ["main"]
 
-COMMANDS: tuple[str, ...] = ()
+COMMANDS: tuple[str, ...] = (
+    "protocol",
+    "pack",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

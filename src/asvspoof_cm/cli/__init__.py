@@ -17,6 +17,7 @@ __all__ = ["main"]
 COMMANDS: tuple[str, ...] = (
     "protocol",
     "pack",
+    "evaluate",
 )
 
 

@@ -167,8 +167,13 @@ def test_one_sample(augment):
     assert output.isfinite().all()
 
 
-def test_one_minute(augment):
-    output = augment(speech(960_000), generator=seeded())
+@pytest.fixture(scope="module")
+def minute():
+    return speech(960_000)
+
+
+def test_one_minute(augment, minute):
+    output = augment(minute, generator=seeded())
     assert output.shape == (960_000,)
     assert output.isfinite().all()
 

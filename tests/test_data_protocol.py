@@ -139,7 +139,7 @@ GOOD = "D_1 u{} F - - - - bonafide bonafide -\n"
         ('filename,label\n"x.wav,spoof\n', "line 2: not valid CSV"),
         ("path,filename,label\nx,y,spoof\n", r"several columns give the utterance: \['path', 'fi"),
         ("a b c\n", "unknown format: the first line has 3 columns"),
-        ("a.wav,spoof\n", "there are no labels"),
+        ("a.wav,spoof\n", r"unknown format: the first line has 1 columns, \['a.wav,spoof'\]"),
         ("filename\nx.wav\n", r"there are no labels \(recognised as 'table'\)"),
         ("D_0062 D_0000000001 F A11 spoof\n", "Track 2 trials"),
         ("D_0062 D_0000000001 - - target\n", "Track 2 trials"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -38,6 +38,16 @@ class Branch(Parameters):
     rows: Tensor
     parameters: Parameters
 
+    def select(self, start: int, stop: int) -> Branch:
+        """Return the branch's part of the batch's rows from `start` to `stop`."""
+        first, last = torch.searchsorted(self.rows, torch.tensor([start, stop])).tolist()
+        return Branch(
+            n_rows=last - first,
+            choice=self.choice,
+            rows=self.rows[first:last] - start,
+            parameters=self.parameters.select(first, last),
+        )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Branches(Parameters):
@@ -48,14 +58,8 @@ class Branches(Parameters):
     def select(self, start: int, stop: int) -> Branches:
         """Return the parameters of the rows from `start` to `stop`, which is excluded."""
         n_rows = len(range(self.n_rows)[start:stop])
-        branches = []
-        for branch in self.branches:
-            first, last = torch.searchsorted(branch.rows, torch.tensor([start, stop])).tolist()
-            if last > first:
-                drawn = branch.parameters.select(first, last)
-                rows = branch.rows[first:last] - start
-                branches.append(replace(branch, n_rows=len(rows), rows=rows, parameters=drawn))
-        return Branches(n_rows=n_rows, branches=tuple(branches))
+        branches = (branch.select(start, stop) for branch in self.branches)
+        return Branches(n_rows=n_rows, branches=tuple(b for b in branches if b.n_rows))
 
 
 class Compose(Augmentation[Stages]):

@@ -165,7 +165,7 @@ class Protocol:
 
     def select(self, rows: np.ndarray[Any, Any] | Sequence[int] | slice) -> Protocol:
         """Return the protocol of some rows: a mask of shape (n,), indexes or a slice."""
-        keep = rows if isinstance(rows, slice) else np.asarray(rows)
+        keep = rows if isinstance(rows, slice | np.ndarray) else list(rows)
         changed = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, column in changed.items():
             if isinstance(column, np.ndarray):
@@ -268,7 +268,8 @@ def _recognise(data: bytes) -> _Layout:
             "A countermeasure is trained and scored with the Track 1 protocol."
         )
     for layout in _HEADERLESS:
-        if len(row) == len(layout.column_names):
+        # A comma means a CSV whose header is missing, not a list of names.
+        if len(row) == len(layout.column_names) and (len(row) > 1 or delimiter is None):
             return layout
     known = ", ".join(f"{len(layout.column_names)} ({layout.format})" for layout in _HEADERLESS)
     raise ValueError(

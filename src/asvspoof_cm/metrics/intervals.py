@@ -302,7 +302,7 @@ class _System:
         if n_bonafide == 0 or n_spoof == 0:
             return np.full(len(self.metrics), np.nan)
         at_bonafide, at_spoof = self.curve.corners
-        corners = passed_bonafide[at_bonafide], passed_spoof[at_spoof]
+        corners = passed_bonafide.take(at_bonafide), passed_spoof.take(at_spoof)
         values = np.empty(len(self.metrics))
         for index, metric in enumerate(self.metrics):
             if metric == "eer":
@@ -376,11 +376,14 @@ def _draw(n: int, rng: np.random.Generator) -> Counts:
     sizes += [1 << k for k in reversed(range(rest.bit_length())) if rest >> k & 1]
     n_drawn = rng.multinomial(n, np.array(sizes) / n)
     places = rng.bit_generator.random_raw(n // 4 + 1).view(np.uint16)
+    places &= LARGEST_BLOCK - 1
     counts = np.empty(n, dtype=np.int32)
     start = used = 0
     for size, n_here in zip(sizes, n_drawn.tolist(), strict=True):
-        here = places[used : used + n_here] & (size - 1)
-        counts[start : start + size] = np.bincount(here.astype(np.int64), minlength=size)
+        here = places[used : used + n_here]
+        if size < LARGEST_BLOCK:
+            here = here & (size - 1)
+        counts[start : start + size] = np.bincount(here, minlength=size)
         start, used = start + size, used + n_here
     return counts
 

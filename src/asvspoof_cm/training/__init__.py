@@ -9,12 +9,14 @@ from asvspoof_cm.training.distributed import (
 )
 from asvspoof_cm.training.fit import FitResult, fit, read_history
 from asvspoof_cm.training.loop import EpochResult, train_epoch, validate
+from asvspoof_cm.training.run import Corpus, train_system
 from asvspoof_cm.training.schedule import EarlyStopping, linear_scaling, warmup_cosine
 from asvspoof_cm.training.systems import SEEDS, Objective, Recipe, System, system
 
 __all__ = [
     "AUGMENTATIONS",
     "SEEDS",
+    "Corpus",
     "EarlyStopping",
     "EpochResult",
     "FitResult",
@@ -31,6 +33,7 @@ __all__ = [
     "read_history",
     "system",
     "train_epoch",
+    "train_system",
     "validate",
     "warmup_cosine",
 ]

@@ -7,7 +7,7 @@ from asvspoof_cm.training.distributed import (
     process_group,
     rank_and_size,
 )
-from asvspoof_cm.training.fit import FitResult, fit, read_history
+from asvspoof_cm.training.fitting import FitResult, fit, read_history
 from asvspoof_cm.training.loop import EpochResult, train_epoch, validate
 from asvspoof_cm.training.run import Corpus, train_system
 from asvspoof_cm.training.schedule import EarlyStopping, linear_scaling, warmup_cosine

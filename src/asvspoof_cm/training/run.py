@@ -18,7 +18,7 @@ from asvspoof_cm.data import Protocol, SpoofDataset, make_loader, read_protocol
 from asvspoof_cm.files import atomic_path
 from asvspoof_cm.training.augmentations import augmentation
 from asvspoof_cm.training.distributed import process_group, rank_and_size
-from asvspoof_cm.training.fit import FitResult, fit
+from asvspoof_cm.training.fitting import FitResult, fit
 from asvspoof_cm.training.systems import System
 
 __all__ = ["Corpus", "train_system"]

@@ -20,7 +20,7 @@ from asvspoof_cm.data.dataset import Augment
 from asvspoof_cm.data.loader import Loader
 from asvspoof_cm.files import atomic_path
 from asvspoof_cm.metrics import Track1Result
-from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.models import AASIST, Countermeasure
 from asvspoof_cm.training.distributed import rank_and_size
 from asvspoof_cm.training.loop import EpochResult, Loss, train_epoch, validate
 from asvspoof_cm.training.schedule import EarlyStopping, warmup_cosine
@@ -200,7 +200,8 @@ def _prepare(model: Countermeasure, config: Recipe) -> nn.Module:
         network = nn.parallel.DistributedDataParallel(
             network,
             device_ids=[device] if device.type == "cuda" else None,
-            find_unused_parameters=True,
+            # AASIST keeps parameters that its published code does not use.
+            find_unused_parameters=isinstance(model, AASIST),
         )
     if config.compile:
         network.compile()

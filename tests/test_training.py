@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -508,6 +509,32 @@ def test_killed_and_resumed_equals_never_killed(tmp_path, miniature):
     whole, cut = (load_checkpoint(tmp_path / name / "last.pt") for name in ("whole", "cut"))
     for ours, theirs in zip(cut.parameters(), whole.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_tensorboard_gets_scalars_where_it_is_installed(tmp_path, miniature, monkeypatch):
+    written = []
+
+    class SummaryWriter:
+        def __init__(self, folder):
+            assert folder.endswith("tensorboard")
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *args):
+            pass
+
+        def add_scalar(self, name, value, step):
+            written.append((name, step))
+
+    module = types.ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    train_system(
+        tiny_system(n_epochs=1), corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False
+    )
+    assert ("dev/min_dcf", 1) in written
+    assert ("lr", 1) in written
 
 
 def test_an_unreadable_file_stops_or_is_skipped(tmp_path):

@@ -69,7 +69,8 @@ def fit(
 
     After each epoch `out_dir` holds ``best.pt`` and ``last.pt``, checkpoints of the library,
     ``history.jsonl``, a record an epoch, and ``resume.pt``, from which the same call goes on after
-    a kill as if nothing had happened. A finished run returns at once.
+    a kill as if nothing had happened. A finished run returns at once. Where TensorBoard is
+    installed, its scalars go to ``tensorboard/``.
 
     A record has ``epoch`` (from 1), ``lr`` (at its end), ``train`` and ``dev`` (``loss``, ``eer``,
     ``min_dcf``, ``act_dcf``, ``cllr``), ``train_s``, ``dev_s``, ``clips_per_s``,
@@ -165,6 +166,7 @@ def fit(
         history.append(record)
         if rank == 0:
             _save(out, model, optimizer, stopping, history, settings, meta or {})
+            _write_scalars(out, record)
             if progress:
                 logger.info("%s", _line(record))
     return FitResult(
@@ -284,6 +286,20 @@ def _save(
     with atomic_path(out / _STATE) as temporary:
         torch.save(state, temporary)
     _write_history(out, history)
+
+
+def _write_scalars(out: Path, record: dict[str, Any]) -> None:
+    """Write an epoch's figures for TensorBoard, where it is installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return
+    with SummaryWriter(str(out / "tensorboard")) as writer:
+        for part in ("train", "dev"):
+            for name, value in record[part].items():
+                writer.add_scalar(f"{part}/{name}", value, record["epoch"])
+        for name in ("lr", "clips_per_s"):
+            writer.add_scalar(name, record[name], record["epoch"])
 
 
 def _write_history(out: Path, history: list[dict[str, Any]]) -> None:

@@ -140,6 +140,7 @@ class AudioFile:
         try:
             self.native_rate: int = self._file.samplerate
             self.n_channels: int = self._file.channels
+            self._next_frame: int | None = 0
             self.n_frames = self._count_frames()
             if self.n_frames == 0:
                 raise ValueError(f"{self.path} holds no samples.")
@@ -187,8 +188,12 @@ class AudioFile:
 
     def _read_frames(self, first: int, last: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         try:
-            self._file.seek(first)
+            # A seek costs a FLAC a search, even to where it stands.
+            if first != self._next_frame:
+                self._file.seek(first)
+            self._next_frame = None
             frames = self._file.read(last - first, dtype="float32", always_2d=True)
+            self._next_frame = first + len(frames)
         except soundfile.LibsndfileError as error:
             raise ValueError(
                 f"{self.path} can't be decoded between samples {first} and {last}; it may be "
@@ -200,7 +205,8 @@ class AudioFile:
                 f"{first + len(frames)} can be decoded."
             )
         mono = frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1)
-        if not np.isfinite(mono).all():
+        # Integers have no NaN, and nearly all speech is stored as integers.
+        if not self._file.subtype.startswith("PCM_") and not np.isfinite(mono).all():
             n_bad = int((~np.isfinite(frames)).any(axis=1).sum())
             raise ValueError(
                 f"{self.path} holds NaN or infinite values in {n_bad} of {len(frames)} samples."
@@ -208,7 +214,8 @@ class AudioFile:
         return np.ascontiguousarray(mono)
 
     def _count_frames(self) -> int:
-        for announced, present in _CHUNK_SIZES.findall(self._file.extra_info):
+        log = "" if self._file.format == "FLAC" else self._file.extra_info
+        for announced, present in _CHUNK_SIZES.findall(log):
             if int(present) < int(announced) < _STREAMED_SIZE:
                 raise ValueError(
                     f"{self.path} is truncated: its header announces {announced} bytes of audio, "
@@ -220,6 +227,7 @@ class AudioFile:
         n_frames = 0
         while n_read := len(self._file.read(_BLOCK_FRAMES, dtype="int16", always_2d=True)):
             n_frames += n_read
+        self._next_frame = None
         return n_frames
 
 
@@ -278,8 +286,19 @@ def peak_normalize(waveform: Tensor) -> Tensor:
         tensor([ 0.0000, -1.0000,  0.5000])
     """
     _check_float(waveform)
-    peak = waveform.abs().amax(dim=-1, keepdim=True)
-    return waveform / torch.where(peak > 0, peak, torch.ones_like(peak))
+    return waveform / peak_or_one(waveform)
+
+
+def peak_or_one(waveform: Tensor) -> Tensor:
+    """Return what `peak_normalize` divides by: the largest magnitude (..., 1), 1 for silence.
+
+    Example:
+        >>> peak_or_one(torch.tensor([[0.0, -0.5], [0.0, 0.0]]))
+        tensor([[0.5000],
+                [1.0000]])
+    """
+    peak = torch.maximum(waveform.amax(dim=-1, keepdim=True), -waveform.amin(dim=-1, keepdim=True))
+    return torch.where(peak > 0, peak, torch.ones_like(peak))
 
 
 def fix_length(
@@ -307,16 +326,8 @@ def fix_length(
         tensor([2., 3., 1., 2.])
     """
     _check_waveform(waveform)
-    last = last_start(len(waveform), n_samples)
-    if crop == "center":
-        start = last // 2
-    elif crop == "random":
-        if generator is None:
-            raise ValueError('`generator` must be a torch.Generator when crop="random"; got None.')
-        start = int(torch.randint(last + 1, (), generator=generator))
-    else:
-        raise ValueError(f'`crop` must be "center" or "random"; got {crop!r}.')
-    return _cut(waveform, start, n_samples)
+    start = crop_start(len(waveform), n_samples, crop=crop, generator=generator)
+    return cut(waveform, start, n_samples)
 
 
 @overload
@@ -362,7 +373,7 @@ def tta_crops(
     """
     _check_waveform(waveform)
     starts = crop_starts(len(waveform), n_crops, n_samples)
-    crops = torch.stack([_cut(waveform, start, n_samples) for start in starts])
+    crops = torch.stack([cut(waveform, start, n_samples) for start in starts])
     return (crops, starts) if return_starts else crops
 
 
@@ -383,6 +394,31 @@ def crop_starts(n_total: int, n_crops: int = 5, n_samples: int = CROP_SAMPLES) -
     return [last * k // (n_crops - 1) % n_total for k in range(n_crops)]
 
 
+def crop_start(
+    n_total: int,
+    n_samples: int = CROP_SAMPLES,
+    *,
+    crop: Literal["center", "random"] = "center",
+    generator: torch.Generator | None = None,
+) -> int:
+    """Return where the crop of `fix_length` starts in a waveform of `n_total` samples.
+
+    With it and `cut`, only the crop needs to be read of a file longer than one.
+
+    Example:
+        >>> crop_start(96000), crop_start(64000), crop_start(32000)
+        (16000, 0, 16000)
+    """
+    last = last_start(n_total, n_samples)
+    if crop == "center":
+        return last // 2
+    if crop != "random":
+        raise ValueError(f'`crop` must be "center" or "random"; got {crop!r}.')
+    if generator is None:
+        raise ValueError('`generator` must be a torch.Generator when crop="random"; got None.')
+    return int(torch.randint(last + 1, (), generator=generator))
+
+
 def last_start(n_total: int, n_samples: int = CROP_SAMPLES) -> int:
     """Return the last valid start of a crop, in the waveform repeated where it is too short.
 
@@ -397,8 +433,13 @@ def last_start(n_total: int, n_samples: int = CROP_SAMPLES) -> int:
     return (n_samples // n_total + 1) * n_total - n_samples
 
 
-def _cut(waveform: Tensor, start: int, n_samples: int) -> Tensor:
-    """Return `n_samples` from `start` of the waveform repeated endlessly."""
+def cut(waveform: Tensor, start: int, n_samples: int) -> Tensor:
+    """Return `n_samples` from `start` of a (time,) waveform repeated endlessly.
+
+    Example:
+        >>> cut(torch.tensor([1.0, 2.0, 3.0]), 2, 4)
+        tensor([3., 1., 2., 3.])
+    """
     n_total = len(waveform)
     if start + n_samples <= n_total:
         return waveform[start : start + n_samples]
@@ -426,14 +467,14 @@ def _ratio(orig_rate: int, new_rate: int) -> tuple[int, int]:
 
 
 def _open(path: Path) -> Any:
-    mode = path.stat().st_mode
-    if stat.S_ISDIR(mode):
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(f"`path` must name an audio file; {path} is a directory.")
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"`path` must name a regular file; {path} is not one.")
     if not os.access(path, os.R_OK):
         raise PermissionError(f"{path} can't be read: permission denied.")
-    if path.stat().st_size == 0:
+    if status.st_size == 0:
         raise ValueError(f"{path} is an empty file.")
     try:
         return _SequentialSoundFile(path)

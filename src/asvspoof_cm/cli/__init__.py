@@ -14,7 +14,13 @@ from importlib import import_module
 
 __all__ = ["main"]
 
-COMMANDS: tuple[str, ...] = ()
+COMMANDS: tuple[str, ...] = (
+    "evaluate",
+    "protocol",
+    "pack",
+    "score",
+    "export",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

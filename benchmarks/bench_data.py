@@ -1,0 +1,169 @@
+"""The input pipeline: crops from FLAC files and from the packed cache, and reading a protocol."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import soundfile
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from asvspoof_cm.audio import CROP_SAMPLES, crop_start
+from asvspoof_cm.data import (
+    OFFICIAL_COUNTS,
+    SpoofDataset,
+    make_loader,
+    pack,
+    read_protocol,
+    write_miniature,
+)
+from asvspoof_cm.data.dataset import derive_seed
+from harness import Options, Row, interleave, peak_memory
+
+N_CLIPS = 64
+DURATION_S = 12.0
+
+
+class WholeFileDataset(Dataset[tuple[torch.Tensor, int, int]]):
+    """The usual loader: decode the whole file, repeat it where it is short, cut a random crop."""
+
+    def __init__(self, paths: list[Path], labels: list[int], seed: int) -> None:
+        self.paths, self.labels, self.seed = paths, labels, seed
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
+        samples, _ = soundfile.read(self.paths[index])
+        waveform = torch.tensor(samples, dtype=torch.float32)
+        if len(waveform) < CROP_SAMPLES:
+            waveform = waveform.repeat(CROP_SAMPLES // len(waveform) + 1)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, 0, index))
+        start = crop_start(len(waveform), crop="random", generator=generator)
+        return waveform[start : start + CROP_SAMPLES], self.labels[index], index
+
+
+def run(options: Options) -> list[Row]:
+    """Measure on one core, in one process."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            # Memory comes first: a child's peak counts from what its parent held.
+            protocol = _protocol(Path(folder), 1 if options.quick else 3)
+            return _pipeline(Path(folder), 3 if options.quick else 15) + protocol
+    finally:
+        torch.set_num_threads(n_threads)
+
+
+def _pipeline(folder: Path, n_rounds: int) -> list[Row]:
+    durations = (DURATION_S, DURATION_S)
+    paths = write_miniature(folder / "files", n_train=N_CLIPS, n_dev=2, duration_s=durations)
+    protocol = read_protocol(paths.train_protocol)
+    pack(protocol, paths.audio_dir, folder / "packed")
+    # Normalisation costs all three the same and is left out.
+    crops: dict[str, Any] = {"crop": "random", "seed": 1, "normalize": False}
+    files = SpoofDataset(protocol, paths.audio_dir, **crops)
+    packed = SpoofDataset(protocol, folder / "packed", **crops)
+    names = [paths.audio_dir / "flac_T" / f"{name}.flac" for name in protocol.utterance]
+    usual = WholeFileDataset(names, protocol.label.tolist(), seed=1)
+    loaders: dict[str, Any] = {
+        "usual": DataLoader(usual, batch_size=16),
+        "files": make_loader(files, shuffle=False, batch_size=16, n_workers=0),
+        "packed": make_loader(packed, shuffle=False, batch_size=16, n_workers=0),
+    }
+    seconds = interleave(
+        {name: _reader(loader) for name, loader in loaders.items()}, n_rounds=n_rounds
+    )
+    waveforms = {name: torch.cat([b[0] for b in loader]) for name, loader in loaders.items()}
+    rows = []
+    for name, goal, case in (
+        ("files", 2.5, "crops of 4 s from 12 s FLAC files, one core"),
+        ("packed", 15.0, "the same crops from the packed cache, one core"),
+    ):
+        ratio = seconds["usual"] / seconds[name]
+        rows.append(
+            Row(
+                case=case,
+                ours=N_CLIPS / seconds[name],
+                unit="clips/s",
+                reference=N_CLIPS / seconds["usual"],
+                reference_name="decode the whole file, tile, crop",
+                ratio=ratio,
+                deviation=float((waveforms[name] - waveforms["usual"]).abs().max()),
+                goal=f"≥ {goal}×",
+                met=ratio >= goal,
+            )
+        )
+    return rows
+
+
+def _reader(loader: Any) -> Callable[[], None]:
+    def read() -> None:
+        for _ in loader:
+            pass
+
+    return read
+
+
+def _protocol(folder: Path, n_rounds: int) -> list[Row]:
+    path = folder / "ASVspoof5.eval.track_1.tsv"
+    counts = OFFICIAL_COUNTS["eval"]
+    n_lines = sum(counts.values())
+    # A fixed stride visits every utterance once, in an order that is not sorted.
+    with path.open("w") as file:
+        for k in range(n_lines):
+            number = k * 104729 % n_lines
+            attack = (
+                "- bonafide bonafide" if k < counts["bonafide"] else f"AC1 A{17 + k % 16} spoof"
+            )
+            file.write(
+                f"E_{number % 737:04d} E_{number:010d} M C{number % 12:02d} {number % 5} "
+                f"E_{number // 12:010d} {attack} -\n"
+            )
+    memory = {task.__name__: peak_memory(task, path) for task in (read_task, rows_task)}
+    seconds = interleave(
+        {"ours": lambda: read_protocol(path, expect="eval"), "rows": lambda: _rows(path)},
+        n_rounds=n_rounds,
+        warm_up=0,
+    )
+    case = f"protocol of {n_lines:,} lines"
+    shared = {"reference_name": "lists of strings, unchecked"}
+    return [
+        Row(
+            case=f"{case}, read and checked",
+            ours=seconds["ours"],
+            unit="s",
+            reference=seconds["rows"],
+            ratio=seconds["rows"] / seconds["ours"],
+            goal="≤ 2 s",
+            met=seconds["ours"] <= 2,
+            **shared,
+        ),
+        Row(
+            case=f"{case}, peak memory",
+            ours=memory["read_task"],
+            unit="B",
+            reference=memory["rows_task"],
+            ratio=memory["rows_task"] / memory["read_task"],
+            **shared,
+        ),
+    ]
+
+
+def _rows(path: Path) -> list[list[str]]:
+    with path.open() as file:
+        return [line.split() for line in file]
+
+
+def read_task(path: Path) -> Callable[[], object]:
+    """Return what `peak_memory` measures of ours."""
+    return lambda: read_protocol(path)
+
+
+def rows_task(path: Path) -> Callable[[], object]:
+    """Return what `peak_memory` measures of the reference."""
+    return lambda: _rows(path)

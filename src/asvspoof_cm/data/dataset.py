@@ -1,0 +1,181 @@
+"""The map-style dataset: one crop, its label and its index an item."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import os
+from typing import Literal, NamedTuple
+from typing import Protocol as Interface
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from asvspoof_cm.audio import CROP_SAMPLES, SAMPLE_RATE, crop_start, cut, peak_or_one
+from asvspoof_cm.data.folder import EXTENSION
+from asvspoof_cm.data.protocol import Protocol
+from asvspoof_cm.data.sources import open_audio
+
+__all__ = ["Augment", "Failure", "Item", "SpoofDataset", "derive_seed"]
+
+
+class Augment(Interface):
+    """What changes a waveform at random, as the objects of `asvspoof_cm.augmentation` do."""
+
+    def __call__(self, waveform: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Return the changed waveform, of the same shape."""
+
+
+class Item(NamedTuple):
+    """One utterance of a dataset."""
+
+    waveform: Tensor
+    """The crop, of shape (n_samples,)."""
+    label: int
+    """`SPOOF`, `BONAFIDE` or `UNLABELLED`."""
+    index: int  # type: ignore[assignment]
+    """The row of the protocol."""
+
+
+class Failure(NamedTuple):
+    """An utterance that could not be read."""
+
+    index: int  # type: ignore[assignment]
+    """The row of the protocol."""
+    utterance: str
+    message: str
+
+
+class SpoofDataset(Dataset["Item | Failure"]):
+    """The utterances of a protocol as crops of one length.
+
+    Item `index` is ``(waveform (n_samples,), label, index)``: a crop (section III-B.1 of the
+    paper), peak-normalised, then augmented. Only the crop is decoded of a file that is longer.
+
+    What is random in an item follows from `seed`, the epoch and the index alone, so an epoch is the
+    same whatever the number of workers and the order of the items. `set_epoch` reaches workers that
+    are already running.
+
+    Args:
+        protocol: The utterances.
+        audio_dir: The folder of their files, the root of the corpus (see `AudioFolder`), or a
+            folder that `pack` wrote.
+        crop: "random" for training, "center" for evaluation.
+        n_samples: The length of a crop.
+        sample_rate: The rate to resample to.
+        normalize: Scale each crop to a peak of 1.
+        augment: Called with each waveform (n_samples,) and a generator; None leaves it as it is.
+            Augmenting whole batches on the device is faster: leave this None and augment what the
+            loader yields.
+        seed: The seed of crops and augmentation.
+        on_error: "raise" stops at an utterance that can't be read; "skip" returns a `Failure` in
+            its place, which `make_loader` leaves out of the batch, counts and reports.
+        extension: What names without the extension of an audio format get.
+
+    Attributes:
+        protocol: The utterances.
+        audio: Where they are read from, an `AudioSource`.
+
+    Note:
+        The peak is that of the crop, not of the whole file, which isn't read; a file that is
+        shorter than a crop is read and normalised as a whole.
+
+    Example:
+        >>> import tempfile
+        >>> from asvspoof_cm.data import read_protocol, write_miniature
+        >>> paths = write_miniature(tempfile.mkdtemp(), n_train=4, n_dev=2)
+        >>> protocol = read_protocol(paths.train_protocol)
+        >>> dataset = SpoofDataset(protocol, paths.audio_dir, crop="random", seed=42)
+        >>> waveform, label, index = dataset[3]
+        >>> waveform.shape, label == int(protocol.label[3]), index
+        (torch.Size([64000]), True, 3)
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        audio_dir: str | os.PathLike[str],
+        *,
+        crop: Literal["center", "random"] = "center",
+        n_samples: int = CROP_SAMPLES,
+        sample_rate: int = SAMPLE_RATE,
+        normalize: bool = True,
+        augment: Augment | None = None,
+        seed: int = 0,
+        on_error: Literal["raise", "skip"] = "raise",
+        extension: str = EXTENSION,
+    ) -> None:
+        if crop not in ("center", "random"):
+            raise ValueError(f'`crop` must be "center" or "random"; got {crop!r}.')
+        if n_samples < 1:
+            raise ValueError(f"`n_samples` must be at least 1; got {n_samples}.")
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f'`on_error` must be "raise" or "skip"; got {on_error!r}.')
+        if seed < 0:
+            raise ValueError(f"`seed` must not be negative; got {seed}.")
+        self.protocol = protocol
+        self.audio = open_audio(protocol, audio_dir, sample_rate=sample_rate, extension=extension)
+        self.crop: Literal["center", "random"] = crop
+        self.n_samples = n_samples
+        self.normalize = normalize
+        self.augment = augment
+        self.seed = seed
+        self.on_error = on_error
+        # In shared memory, because workers hold copies of the dataset.
+        self._epoch = torch.zeros((), dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next items belong to."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch; call it between epochs, not while a loader is being read."""
+        if epoch < 0:
+            raise ValueError(f"`epoch` must not be negative; got {epoch}.")
+        self._epoch.fill_(epoch)
+
+    def __len__(self) -> int:
+        return len(self.protocol)
+
+    def __getitem__(self, index: int) -> Item | Failure:
+        index = operator.index(index)
+        if not 0 <= index < len(self):
+            raise IndexError(f"`index` must be from 0 to {len(self) - 1}; got {index}.")
+        generator = None
+        if self.crop == "random" or self.augment is not None:
+            generator = torch.Generator().manual_seed(derive_seed(self.seed, self.epoch, index))
+        try:
+            waveform = self._read(index, generator)
+        except (OSError, ValueError) as error:
+            if self.on_error == "raise":
+                raise
+            return Failure(index, str(self.protocol.utterance[index]), str(error))
+        if self.normalize:
+            # In place: the crop is ours, and new memory costs more than the division.
+            waveform /= peak_or_one(waveform)
+        if self.augment is not None and generator is not None:
+            waveform = self.augment(waveform, generator=generator)
+        return Item(waveform, int(self.protocol.label[index]), index)
+
+    def _read(self, index: int, generator: torch.Generator | None) -> Tensor:
+        with self.audio.open(index) as file:
+            start = crop_start(file.n_samples, self.n_samples, crop=self.crop, generator=generator)
+            if file.n_samples >= self.n_samples:
+                return file.read(start, self.n_samples)
+            return cut(file.read(), start, self.n_samples)
+
+
+def derive_seed(seed: int, *key: int) -> int:
+    """Return a seed for `torch.Generator` that depends on `seed` and on every number of `key`.
+
+    Example:
+        >>> derive_seed(42, 0, 1) == derive_seed(42, 0, 1)
+        True
+        >>> derive_seed(42, 0, 1) == derive_seed(42, 1, 0)
+        False
+    """
+    digest = hashlib.blake2b(repr((seed, *key)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

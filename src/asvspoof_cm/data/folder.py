@@ -1,0 +1,98 @@
+"""The audio files of a protocol below one folder, and never outside it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PureWindowsPath
+from typing import Final
+
+from asvspoof_cm.audio import SAMPLE_RATE, AudioFile
+from asvspoof_cm.data.protocol import Protocol
+
+__all__ = ["AudioFolder"]
+
+# Where the public corpora keep their files, below the folder that they unpack into.
+SUBFOLDERS: Final = ("flac_T", "flac_D", "flac_E_eval", "flac_E_prog", "flac")
+EXTENSION: Final = ".flac"
+_AUDIO_EXTENSIONS: Final = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au")
+_N_PROBED = 100
+
+
+class AudioFolder:
+    """The files of a protocol below one folder.
+
+    A name that ends with the extension of an audio format is a file name as it is; any other name
+    gets `extension`. Files are looked for in `audio_dir` itself or in the one of its folders
+    flac_T, flac_D, flac_E_eval, flac_E_prog and flac that holds any of the first hundred
+    utterances, so the root of a corpus serves for all its protocols.
+
+    Args:
+        protocol: The utterances. Names must stay below the folder: an absolute name, or one with
+            ``..`` in it, is an error. Links inside the folder are followed.
+        audio_dir: The folder.
+        sample_rate: The rate to resample to.
+        extension: What names without the extension of an audio format get.
+
+    Attributes:
+        folder: The folder that holds the files.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "a.flac").touch()
+        >>> AudioFolder(Protocol.from_columns(["a", "b.wav"]), folder).path(1).name
+        'b.wav'
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        audio_dir: str | os.PathLike[str],
+        *,
+        sample_rate: int = SAMPLE_RATE,
+        extension: str = EXTENSION,
+    ) -> None:
+        self.sample_rate = sample_rate
+        self.extension = extension
+        self._names = protocol.utterance
+        _check_names(protocol)
+        root = Path(audio_dir)
+        if not root.is_dir():
+            raise NotADirectoryError(f"`audio_dir` must be a folder; {root} is not one.")
+        probed = range(min(_N_PROBED, len(protocol)))
+        for self.folder in (root, *(root / name for name in SUBFOLDERS)):
+            if any(self.path(k).is_file() for k in probed):
+                return
+        raise FileNotFoundError(
+            f"`audio_dir`: neither {root} nor its folders {', '.join(SUBFOLDERS)} hold any of the "
+            f"first {len(probed)} utterances, such as {self.path(0).name}."
+        )
+
+    def path(self, index: int) -> Path:
+        """Return the file of row `index`, whether it exists or not."""
+        name = str(self._names[index])
+        if not name.lower().endswith(_AUDIO_EXTENSIONS):
+            name += self.extension
+        return self.folder / name
+
+    def open(self, index: int) -> AudioFile:
+        """Open the file of row `index`."""
+        return AudioFile(self.path(index), sample_rate=self.sample_rate)
+
+    def missing(self) -> list[int]:
+        """Return the rows whose file does not exist."""
+        return [k for k in range(len(self._names)) if not self.path(k).is_file()]
+
+
+def _check_names(protocol: Protocol) -> None:
+    for name in protocol.utterance.tolist():
+        # Hardly any name has one of these, and looking closer is slow.
+        if name.isalnum() or not any(mark in name for mark in ("/", "\\", ":", "\0", "..")):
+            continue
+        # Windows paths know both separators, drives and shares.
+        path = PureWindowsPath(name)
+        if path.anchor or ".." in path.parts or "\0" in name:
+            raise ValueError(
+                f"{protocol.path or '`protocol`'}: the name of an utterance must stay below "
+                f"`audio_dir`; got {name!r}. Write names relative to that folder."
+            )

@@ -1,0 +1,220 @@
+"""Batches of a dataset: in parallel, in a reproducible order, on one process or several."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler, default_collate
+
+from asvspoof_cm.data.dataset import Failure, Item, SpoofDataset, derive_seed
+
+__all__ = ["Batch", "Loader", "collate", "make_loader"]
+
+logger = logging.getLogger(__name__)
+_MAX_WORKERS = 8
+
+
+class Batch(NamedTuple):
+    """Several utterances; `index` stays on the CPU."""
+
+    waveform: Tensor
+    """Crops of shape (batch, n_samples)."""
+    label: Tensor
+    """Labels of shape (batch,), int64."""
+    index: Tensor  # type: ignore[assignment]
+    """Rows of the protocol of shape (batch,), int64."""
+
+
+def make_loader(
+    dataset: SpoofDataset,
+    *,
+    shuffle: bool,
+    batch_size: int = 64,
+    seed: int = 0,
+    n_workers: int | None = None,
+    device: torch.device | str | None = None,
+    drop_last: bool = False,
+) -> Loader:
+    """Return an iterable of `Batch` over a dataset.
+
+    Where a process group of `torch.distributed` is up, each process gets its share, every
+    ``world_size``-th utterance, so that batch k of all processes together is batch k of one
+    process with the joint batch size. With `shuffle`, shares are equal: up to ``world_size − 1``
+    utterances, others in each epoch, are left out. Without, each utterance is in one share
+    exactly, and a process may have one batch more than another.
+
+    Args:
+        dataset: The utterances.
+        shuffle: True for training, False for evaluation.
+        batch_size: The size of a batch of this process; the last one may be smaller.
+        seed: The seed of the order; an epoch's order follows from it and the epoch alone.
+        n_workers: Processes that read ahead; None for one a core less one, at most 8, divided by
+            the processes on this machine. 0 reads in this process.
+        device: Where to put waveforms and labels; None leaves them on the CPU. Memory is pinned
+            for CUDA only.
+        drop_last: Leave out the last batch where it is smaller.
+
+    Example:
+        >>> import tempfile
+        >>> from asvspoof_cm.data import read_protocol, write_miniature
+        >>> paths = write_miniature(tempfile.mkdtemp(), n_train=6, n_dev=2)
+        >>> dataset = SpoofDataset(read_protocol(paths.train_protocol), paths.audio_dir)
+        >>> loader = make_loader(dataset, shuffle=True, batch_size=4, n_workers=0)
+        >>> for epoch in range(2):
+        ...     loader.set_epoch(epoch)
+        ...     [waveform.shape for waveform, label, index in loader]
+        [torch.Size([4, 64000]), torch.Size([2, 64000])]
+        [torch.Size([4, 64000]), torch.Size([2, 64000])]
+    """
+    if batch_size < 1:
+        raise ValueError(f"`batch_size` must be at least 1; got {batch_size}.")
+    rank, world_size = 0, 1
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    sampler = _ShareSampler(len(dataset), shuffle, seed, rank, world_size)
+    if len(dataset) < (world_size if shuffle else 1):
+        raise ValueError(
+            f"`dataset` must hold an utterance for each of {world_size} processes; "
+            f"it holds {len(dataset)}."
+        )
+    if n_workers is None:
+        n_workers = min(_default_workers(world_size), -(-len(sampler) // batch_size))
+    device = None if device is None else torch.device(device)
+    batches: DataLoader[Any] = DataLoader(
+        dataset,
+        batch_size=batch_size,
+        sampler=sampler,
+        num_workers=n_workers,
+        collate_fn=collate,
+        pin_memory=device is not None and device.type == "cuda",
+        drop_last=drop_last,
+        persistent_workers=n_workers > 0,
+        # Else torch would draw the workers' seed from the global generator.
+        generator=torch.Generator().manual_seed(derive_seed(seed)),
+    )
+    return Loader(batches, dataset, sampler, device)
+
+
+class Loader:
+    """What `make_loader` returns: batches of the epoch chosen with `set_epoch`.
+
+    Attributes:
+        dataset: The dataset.
+        failures: The utterances of the newest epoch that could not be read; only with
+            ``on_error="skip"``. A warning is logged at the end of an epoch that has any.
+        world_size: How many processes share the dataset.
+    """
+
+    def __init__(
+        self,
+        batches: DataLoader[Any],
+        dataset: SpoofDataset,
+        sampler: _ShareSampler,
+        device: torch.device | None,
+    ) -> None:
+        self.dataset = dataset
+        self.failures: list[Failure] = []
+        self.world_size = sampler.world_size
+        self._batches = batches
+        self._sampler = sampler
+        self._device = device
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order, the crops and the augmentation of the next epoch."""
+        self.dataset.set_epoch(epoch)
+        self._sampler.epoch = epoch
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch in which every utterance can be read."""
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.failures = []
+        n_read = 0
+        for batch, failures in self._batches:
+            self.failures += failures
+            if batch is None:
+                # Processes that train together must see as many batches as each other.
+                if self.world_size > 1 and self._sampler.shuffle:
+                    raise ValueError(
+                        f"no utterance of a batch could be read, and {self.world_size} processes "
+                        f"share the epoch. The first: {_describe(failures[0])}"
+                    )
+                continue
+            n_read += len(batch.index)
+            yield batch if self._device is None else self._move(batch)
+        if not self.failures:
+            return
+        first = _describe(self.failures[0])
+        if n_read == 0:
+            raise ValueError(f"none of {len(self.failures)} utterances could be read: {first}")
+        logger.warning(
+            "epoch %d: skipped %d of %d utterances that could not be read, such as %s",
+            self._sampler.epoch,
+            len(self.failures),
+            len(self.failures) + n_read,
+            first,
+        )
+
+    def _move(self, batch: Batch) -> Batch:
+        waveform = batch.waveform.to(self._device, non_blocking=True)
+        return Batch(waveform, batch.label.to(self._device, non_blocking=True), batch.index)
+
+
+def collate(items: Sequence[Item | Failure]) -> tuple[Batch | None, list[Failure]]:
+    """Put items into a batch, None where there is none, and failures into a list.
+
+    Example:
+        >>> batch, failures = collate([Item(torch.zeros(3), 1, 0), Failure(1, "b", "is empty")])
+        >>> batch.waveform.shape, batch.label, failures[0].utterance
+        (torch.Size([1, 3]), tensor([1]), 'b')
+    """
+    failures = [item for item in items if isinstance(item, Failure)]
+    read = [tuple(item) for item in items if isinstance(item, Item)]
+    return (Batch(*default_collate(read)) if read else None), failures
+
+
+class _ShareSampler(Sampler[int]):
+    """One process's share of a dataset's indexes, in the order of the epoch."""
+
+    def __init__(self, n_items: int, shuffle: bool, seed: int, rank: int, world_size: int) -> None:
+        self.n_items = n_items
+        self.shuffle = shuffle
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        order = torch.arange(self.n_items)
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(derive_seed(self.seed, self.epoch))
+            order = torch.randperm(self.n_items, generator=generator)
+        yield from order[self.rank :: self.world_size][: len(self)].tolist()
+
+    def __len__(self) -> int:
+        if self.shuffle:
+            return self.n_items // self.world_size
+        return len(range(self.rank, self.n_items, self.world_size))
+
+
+def _default_workers(world_size: int) -> int:
+    if multiprocessing.current_process().daemon:
+        return 0
+    if hasattr(os, "sched_getaffinity"):
+        n_cores = len(os.sched_getaffinity(0))
+    else:
+        n_cores = os.cpu_count() or 1
+    n_processes = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    return max(0, min(_MAX_WORKERS, n_cores // n_processes - 1))
+
+
+def _describe(failure: Failure) -> str:
+    return f"{failure.utterance} ({failure.message})"

@@ -1,0 +1,153 @@
+"""A generated corpus in the layout of ASVspoof 5, to try and test things without the real one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import scipy.signal
+import soundfile
+
+from asvspoof_cm.audio import SAMPLE_RATE
+
+__all__ = ["MiniaturePaths", "write_miniature"]
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+# The frame rate of each attack's imagined vocoder, in Hz: what its buzz is a harmonic series of.
+_ATTACKS: Final = {
+    "train": {"A01": 62.5, "A02": 80.0, "A03": 100.0},
+    "dev": {"A09": 66.7, "A10": 75.0, "A11": 125.0},
+}
+_N_SPEAKERS: Final = {"train": 8, "dev": 4}
+_BUZZ_BAND_HZ: Final = (3500.0, 7500.0)
+_BUZZ_LEVEL: Final = 0.08
+_VOWELS_HZ: Final = ((730, 1090, 2440), (270, 2290, 3010), (300, 870, 2240), (530, 1840, 2480))
+
+
+@dataclass(frozen=True)
+class MiniaturePaths:
+    """What `write_miniature` wrote."""
+
+    audio_dir: Path
+    """The root, with the folders flac_T and flac_D."""
+    train_protocol: Path
+    dev_protocol: Path
+
+
+def write_miniature(
+    folder: str | os.PathLike[str],
+    *,
+    n_train: int = 240,
+    n_dev: int = 120,
+    duration_s: tuple[float, float] = (1.0, 3.0),
+    seed: int = 0,
+) -> MiniaturePaths:
+    """Write a small corpus of synthetic voices, in the files and formats of ASVspoof 5.
+
+    Half of the utterances are bona fide: a pulse train through moving formants, with breath and a
+    noise floor. The others are made in the same way and carry a faint buzz above 3.5 kHz, like that
+    of a vocoder's frames; each attack has its own frame rate. Speakers and attacks of the two
+    subsets are disjoint. A detector that finds the buzz makes no errors; nothing here says how well
+    it does on real speech.
+
+    Args:
+        folder: Where to write ``flac_T``, ``flac_D``, ``ASVspoof5.train.tsv`` and
+            ``ASVspoof5.dev.track_1.tsv``.
+        n_train: The number of utterances to train with, at least 2.
+        n_dev: The number of development utterances, at least 2.
+        duration_s: The shortest and the longest duration.
+        seed: The seed of everything random.
+
+    Example:
+        >>> import tempfile
+        >>> paths = write_miniature(tempfile.mkdtemp(), n_train=4, n_dev=2)
+        >>> paths.train_protocol.name, len(list((paths.audio_dir / "flac_T").iterdir()))
+        ('ASVspoof5.train.tsv', 4)
+    """
+    if min(n_train, n_dev) < 2:
+        raise ValueError(f"`n_train` and `n_dev` must be at least 2; got {n_train} and {n_dev}.")
+    if not 0 < duration_s[0] <= duration_s[1]:
+        raise ValueError(f"`duration_s` must be positive and in order; got {duration_s}.")
+    root = Path(folder)
+    paths = MiniaturePaths(root, root / "ASVspoof5.train.tsv", root / "ASVspoof5.dev.track_1.tsv")
+    rng = np.random.default_rng(seed)
+    _write_subset(paths.train_protocol, root / "flac_T", "train", n_train, duration_s, rng)
+    _write_subset(paths.dev_protocol, root / "flac_D", "dev", n_dev, duration_s, rng)
+    return paths
+
+
+def _write_subset(
+    protocol: Path,
+    audio_dir: Path,
+    subset: str,
+    n_utterances: int,
+    duration_s: tuple[float, float],
+    rng: np.random.Generator,
+) -> None:
+    audio_dir.mkdir(parents=True, exist_ok=True)
+    initial = audio_dir.name[-1]
+    attacks = _ATTACKS[subset]
+    spoofed = rng.permutation(n_utterances) >= n_utterances // 2
+    lines = []
+    for number in range(n_utterances):
+        speaker = int(rng.integers(_N_SPEAKERS[subset]))
+        n_samples = int(rng.uniform(*duration_s) * SAMPLE_RATE)
+        is_male = speaker % 2 == 0
+        f0 = (100.0 if is_male else 200.0) * (1 + 0.04 * speaker)
+        waveform = _voice(n_samples, f0, rng)
+        tag, attack, key = "-", "bonafide", "bonafide"
+        if spoofed[number]:
+            tag, attack, key = "AC1", str(rng.choice([*attacks])), "spoof"
+            waveform = waveform + _buzz(waveform, attacks[attack], rng)
+        waveform *= rng.uniform(0.2, 0.9) / np.abs(waveform).max()
+        name = f"{initial}_{number + 1:010d}"
+        soundfile.write(audio_dir / f"{name}.flac", waveform, SAMPLE_RATE, subtype="PCM_16")
+        gender = "M" if is_male else "F"
+        lines.append(f"{initial}_{speaker + 1:04d} {name} {gender} - - - {tag} {attack} {key} -\n")
+    protocol.write_text("".join(lines), encoding="utf-8")
+
+
+def _voice(n_samples: int, f0: float, rng: np.random.Generator) -> Array:
+    time_s = np.arange(n_samples) / SAMPLE_RATE
+    vibrato = np.sin(2 * np.pi * rng.uniform(2, 4) * time_s + rng.uniform(0, 2 * np.pi))
+    phase = 2 * np.pi * np.cumsum(f0 * rng.uniform(0.9, 1.1) * (1 + 0.1 * vibrato)) / SAMPLE_RATE
+    # exp(k (cos φ − 1)) is a smooth pulse once a period, with harmonics that fall off evenly.
+    source = np.exp(60 * (np.cos(phase) - 1)) + 0.02 * rng.standard_normal(n_samples)
+    syllables = 0.5 - 0.5 * np.cos(2 * np.pi * rng.uniform(3, 5) * time_s + rng.uniform(0, 6))
+    n_vowels = max(1, n_samples // (SAMPLE_RATE // 2))
+    parts = [
+        _resonate(part, _VOWELS_HZ[int(rng.integers(len(_VOWELS_HZ)))])
+        for part in np.array_split(source * syllables, n_vowels)
+    ]
+    voice = np.concatenate(parts)
+    voice /= np.abs(voice).max()
+    return voice + 10 ** rng.uniform(-3.5, -2.5) * rng.standard_normal(n_samples)
+
+
+def _resonate(source: Array, formants_hz: Sequence[int]) -> Array:
+    for formant_hz in formants_hz:
+        radius = np.exp(-np.pi * 120 / SAMPLE_RATE)
+        angle = 2 * np.pi * formant_hz / SAMPLE_RATE
+        denominator = [1.0, -2 * radius * np.cos(angle), radius**2]
+        source = np.asarray(scipy.signal.lfilter([sum(denominator)], denominator, source))
+    return source
+
+
+def _buzz(voice: Array, frame_rate_hz: float, rng: np.random.Generator) -> Array:
+    low, high = (int(edge / frame_rate_hz) for edge in _BUZZ_BAND_HZ)
+    time_s = np.arange(len(voice)) / SAMPLE_RATE
+    phase = 2 * np.pi * (frame_rate_hz * time_s + rng.uniform())
+    # The sum of cos kφ for k from low to high, in closed form, is a pulse train in that band.
+    half = phase / 2
+    near_pulse = np.abs(np.sin(half)) < 1e-9
+    sine = np.where(near_pulse, 1.0, np.sin(half))
+    series = (np.sin((2 * high + 1) * half) - np.sin((2 * low - 1) * half)) / (2 * sine)
+    series = np.where(near_pulse, high - low + 1.0, series) / (high - low + 1)
+    envelope = np.asarray(scipy.signal.lfilter([0.005], [1, -0.995], np.abs(voice)))
+    level = _BUZZ_LEVEL * rng.uniform(0.7, 1.4)
+    return np.asarray(level * series * (0.3 + envelope / envelope.max()))

@@ -1,0 +1,370 @@
+"""The packed cache: a corpus decoded once, as int16 samples in memory-mapped shards.
+
+Decoding FLAC dominates an epoch of training; reading a crop of a shard is one copy. A pack is a
+folder with
+
+- ``shard-00000.i16``, …: the samples of one utterance after another, little-endian int16;
+- ``shard-00000.json``, …: the utterances' names, lengths and errors, and the SHA-256 of the
+  samples. It is written after them, so a shard that has a record is whole;
+- ``index.json``: the rate and the number of shards, written last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.data.folder import EXTENSION, AudioFolder
+from asvspoof_cm.data.protocol import Protocol
+from asvspoof_cm.files import atomic_path
+from asvspoof_cm.progress import Progress
+
+__all__ = ["PackedAudio", "pack"]
+
+INDEX_NAME: Final = "index.json"
+SHARD_PATTERN: Final = "shard-*.json"
+SHARD_SAMPLES: Final = 1 << 29
+_FORMAT: Final = 1
+_DTYPE: Final = np.dtype("<i2")
+_FULL_SCALE: Final = 32768
+_HASH_BYTES: Final = 1 << 24
+
+_Samples: TypeAlias = np.ndarray[Any, np.dtype[np.int16]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shard:
+    """The record of one shard; an utterance that can't be decoded has length 0 and an error."""
+
+    sample_rate: int
+    utterances: list[str]
+    lengths: list[int]
+    errors: dict[str, str]
+    sha256: str
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(self.lengths) * _DTYPE.itemsize
+
+
+def pack(
+    protocol: Protocol,
+    audio_dir: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    sample_rate: int = SAMPLE_RATE,
+    extension: str = EXTENSION,
+    n_threads: int | None = None,
+    shard_samples: int = SHARD_SAMPLES,
+    progress: bool = False,
+) -> PackedAudio:
+    """Decode the audio of a protocol once, into a folder that `SpoofDataset` reads in its place.
+
+    It can be killed at any moment and run again: shards that are there and whole, by their
+    SHA-256, are kept. Run on a finished pack it checks it, and packs again what is damaged and
+    what could not be decoded before but can be now. One process at a time may write a folder.
+
+    Args:
+        protocol: The utterances, all of them and in this order.
+        audio_dir: The folder of their files, as for `AudioFolder`.
+        out: The folder to write.
+        sample_rate: The rate to resample to.
+        extension: What names without the extension of an audio format get.
+        n_threads: How many files to decode at a time; None for one a core, at most 8.
+        shard_samples: A shard is closed when it has this many samples; 2^29 are 1 GiB.
+        progress: Show how far it is.
+
+    Returns:
+        The pack. Utterances that can't be decoded are in its `errors`; the others are packed.
+
+    Note:
+        int16 holds 16-bit audio at its own rate exactly. Anything else (24 bits, float, MP3,
+        another rate, several channels) is rounded to 16 bits, without dither, and limited to ±1.
+
+    Example:
+        >>> import tempfile
+        >>> from asvspoof_cm.data import read_protocol, write_miniature
+        >>> paths = write_miniature(tempfile.mkdtemp(), n_train=4, n_dev=2)
+        >>> packed = pack(read_protocol(paths.train_protocol), paths.audio_dir, tempfile.mkdtemp())
+        >>> len(packed), packed.errors
+        (4, {})
+    """
+    folder = AudioFolder(protocol, audio_dir, sample_rate=sample_rate, extension=extension)
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    for left_behind in out.glob(".shard-*.tmp"):
+        left_behind.unlink()
+    names: list[str] = protocol.utterance.tolist()
+    n_threads = n_threads or min(8, os.cpu_count() or 1)
+    row = n_shards = 0
+    with (
+        ThreadPoolExecutor(n_threads) as pool,
+        Progress(total=len(names), description="pack", unit="files", enabled=progress) as bar,
+    ):
+        while row < len(names):
+            shard = _read_record(out, n_shards)
+            stop = len(names)
+            if shard is not None:
+                stop = row + len(shard.utterances)
+                if shard.utterances != names[row:stop] or shard.sample_rate != sample_rate:
+                    raise _holds_another_pack(out)
+            if shard is None or not _is_whole(out, n_shards, shard) or _mended(folder, row, shard):
+                limit = shard_samples if shard is None else None
+                blocks = _decode(pool, folder, range(row, stop), block_rows=4 * n_threads)
+                shard = _write_shard(
+                    out, n_shards, names[row:stop], blocks, sample_rate, limit, bar
+                )
+            else:
+                bar.update(len(shard.utterances))
+            row += len(shard.utterances)
+            n_shards += 1
+    if _read_record(out, n_shards) is not None:
+        raise _holds_another_pack(out)
+    index = {"format": _FORMAT, "sample_rate": sample_rate, "n_shards": n_shards}
+    _write_json(out / INDEX_NAME, index)
+    return PackedAudio(out, protocol=protocol)
+
+
+class PackedAudio:
+    """The utterances of a folder that `pack` wrote.
+
+    Args:
+        folder: The folder.
+        protocol: The rows that `open` counts, which may be a part of those packed, in any order;
+            None for all of them in the order they were packed in.
+        sample_rate: The rate that the samples must have; None for any.
+
+    Attributes:
+        errors: Why utterances could not be packed, by name.
+        sample_rate: The rate of the samples.
+
+    Example:
+        >>> import tempfile
+        >>> from asvspoof_cm.data import read_protocol, write_miniature
+        >>> paths = write_miniature(tempfile.mkdtemp(), n_train=4, n_dev=2)
+        >>> out = tempfile.mkdtemp()
+        >>> _ = pack(read_protocol(paths.train_protocol), paths.audio_dir, out)
+        >>> with PackedAudio(out).open(2) as utterance:
+        ...     utterance.read(0, 400).shape
+        torch.Size([400])
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        protocol: Protocol | None = None,
+        sample_rate: int | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        index = json.loads((self.folder / INDEX_NAME).read_text(encoding="utf-8"))
+        if index["format"] != _FORMAT:
+            raise ValueError(
+                f"{self.folder} has format {index['format']} of the packed cache; this version "
+                f"reads {_FORMAT}. Pack it again."
+            )
+        self.sample_rate: int = index["sample_rate"]
+        if sample_rate not in (None, self.sample_rate):
+            raise ValueError(
+                f"`sample_rate` must be that of the pack {self.folder}, {self.sample_rate}; got "
+                f"{sample_rate}. Pack the files at that rate."
+            )
+        self._shards = [self._record(number) for number in range(index["n_shards"])]
+        self._maps: dict[int, _Samples] = {}
+        self.errors = {name: why for shard in self._shards for name, why in shard.errors.items()}
+        self._utterance: list[str] = [name for shard in self._shards for name in shard.utterances]
+        lengths = [np.array(shard.lengths, dtype=np.int64) for shard in self._shards]
+        self._length = np.concatenate(lengths)
+        self._offset = np.concatenate([np.cumsum(part) - part for part in lengths])
+        self._shard = np.repeat(np.arange(len(lengths)), [len(part) for part in lengths])
+        if protocol is not None:
+            self._keep(protocol)
+
+    def open(self, index: int) -> _PackedUtterance:
+        """Open the utterance of row `index`."""
+        name = self._utterance[index]
+        if name in self.errors:
+            raise ValueError(f"{self.folder}: {name} could not be packed: {self.errors[name]}")
+        start = int(self._offset[index])
+        samples = self._map(int(self._shard[index]))
+        return _PackedUtterance(samples[start : start + int(self._length[index])])
+
+    def damaged(self) -> list[str]:
+        """Return the names of shards whose samples no longer have their SHA-256; reads them all."""
+        return [
+            _shard_path(self.folder, number).name
+            for number, shard in enumerate(self._shards)
+            if not _is_whole(self.folder, number, shard)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._utterance)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A memory map would be pickled as a copy of its samples.
+        return {**self.__dict__, "_maps": {}}
+
+    def _record(self, number: int) -> _Shard:
+        shard = _read_record(self.folder, number)
+        if shard is None:
+            raise FileNotFoundError(f"{self.folder} lacks the record of shard {number}.")
+        return shard
+
+    def _keep(self, protocol: Protocol) -> None:
+        row_of = {name: row for row, name in enumerate(self._utterance)}
+        names: list[str] = protocol.utterance.tolist()
+        absent = [name for name in names if name not in row_of]
+        if absent:
+            raise ValueError(
+                f"{len(absent)} of {len(names)} utterances of the protocol are not in the pack "
+                f"{self.folder}, such as {absent[0]!r}. Pack the whole protocol."
+            )
+        rows = np.array([row_of[name] for name in names], dtype=np.int64)
+        self._utterance = names
+        self._length, self._offset = self._length[rows], self._offset[rows]
+        self._shard = self._shard[rows]
+
+    def _map(self, number: int) -> _Samples:
+        if number not in self._maps:
+            path = _shard_path(self.folder, number)
+            # Reading a map beyond the end of its file would kill the process.
+            if path.stat().st_size != self._shards[number].n_bytes:
+                raise ValueError(f"{path} is damaged: its size has changed. Run pack again.")
+            self._maps[number] = np.memmap(path, dtype=_DTYPE, mode="r")
+        return self._maps[number]
+
+
+class _PackedUtterance:
+    """What `AudioFile` is for a file."""
+
+    def __init__(self, samples: _Samples) -> None:
+        self._samples = samples
+        self.n_samples = len(samples)
+
+    def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
+        stop = self.n_samples if n_samples is None else start + n_samples
+        part = self._samples[start:stop]
+        return torch.from_numpy(np.multiply(part, 1 / _FULL_SCALE, dtype=np.float32))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        return None
+
+
+def _decode(
+    pool: ThreadPoolExecutor, folder: AudioFolder, rows: range, *, block_rows: int
+) -> Iterator[list[_Samples | str]]:
+    """Yield the samples of block after block of rows, or why there are none."""
+    for start in range(rows.start, rows.stop, block_rows):
+        block = range(start, min(start + block_rows, rows.stop))
+        yield list(pool.map(lambda row: _decode_one(folder, row), block))
+
+
+def _decode_one(folder: AudioFolder, row: int) -> _Samples | str:
+    try:
+        with folder.open(row) as file:
+            waveform = file.read().numpy()
+    except (OSError, ValueError) as error:
+        return str(error)
+    scaled = np.clip(np.rint(waveform * _FULL_SCALE), -_FULL_SCALE, _FULL_SCALE - 1)
+    return np.asarray(scaled, dtype=_DTYPE)
+
+
+def _write_shard(
+    out: Path,
+    number: int,
+    names: list[str],
+    blocks: Iterable[list[_Samples | str]],
+    sample_rate: int,
+    limit: int | None,
+    bar: Progress,
+) -> _Shard:
+    lengths: list[int] = []
+    errors: dict[str, str] = {}
+    digest = hashlib.sha256()
+    path = _shard_path(out, number)
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        n_samples = 0
+        for block in blocks:
+            for samples in block:
+                if isinstance(samples, str):
+                    errors[names[len(lengths)]] = samples
+                    lengths.append(0)
+                    continue
+                n_samples += len(samples)
+                content = samples.tobytes()
+                digest.update(content)
+                file.write(content)
+                lengths.append(len(samples))
+            bar.update(len(block))
+            if limit is not None and n_samples >= limit:
+                break
+    shard = _Shard(
+        sample_rate=sample_rate,
+        utterances=names[: len(lengths)],
+        lengths=lengths,
+        errors=errors,
+        sha256=digest.hexdigest(),
+    )
+    _write_json(path.with_suffix(".json"), asdict(shard))
+    return shard
+
+
+def _is_whole(out: Path, number: int, shard: _Shard) -> bool:
+    path = _shard_path(out, number)
+    if not path.is_file() or path.stat().st_size != shard.n_bytes:
+        return False
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while content := file.read(_HASH_BYTES):
+            digest.update(content)
+    return digest.hexdigest() == shard.sha256
+
+
+def _mended(folder: AudioFolder, first_row: int, shard: _Shard) -> bool:
+    """Whether an utterance that could not be decoded now can be."""
+    rows = (first_row + shard.utterances.index(name) for name in shard.errors)
+    return any(not isinstance(_decode_one(folder, row), str) for row in rows)
+
+
+def _read_record(out: Path, number: int) -> _Shard | None:
+    path = _shard_path(out, number).with_suffix(".json")
+    if not path.is_file():
+        return None
+    return _Shard(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+
+
+def _shard_path(folder: Path, number: int) -> Path:
+    return folder / f"shard-{number:05d}.i16"
+
+
+def _holds_another_pack(out: Path) -> ValueError:
+    return ValueError(
+        f"`out`: {out} holds the pack of other utterances or of another rate. "
+        "Choose another folder, or delete it."
+    )

@@ -1,0 +1,337 @@
+"""Protocols: the utterances of a corpus, who speaks them, and which are spoofed.
+
+A file's format is recognised by its content, never by its name:
+
+| `format` | what the file looks like |
+|---|---|
+| asvspoof5 | ten columns: speaker, utterance, gender, codec, quality, seed, tag, attack, label, – |
+| asvspoof5-6 | the six columns of the challenge: speaker, utterance, gender, –, attack, label |
+| asvspoof2019 | five columns: speaker, utterance, environment, attack, label |
+| asvspoof2021-la | eight columns: speaker, utterance, codec, transmission, attack, label, … |
+| asvspoof2021-df | thirteen columns: speaker, utterance, codec, source, attack, label, … |
+| in-the-wild | CSV with the header ``file,speaker,label`` |
+| csv, tsv, table | any other header with a name column, by commas, tabs or spaces |
+| names | no header, one name a line, no labels (read with ``require_labels=False``) |
+
+The first five have no header and are separated by white space. A header's name column is one of
+``utterance``, ``filename``, ``file_name``, ``file``, ``path`` and ``flac_file_name``, its label
+column one of ``label``, ``cm-label`` and ``key``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from typing_extensions import Self
+
+from asvspoof_cm.data.table import read_table
+from asvspoof_cm.labels import BONAFIDE, LABEL_NAMES, LABELS, SPOOF
+
+__all__ = ["OFFICIAL_COUNTS", "UNLABELLED", "Protocol", "read_protocol"]
+
+StringArray: TypeAlias = np.ndarray[Any, np.dtype[np.str_]]
+LabelArray: TypeAlias = np.ndarray[Any, np.dtype[np.int8]]
+Subset: TypeAlias = Literal["train", "dev", "eval"]
+
+UNLABELLED: Final = -1
+"""The label of utterances whose protocol has no labels."""
+
+OFFICIAL_COUNTS: Final[Mapping[str, Mapping[str, int]]] = MappingProxyType(
+    {
+        "train": MappingProxyType({"bonafide": 18_797, "spoof": 163_560}),
+        "dev": MappingProxyType({"bonafide": 31_334, "spoof": 109_616}),
+        "eval": MappingProxyType({"bonafide": 138_688, "spoof": 542_086}),
+    }
+)
+"""How many utterances of each class the subsets of ASVspoof 5 hold."""
+
+ABSENT: Final = "-"
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where a file keeps which column."""
+
+    format: str
+    column_names: Sequence[str]
+    delimiter: str | None = None
+    has_header: bool = False
+
+
+_HEADERLESS: Final[Sequence[_Layout]] = [
+    _Layout(name, columns.split())
+    for name, columns in (
+        ("asvspoof5", "speaker utterance gender codec . codec_seed . attack label ."),
+        ("asvspoof5-6", "speaker utterance gender . attack label"),
+        ("asvspoof2019", "speaker utterance . attack label"),
+        ("asvspoof2021-la", "speaker utterance codec . attack label . ."),
+        ("asvspoof2021-df", "speaker utterance codec . attack label . . . . . . ."),
+        ("names", "utterance"),
+    )
+]
+_FIELD_OF: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("utterance", "filename", "file_name", "file", "path", "flac_file_name"), "utterance"
+    ),
+    **dict.fromkeys(("speaker", "speaker_id", "spk"), "speaker"),
+    **dict.fromkeys(("gender", "speaker_gender"), "gender"),
+    **dict.fromkeys(("attack", "attack_label"), "attack"),
+    **dict.fromkeys(("label", "cm-label", "key"), "label"),
+    "codec": "codec",
+    "codec_seed": "codec_seed",
+}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Protocol:
+    """The table of a corpus: one row an utterance, one NumPy array of shape (n,) a column.
+
+    Strings are those of the file; "-" stands where a file does not say, and for the attack of
+    every bona fide utterance.
+
+    Attributes:
+        utterance: The name of each utterance, unique: its audio file, often without extension.
+        speaker: Who speaks, or is imitated.
+        gender: "F" or "M".
+        codec: The codec that the utterance went through.
+        codec_seed: The utterance that it is a coded copy of; copies of one are not independent.
+        attack: The spoofing attack.
+        label: `SPOOF`, `BONAFIDE` or, in a protocol without labels, `UNLABELLED`, as int8.
+        format: Which format the file was recognised as.
+        path: The file, None for a protocol made of arrays.
+
+    Example:
+        >>> protocol = Protocol.from_columns(["a", "b", "c"], [1, 0, 0], attack=["-", "A01", "A02"])
+        >>> protocol
+        Protocol(arrays: 3 utterances, 1 bonafide, 2 spoof)
+        >>> protocol.select(protocol.attack != "A01").utterance.tolist()
+        ['a', 'c']
+    """
+
+    utterance: StringArray
+    speaker: StringArray
+    gender: StringArray
+    codec: StringArray
+    codec_seed: StringArray
+    attack: StringArray
+    label: LabelArray
+    format: str
+    path: Path | None
+
+    @classmethod
+    def from_columns(
+        cls,
+        utterance: Sequence[str] | StringArray,
+        label: Sequence[int] | LabelArray | None = None,
+        *,
+        format: str = "arrays",  # noqa: A002 — the name of the field
+        path: Path | None = None,
+        **columns: Sequence[str] | StringArray,
+    ) -> Self:
+        """Build a protocol from sequences; `label` None makes it unlabelled, other columns "-".
+
+        Example:
+            >>> Protocol.from_columns(["x.wav"], speaker=["Ada"]).label.tolist()
+            [-1]
+        """
+        n_rows = len(utterance)
+        arrays = {"utterance": _strings(utterance)}
+        for name in ("speaker", "gender", "codec", "codec_seed", "attack"):
+            column = columns.pop(name, None)
+            arrays[name] = np.full(n_rows, ABSENT) if column is None else _strings(column)
+        if columns:
+            raise TypeError(f"`columns` must be columns of a protocol; got {sorted(columns)}.")
+        if label is None:
+            labels = np.full(n_rows, UNLABELLED, dtype=np.int8)
+        else:
+            labels = np.asarray(label, dtype=np.int8)
+        wrong = {k: len(v) for k, v in {**arrays, "label": labels}.items() if len(v) != n_rows}
+        if wrong:
+            raise ValueError(f"every column must have {n_rows} rows, as `utterance`; got {wrong}.")
+        if not np.isin(labels, (SPOOF, BONAFIDE, UNLABELLED)).all():
+            raise ValueError(
+                f"`label` must hold {SPOOF} (spoof), {BONAFIDE} (bonafide) or {UNLABELLED} "
+                f"(unlabelled); got {sorted(set(labels.tolist()))}."
+            )
+        return cls(**arrays, label=labels, format=format, path=path)
+
+    def select(self, rows: np.ndarray[Any, Any] | Sequence[int] | slice) -> Protocol:
+        """Return the protocol of some rows: a mask of shape (n,), indexes or a slice."""
+        keep = rows if isinstance(rows, slice) else np.asarray(rows)
+        changed = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, column in changed.items():
+            if isinstance(column, np.ndarray):
+                changed[name] = column[keep]
+        return Protocol(**changed)
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of utterances of each class, and of unlabelled ones if there are any.
+
+        Example:
+            >>> Protocol.from_columns(["a", "b"], [0, 0]).counts()
+            {'bonafide': 0, 'spoof': 2}
+        """
+        counts = {
+            LABEL_NAMES[label]: int((self.label == label).sum()) for label in (BONAFIDE, SPOOF)
+        }
+        n_unlabelled = len(self) - sum(counts.values())
+        return {**counts, "unlabelled": n_unlabelled} if n_unlabelled else counts
+
+    def __len__(self) -> int:
+        return len(self.utterance)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{n} {name}" for name, n in self.counts().items())
+        return f"Protocol({self.format}: {len(self)} utterances, {counts})"
+
+
+def read_protocol(
+    path: str | os.PathLike[str], *, expect: Subset | None = None, require_labels: bool = True
+) -> Protocol:
+    r"""Read a protocol of any format in the table above, and say which it was.
+
+    Args:
+        path: The file, UTF-8 text.
+        expect: Check the number of utterances of each class against this subset of ASVspoof 5.
+        require_labels: False also reads lists without labels, whose `label` is then `UNLABELLED`.
+
+    Raises:
+        ValueError: The format is not known, or a line has an unknown label, another number of
+            columns, or a name that stood before; the message gives the line. Or the file is empty,
+            has no labels, or has other counts than those expected.
+
+    Note:
+        Track 2 files of ASVspoof 5 are lists of trials, where utterances recur: they are refused.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "ASVspoof5.dev.track_1.tsv"
+        >>> _ = path.write_text(
+        ...     "D_0062 D_0000000001 F - - - AC1 A11 spoof -\n"
+        ...     "D_0461 D_0000000190 M - - - - bonafide bonafide -\n"
+        ... )
+        >>> protocol = read_protocol(path)
+        >>> protocol.format, protocol.utterance.tolist(), protocol.attack.tolist()
+        ('asvspoof5', ['D_0000000001', 'D_0000000190'], ['A11', '-'])
+    """
+    path = Path(path)
+    if expect is not None and expect not in OFFICIAL_COUNTS:
+        raise ValueError(f"`expect` must be one of {[*OFFICIAL_COUNTS]} or None; got {expect!r}.")
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
+    try:
+        layout = _recognise(text)
+        if require_labels and "label" not in layout.column_names:
+            raise ValueError(
+                f"there are no labels (recognised as {layout.format!r}). Add a label column, or "
+                "pass require_labels=False to read a list of utterances to score."
+            )
+        columns = _read_columns(text, layout)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    protocol = Protocol.from_columns(**columns, format=layout.format, path=path)
+    if expect is not None:
+        _check_counts(protocol, expect)
+    return protocol
+
+
+def _recognise(text: str) -> _Layout:
+    match = re.search(r"\S[^\r\n]*", text)
+    if match is None:
+        raise ValueError("the file is empty: it holds no utterance.")
+    first = match.group()
+    delimiter = "\t" if "\t" in first else "," if "," in first else None
+    header = [name.strip().lower() for name in first.split(delimiter)]
+    names = [_FIELD_OF.get(name, ".") for name in header]
+    if "utterance" in names:
+        for name in set(names) - {"."}:
+            same = [h for h, n in zip(header, names, strict=True) if n == name]
+            if len(same) > 1:
+                raise ValueError(f"several columns give the {name}: {same}. Keep one.")
+        kind = {"\t": "tsv", ",": "csv", None: "table"}[delimiter]
+        if delimiter == "," and header == ["file", "speaker", "label"]:
+            kind = "in-the-wild"
+        return _Layout(kind, names, delimiter, has_header=True)
+    row = first.split()
+    if len(row) == 5 and (row[2] in ("F", "M") or row[4] in ("target", "nontarget")):
+        raise ValueError(
+            "this is a list of Track 2 trials, which name an utterance several times. "
+            "A countermeasure is trained and scored with the Track 1 protocol."
+        )
+    for layout in _HEADERLESS:
+        if len(row) == len(layout.column_names):
+            return layout
+    known = ", ".join(f"{len(layout.column_names)} ({layout.format})" for layout in _HEADERLESS)
+    raise ValueError(
+        f"unknown format: the first line has {len(row)} columns, {row}. Without a header there are "
+        f"{known}; any other file needs one, such as filename,label."
+    )
+
+
+def _read_columns(text: str, layout: _Layout) -> dict[str, np.ndarray[Any, Any]]:
+    positions = {name: k for k, name in enumerate(layout.column_names) if name != "."}
+    table, lines = read_table(text, layout.delimiter, positions, len(layout.column_names))
+    if layout.has_header:
+        table, lines = {name: column[1:] for name, column in table.items()}, lines[1:]
+        if not len(lines):
+            raise ValueError("the file is empty: it holds a header but no utterance.")
+    _check_names(table["utterance"], lines)
+    if "label" in table:
+        table["label"] = _labels(table["label"], lines)
+    if "attack" in table:
+        # ASVspoof 5 writes the label where other protocols write "-".
+        table["attack"][table["attack"] == LABEL_NAMES[BONAFIDE]] = ABSENT
+    return table
+
+
+def _check_names(names: StringArray, lines: np.ndarray[Any, Any]) -> None:
+    if len(empty := np.flatnonzero(names == "")):
+        raise ValueError(f"line {lines[empty[0]]}: the name of the utterance is empty.")
+    if len(set(names.tolist())) == len(names):
+        return
+    order = np.argsort(names, kind="stable")
+    repeated = np.flatnonzero(names[order][1:] == names[order][:-1])
+    k = repeated[np.argmin(order[repeated + 1])]
+    raise ValueError(
+        f"line {lines[order[k + 1]]}: an utterance must stand once; {str(names[order[k]])!r} "
+        f"is also on line {lines[order[k]]}."
+    )
+
+
+def _labels(words: StringArray, lines: np.ndarray[Any, Any]) -> LabelArray:
+    labels = np.full(len(words), UNLABELLED, dtype=np.int8)
+    for word, label in LABELS.items():
+        labels[words == word] = label
+    if len(unknown := np.flatnonzero(labels == UNLABELLED)):
+        raise ValueError(
+            f"line {lines[unknown[0]]}: a label must be one of {[*LABELS]}; "
+            f"got {str(words[unknown[0]])!r}."
+        )
+    return labels
+
+
+def _strings(values: Sequence[str] | StringArray) -> StringArray:
+    return np.asarray(values, dtype=np.str_)
+
+
+def _check_counts(protocol: Protocol, expect: Subset) -> None:
+    expected = dict(OFFICIAL_COUNTS[expect])
+    if (counts := protocol.counts()) != expected:
+        raise ValueError(
+            f"{protocol.path} is not the whole {expect} set of ASVspoof 5: expected "
+            f"{_describe(expected)}; got {_describe(counts)}."
+        )
+
+
+def _describe(counts: Mapping[str, int]) -> str:
+    classes = ", ".join(f"{n:,} {name}" for name, n in counts.items())
+    return f"{sum(counts.values()):,} utterances ({classes})"

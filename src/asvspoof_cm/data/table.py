@@ -1,0 +1,137 @@
+"""Columns of a text table as NumPy arrays, without a Python object for each cell."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+__all__ = ["read_table"]
+
+Array: TypeAlias = np.ndarray[Any, Any]
+_BLOCK_BYTES = 1 << 22
+_BLOCK_ROWS = 1 << 16
+_IS_SPACE = np.array([chr(code).isspace() for code in range(128)])
+
+
+def read_table(
+    text: str, delimiter: str | None, columns: Mapping[str, int], n_columns: int
+) -> tuple[dict[str, Array], Array]:
+    r"""Return some columns of a table, and the line number of each row; blank lines are no rows.
+
+    Args:
+        text: The table.
+        delimiter: "," for CSV, "\t" for tabs, None for white space.
+        columns: The position of each column to return.
+        n_columns: How many columns each line must have.
+
+    Returns:
+        A string array of shape (n,) for each name in `columns`, and the line numbers, (n,).
+
+    Raises:
+        ValueError: A line has another number of columns; the message starts with the line.
+
+    Example:
+        >>> table, lines = read_table("a 1 x\n\nb 2 y\n", None, {"name": 0, "value": 1}, 3)
+        >>> table["name"].tolist(), table["value"].tolist(), lines.tolist()
+        (['a', 'b'], ['1', '2'], [1, 3])
+    """
+    if delimiter is None and text.isascii():
+        blocks = _ascii_blocks(text, columns, n_columns)
+    else:
+        blocks = _row_blocks(text, delimiter, columns, n_columns)
+    parts: dict[str, list[Array]] = {name: [np.empty(0, dtype=np.str_)] for name in columns}
+    lines = [np.empty(0, dtype=np.int64)]
+    for block, block_lines in blocks:
+        lines.append(block_lines)
+        for name, column in block.items():
+            parts[name].append(column)
+    # One column at a time, so that no more than one stands in memory twice.
+    return {name: np.concatenate(parts.pop(name)) for name in columns}, np.concatenate(lines)
+
+
+def _ascii_blocks(
+    text: str, columns: Mapping[str, int], n_columns: int
+) -> Iterator[tuple[dict[str, Array], Array]]:
+    """Find the cells of whole blocks of bytes at once."""
+    data = text.encode("ascii").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    data += b"" if data.endswith(b"\n") else b"\n"
+    start, n_lines = 0, 0
+    while start < len(data):
+        stop = data.index(b"\n", min(start + _BLOCK_BYTES, len(data)) - 1) + 1
+        codes = np.frombuffer(data, np.uint8, stop - start, start)
+        is_space = _IS_SPACE[codes]
+        edges = np.flatnonzero(np.diff(is_space, prepend=True))
+        starts, ends = edges[0::2], edges[1::2]
+        line_ends = np.flatnonzero(codes == ord("\n"))
+        n_cells = np.diff(np.searchsorted(starts, line_ends), prepend=0)
+        wrong = np.flatnonzero((n_cells != n_columns) & (n_cells != 0))
+        if len(wrong):
+            line = data[start:stop].split(b"\n", wrong[0] + 1)[wrong[0]].decode("ascii")
+            raise _wrong_number(n_lines + wrong[0] + 1, n_columns, line.split())
+        block = {}
+        for name, k in columns.items():
+            block[name] = _gather(codes, starts[k::n_columns], ends[k::n_columns])
+        yield block, np.flatnonzero(n_cells) + n_lines + 1
+        start, n_lines = stop, n_lines + len(line_ends)
+
+
+def _gather(codes: Array, starts: Array, ends: Array) -> Array:
+    """Copy the bytes from each start to its end into a fixed-width string array."""
+    if not len(starts):
+        return np.empty(0, dtype=np.str_)
+    width = int((ends - starts).max())
+    positions = starts[:, None] + np.arange(width)
+    inside = positions < ends[:, None]
+    characters = np.where(inside, codes[np.minimum(positions, len(codes) - 1)], 0)
+    return characters.astype(np.uint32).view(f"<U{width}")[:, 0]
+
+
+def _row_blocks(
+    text: str, delimiter: str | None, columns: Mapping[str, int], n_columns: int
+) -> Iterator[tuple[dict[str, Array], Array]]:
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    for line, row in _rows(text, delimiter):
+        if len(row) != n_columns:
+            raise _wrong_number(line, n_columns, row)
+        rows.append(row)
+        lines.append(line)
+        if len(rows) == _BLOCK_ROWS:
+            yield _columns_of(rows, columns), np.array(lines)
+            rows, lines = [], []
+    if rows:
+        yield _columns_of(rows, columns), np.array(lines)
+
+
+def _columns_of(rows: list[list[str]], columns: Mapping[str, int]) -> dict[str, Array]:
+    return {name: np.array([row[k] for row in rows], dtype=np.str_) for name, k in columns.items()}
+
+
+def _rows(text: str, delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
+    file = io.StringIO(text, newline="")
+    if delimiter is None:
+        for line, content in enumerate(file, start=1):
+            if row := content.split():
+                yield line, row
+        return
+    if delimiter == "\t":
+        reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            if any(row):
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: not valid CSV ({error}).") from error
+
+
+def _wrong_number(line: int, n_columns: int, row: list[str]) -> ValueError:
+    return ValueError(
+        f"line {line}: each line must have {n_columns} columns, as the first; "
+        f"got {len(row)}: {row}."
+    )

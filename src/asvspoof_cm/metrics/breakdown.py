@@ -1,0 +1,300 @@
+"""Results per attack, codec, gender, speaker, or any crossing of such columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from asvspoof_cm.metrics.checks import (
+    FloatArray,
+    IntArray,
+    as_column,
+    as_labels,
+    as_scores,
+    split_by_label,
+)
+from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
+from asvspoof_cm.metrics.curves import SortedScores
+from asvspoof_cm.metrics.intervals import METRICS, Interval, bootstrap
+from asvspoof_cm.metrics.track1 import act_dcf, cllr, eer_of, min_dcf_of
+from asvspoof_cm.progress import Progress
+
+__all__ = ["Breakdown", "BreakdownRow", "breakdown"]
+
+POOLED = "pooled"
+_TITLES = {"min_dcf": "minDCF", "act_dcf": "actDCF", "eer": "EER %", "cllr": "Cllr"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakdownRow:
+    """The metrics of one group of spoofs against its bonafide trials.
+
+    The metrics are NaN where the group has no bonafide trial to stand against. `intervals` is empty
+    unless it was asked for.
+    """
+
+    group: tuple[str, ...]
+    n_bonafide: int
+    n_spoof: int
+    min_dcf: float
+    act_dcf: float
+    eer: float
+    cllr: float
+    intervals: Mapping[str, Interval]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON; a metric that doesn't exist is None."""
+        values = {name: getattr(self, name) for name in METRICS}
+        return {
+            "group": list(self.group),
+            "n_bonafide": self.n_bonafide,
+            "n_spoof": self.n_spoof,
+            **{name: None if math.isnan(value) else value for name, value in values.items()},
+            "intervals": {name: item.as_dict() for name, item in self.intervals.items()},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breakdown:
+    """One row per group, in the order of the groups' names, and all trials together at the end.
+
+    ``print`` shows a table; the other forms are for papers and programs.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[BreakdownRow, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {"columns": list(self.columns), "rows": [row.as_dict() for row in self.rows]}
+
+    def __str__(self) -> str:
+        cells = [self._header(), *self._cells()]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        n_names = len(self.columns)
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) if index < n_names else cell.rjust(width)
+                for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in cells
+        )
+
+    def to_markdown(self) -> str:
+        """Return a Markdown table."""
+        align = ["---"] * len(self.columns) + ["---:"] * (2 + len(METRICS))
+        rows = [self._header(), align, *self._cells()]
+        escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+        return "".join(f"| {' | '.join(row)} |\n" for row in escaped)
+
+    def to_latex(self) -> str:
+        """Return a LaTeX tabular; it needs the booktabs package."""
+        lines = [f"\\begin{{tabular}}{{{'l' * len(self.columns)}{'r' * (2 + len(METRICS))}}}"]
+        lines += ["\\toprule", _latex_row(self._header()), "\\midrule"]
+        *groups, pooled = self._cells()
+        lines += [_latex_row(row) for row in groups]
+        lines += ["\\midrule", _latex_row(pooled), "\\bottomrule", "\\end{tabular}"]
+        return "\n".join(lines) + "\n"
+
+    def to_csv(self) -> str:
+        """Return comma-separated values with all digits; the EER is a fraction.
+
+        Intervals, if any, are two more columns per metric: ``eer_low``, ``eer_high``.
+        """
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        has_intervals = any(row.intervals for row in self.rows)
+        header = [*self.columns, "n_bonafide", "n_spoof", *METRICS]
+        if has_intervals:
+            header += [f"{name}_{end}" for name in METRICS for end in ("low", "high")]
+        writer.writerow(header)
+        for row in self.rows:
+            values = [*row.group, row.n_bonafide, row.n_spoof]
+            values += [getattr(row, name) for name in METRICS]
+            if has_intervals:
+                values += [
+                    getattr(row.intervals[name], end) if row.intervals else math.nan
+                    for name in METRICS
+                    for end in ("low", "high")
+                ]
+            writer.writerow(["" if isinstance(v, float) and math.isnan(v) else v for v in values])
+        return out.getvalue()
+
+    def _header(self) -> list[str]:
+        return [*self.columns, "bonafide", "spoof", *(_TITLES[name] for name in METRICS)]
+
+    def _cells(self) -> list[list[str]]:
+        return [
+            [*row.group, str(row.n_bonafide), str(row.n_spoof)]
+            + [_cell(row, name) for name in METRICS]
+            for row in self.rows
+        ]
+
+
+def breakdown(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    groups: Mapping[str, ArrayLike],
+    *,
+    match: Sequence[str] = (),
+    n_bootstrap: int = 0,
+    clusters: ArrayLike | None = None,
+    seed: int = 0,
+    confidence: float = 0.95,
+    costs: DetectionCosts = ASVSPOOF5,
+    progress: bool = True,
+) -> Breakdown:
+    """Return the Track 1 metrics for each group of spoofs.
+
+    Args:
+        scores: One score per trial, shape (n_trials,). Higher means bonafide.
+        labels: 0 or "spoof", 1 or "bonafide" per trial, shape (n_trials,).
+        groups: Columns of shape (n_trials,) by name, such as ``{"attack": protocol.attack}``. Two
+            or more columns are crossed: a row for each combination that occurs among the spoofs.
+        match: Names of columns in which a group's bonafide trials must agree with it: with
+            ``("codec",)``, spoofs of a codec stand against bonafide speech of that codec. Without
+            it each group stands against all bonafide trials.
+        n_bootstrap: Replicates for an interval on every figure; 0 for none.
+        clusters: The cluster of each trial, shape (n_trials,); see `bootstrap`.
+        seed: Seed of the draws.
+        confidence: Mass of the intervals.
+        costs: Costs and prior of the detection costs.
+        progress: Show how far it is.
+
+    Example:
+        >>> labels = ["bonafide", "bonafide", "spoof", "spoof", "spoof"]
+        >>> attack = ["-", "-", "A09", "A09", "A10"]
+        >>> print(breakdown([1.0, 2.0, -1.0, 1.5, -3.0], labels, {"attack": attack}))
+        attack  bonafide  spoof  minDCF  actDCF   EER %    Cllr
+        A09            2      2  0.5000  0.5000  50.000  0.8854
+        A10            2      1  0.0000  0.0000   0.000  0.1938
+        pooled         2      3  0.3333  0.3333  41.667  0.6549
+    """
+    if not groups:
+        raise ValueError("`groups` must hold at least one column, such as {'attack': …}; got none.")
+    unknown = [name for name in match if name not in groups]
+    if unknown:
+        raise ValueError(
+            f"`match` must name columns of `groups` ({', '.join(groups)}); got {unknown[0]!r}."
+        )
+    split_by_label(scores, labels)
+    values, is_bonafide = as_scores("scores", scores), as_labels(labels)
+    columns = {name: as_column(name, column, len(values)) for name, column in groups.items()}
+    cluster = None if clusters is None else as_column("clusters", clusters, len(values))
+    bonafide = np.flatnonzero(is_bonafide)
+    bonafide = bonafide[np.argsort(values[bonafide], kind="stable")]
+    spoof = np.flatnonzero(~is_bonafide)
+    names, group_of = _combinations({name: column[spoof] for name, column in columns.items()})
+    members = np.split(
+        spoof[np.argsort(group_of, kind="stable")], np.cumsum(np.bincount(group_of))[:-1]
+    )
+
+    def row(group: tuple[str, ...], chosen: IntArray, against: IntArray) -> BreakdownRow:
+        chosen = chosen[np.argsort(values[chosen], kind="stable")]
+        pair = values[against], values[chosen]
+        intervals: dict[str, Interval] = {}
+        if n_bootstrap and len(against):
+            pair_clusters = None if cluster is None else (cluster[against], cluster[chosen])
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".* replicates drew no trial")
+                intervals = bootstrap(
+                    METRICS,
+                    *pair,
+                    n_bootstrap,
+                    clusters=pair_clusters,
+                    seed=seed,
+                    confidence=confidence,
+                    costs=costs,
+                    progress=False,
+                )
+        return _row(group, *pair, costs, intervals)
+
+    rows = []
+    with Progress(
+        total=len(names) + 1, description="breakdown", unit="group", enabled=progress
+    ) as shown:
+        for group, chosen in zip(names, members, strict=True):
+            against = bonafide
+            for name in match:
+                column = columns[name]
+                against = against[column[against] == column[chosen[0]]]
+            rows.append(row(group, chosen, against))
+            shown.update()
+        rest = ("",) * (len(columns) - 1)
+        rows.append(row((POOLED, *rest), spoof, bonafide))
+        shown.update()
+    n_thin = sum(
+        any(interval.n_replicates < n_bootstrap for interval in made.intervals.values())
+        for made in rows
+    )
+    if n_thin:
+        warnings.warn(
+            f"{n_thin} of {len(names)} groups lie in so few `clusters` that some replicates drew "
+            "none of their trials; see n_replicates of their intervals.",
+            stacklevel=2,
+        )
+    return Breakdown(columns=tuple(columns), rows=tuple(rows))
+
+
+def _combinations(columns: Mapping[str, NDArray[Any]]) -> tuple[list[tuple[str, ...]], IntArray]:
+    """Return the combinations of values that occur, sorted, and which of them each trial has."""
+    uniques, codes, combined = [], [], np.zeros(1, dtype=np.int64)
+    for column in columns.values():
+        unique, code = np.unique(column, return_inverse=True)
+        uniques.append(unique)
+        codes.append(code)
+        combined = combined * len(unique) + code
+    _, first, group_of = np.unique(combined, return_index=True, return_inverse=True)
+    names = [
+        tuple(str(unique[code[trial]]) for unique, code in zip(uniques, codes, strict=True))
+        for trial in first
+    ]
+    return names, group_of
+
+
+def _row(
+    group: tuple[str, ...],
+    bonafide: FloatArray,
+    spoof: FloatArray,
+    costs: DetectionCosts,
+    intervals: Mapping[str, Interval],
+) -> BreakdownRow:
+    values = dict.fromkeys(METRICS, math.nan)
+    if len(bonafide):
+        curve = SortedScores(bonafide, spoof)
+        values = {
+            "min_dcf": min_dcf_of(curve, costs, "official").value,
+            "act_dcf": act_dcf(bonafide, spoof, costs).value,
+            "eer": eer_of(curve).value,
+            "cllr": cllr(bonafide, spoof),
+        }
+    return BreakdownRow(
+        group=group, n_bonafide=len(bonafide), n_spoof=len(spoof), intervals=intervals, **values
+    )
+
+
+def _cell(row: BreakdownRow, name: str) -> str:
+    value = getattr(row, name)
+    if math.isnan(value):
+        return "–"
+    scale, digits = (100.0, 3) if name == "eer" else (1.0, 4)
+    text = f"{scale * value:.{digits}f}"
+    if name in row.intervals:
+        interval = row.intervals[name]
+        text += f" [{scale * interval.low:.{digits}f}, {scale * interval.high:.{digits}f}]"
+    return text
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    escaped = (
+        "".join(f"\\{c}" if c in "%_&#$" else c for c in cell).replace("–", "--") for cell in cells
+    )
+    return " & ".join(escaped) + " \\\\"

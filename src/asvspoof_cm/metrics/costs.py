@@ -1,0 +1,140 @@
+"""What errors cost and how often each class comes, with the presets of ASVspoof 5."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = [
+    "OperatingPoint",
+    "DetectionCosts",
+    "SasvCosts",
+    "AsvRates",
+    "ASVSPOOF5",
+    "ASVSPOOF5_SASV",
+    "ASVSPOOF5_ASV",
+]
+
+
+def _check_positive(**costs: float) -> None:
+    for name, cost in costs.items():
+        if not (math.isfinite(cost) and cost > 0.0):
+            raise ValueError(f"`{name}` must be positive and finite; got {cost}.")
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """A metric's value and the threshold at which it is reached.
+
+    Example:
+        >>> float(OperatingPoint(0.25, -0.3))
+        0.25
+    """
+
+    value: float
+    threshold: float
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectionCosts:
+    """Costs of the two errors of a countermeasure and the prior of spoofing.
+
+    The detection cost function is β·P_miss + P_fa over its value for the cheaper trivial decision,
+    min(β, 1), with β = c_miss (1 − p_spoof) / (c_fa p_spoof).
+
+    Example:
+        >>> round(DetectionCosts().beta, 6), round(DetectionCosts().threshold, 4)
+        (1.9, -0.6419)
+    """
+
+    p_spoof: float = 0.05
+    c_miss: float = 1.0
+    c_fa: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.p_spoof < 1.0:
+            raise ValueError(f"`p_spoof` must lie between 0 and 1, excluded; got {self.p_spoof}.")
+        _check_positive(c_miss=self.c_miss, c_fa=self.c_fa)
+
+    @property
+    def beta(self) -> float:
+        """Weight of a miss against a false alarm, priors included."""
+        return self.c_miss * (1.0 - self.p_spoof) / (self.c_fa * self.p_spoof)
+
+    @property
+    def threshold(self) -> float:
+        """The Bayes threshold −ln β: accept a log-likelihood ratio at or above it."""
+        return -math.log(self.beta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SasvCosts:
+    """Costs and priors of spoofing-robust speaker verification: a-DCF and t-DCF.
+
+    Example:
+        >>> round(SasvCosts().rho, 6)
+        0.840336
+    """
+
+    p_target: float = 0.95 * 0.99
+    p_nontarget: float = 0.95 * 0.01
+    p_spoof: float = 0.05
+    c_miss: float = 1.0
+    c_fa_nontarget: float = 10.0
+    c_fa_spoof: float = 10.0
+
+    def __post_init__(self) -> None:
+        priors = (self.p_target, self.p_nontarget, self.p_spoof)
+        if min(priors) < 0.0 or not math.isclose(sum(priors), 1.0, abs_tol=1e-9):
+            raise ValueError(
+                "`p_target`, `p_nontarget` and `p_spoof` must be at least 0 and sum to 1; "
+                f"got {priors}."
+            )
+        _check_positive(
+            c_miss=self.c_miss, c_fa_nontarget=self.c_fa_nontarget, c_fa_spoof=self.c_fa_spoof
+        )
+        if not 0.0 < self.p_target < 1.0:
+            raise ValueError(f"`p_target` must lie between 0 and 1, excluded; got {self.p_target}.")
+
+    @property
+    def rho(self) -> float:
+        """Share of spoofs in the cost of accepting everyone who must be rejected."""
+        nontarget = self.p_nontarget * self.c_fa_nontarget
+        spoof = self.p_spoof * self.c_fa_spoof
+        return spoof / (nontarget + spoof)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsvRates:
+    """Error rates of the speaker verification that stands beside a countermeasure in t-DCF.
+
+    Example:
+        >>> ASVSPOOF5_ASV.p_fa_spoof
+        0.4607082907604729
+    """
+
+    p_miss: float
+    p_fa: float
+    p_fa_spoof: float
+
+    def __post_init__(self) -> None:
+        for name in ("p_miss", "p_fa", "p_fa_spoof"):
+            rate = getattr(self, name)
+            if not 0.0 <= rate <= 1.0:
+                raise ValueError(f"`{name}` must lie between 0 and 1; got {rate}.")
+
+
+ASVSPOOF5: Final = DetectionCosts()
+"""Track 1 of ASVspoof 5."""
+
+ASVSPOOF5_SASV: Final = SasvCosts()
+"""Track 2 of ASVspoof 5."""
+
+ASVSPOOF5_ASV: Final = AsvRates(
+    p_miss=0.01880141010575793, p_fa=0.01881016557566423, p_fa_spoof=0.4607082907604729
+)
+"""The organisers' speaker verification, pooled over the conditions of ASVspoof 5."""

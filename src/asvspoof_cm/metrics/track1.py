@@ -1,0 +1,405 @@
+"""Track 1, the countermeasure alone: EER, minDCF, actDCF, Cllr.
+
+Every function takes two arrays, bonafide first, so the orientation can't be wrong: a higher score
+means bonafide. A trial is missed where its score lies below the threshold. Values and thresholds
+are those of the organisers' package to 1e-9.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import isotonic_regression
+
+from asvspoof_cm.metrics.checks import (
+    FloatArray,
+    IntArray,
+    as_scores,
+    check_choice,
+    split_by_label,
+)
+from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts, OperatingPoint
+from asvspoof_cm.metrics.curves import (
+    TIES,
+    Integers,
+    SortedScores,
+    Ties,
+    dcf,
+    default_cost,
+    eer_counts,
+)
+
+__all__ = [
+    "Track1Result",
+    "act_dcf",
+    "auc",
+    "cllr",
+    "eer",
+    "evaluate",
+    "min_cllr",
+    "min_dcf",
+    "pool_adjacent_violators",
+]
+
+# A difference of the official and the tie-honest EER that is worth a warning.
+TIES_MATTER = 0.001
+
+# Scores that Cllr handles at a time: a few arrays of 128 KiB.
+SOFTPLUS_CHUNK = 1 << 14
+
+
+def eer(bonafide: ArrayLike, spoof: ArrayLike, *, ties: Ties = "official") -> OperatingPoint:
+    """Return the equal error rate, as a fraction, and its threshold.
+
+    It is the mean of P_miss and P_fa at the point of the curve where they are closest.
+
+    Args:
+        bonafide: Scores of bonafide trials, shape (n_bonafide,). Higher means bonafide.
+        spoof: Scores of spoofed trials, shape (n_spoof,).
+        ties: "official" passes equal scores one at a time, bonafide first, as the organisers do;
+            the threshold is the highest rejected score. "grouped" passes equal scores of the two
+            classes together, as one straight step of the curve, and interpolates on that step; the
+            threshold is the lowest score accepted after it. Without scores that occur in both
+            classes the two values are equal.
+
+    Warns:
+        UserWarning: Where ties change the official value by more than 0.1 % absolute, and where
+            the value is above 50 %: then the sign of the scores is probably flipped.
+
+    Note:
+        The official convention gives a constant scorer an EER of 100 %; "grouped" gives 50 %.
+
+    Example:
+        >>> eer([2.0, 0.5, 1.5, 3.0], [-1.0, 1.0, 0.0, -2.0])
+        OperatingPoint(value=0.25, threshold=0.5)
+        >>> eer([0.0] * 10, [0.0] * 30, ties="grouped").value
+        0.5
+    """
+    check_choice("ties", ties, TIES)
+    return _eer_warned(SortedScores.of(bonafide, spoof), ties)
+
+
+def min_dcf(
+    bonafide: ArrayLike,
+    spoof: ArrayLike,
+    costs: DetectionCosts = ASVSPOOF5,
+    *,
+    ties: Ties = "official",
+) -> OperatingPoint:
+    """Return the minimum of the normalised detection cost over all thresholds, and its threshold.
+
+    Args:
+        bonafide: Scores of bonafide trials, shape (n_bonafide,). Higher means bonafide.
+        spoof: Scores of spoofed trials, shape (n_spoof,).
+        costs: Costs and prior; those of ASVspoof 5 unless given.
+        ties: As in `eer`. The value is the same for both, because the minimum never lies between
+            equal scores; "official" gives the highest rejected score as the threshold, "grouped"
+            the lowest accepted one.
+
+    Example:
+        >>> min_dcf([2.0, 0.5], [-1.0, 1.0, 0.5]).threshold
+        -1.0
+    """
+    check_choice("ties", ties, TIES)
+    return min_dcf_of(SortedScores.of(bonafide, spoof), costs, ties)
+
+
+def act_dcf(
+    bonafide: ArrayLike, spoof: ArrayLike, costs: DetectionCosts = ASVSPOOF5
+) -> OperatingPoint:
+    """Return the normalised detection cost at the Bayes threshold −ln β, and that threshold.
+
+    It is only meaningful for scores that are log-likelihood ratios: see `asvspoof_cm.calibration`.
+
+    Args:
+        bonafide: Log-likelihood ratios of bonafide trials, shape (n_bonafide,).
+        spoof: Log-likelihood ratios of spoofed trials, shape (n_spoof,).
+        costs: Costs and prior; those of ASVspoof 5 unless given.
+
+    Example:
+        >>> round(act_dcf([2.0, 0.5], [-1.0, 1.0, 0.5]).value, 6)
+        0.666667
+    """
+    bonafide, spoof = as_scores("bonafide", bonafide), as_scores("spoof", spoof)
+    missed = int(np.count_nonzero(bonafide < costs.threshold))
+    rejected = int(np.count_nonzero(spoof < costs.threshold))
+    cost = float(dcf(missed, rejected, len(bonafide), len(spoof), costs))
+    return OperatingPoint(cost / default_cost(costs), costs.threshold)
+
+
+def cllr(bonafide: ArrayLike, spoof: ArrayLike) -> float:
+    """Return the log-likelihood-ratio cost in bits: 0 is perfect, 1 says nothing.
+
+    Cllr = ½ [mean log₂(1 + e^(−s)) over bonafide + mean log₂(1 + e^s) over spoof] (Brümmer and
+    du Preez, 2006).
+
+    Args:
+        bonafide: Log-likelihood ratios of bonafide trials, shape (n_bonafide,).
+        spoof: Log-likelihood ratios of spoofed trials, shape (n_spoof,).
+
+    Note:
+        Finite for every finite score, where the organisers' package overflows.
+
+    Example:
+        >>> cllr([0.0], [0.0])
+        1.0
+        >>> cllr([-800.0], [-1.0]) < 1000
+        True
+    """
+    bonafide, spoof = as_scores("bonafide", bonafide), as_scores("spoof", spoof)
+    miss = _sum_softplus(bonafide, sign=-1.0) / len(bonafide)
+    false_alarm = _sum_softplus(spoof, sign=1.0) / len(spoof)
+    return 0.5 * (miss + false_alarm) / math.log(2.0)
+
+
+def min_cllr(bonafide: ArrayLike, spoof: ArrayLike) -> float:
+    """Return the lowest Cllr that any non-decreasing map of the scores can reach, by PAV.
+
+    Args:
+        bonafide: Scores of bonafide trials, shape (n_bonafide,). Higher means bonafide.
+        spoof: Scores of spoofed trials, shape (n_spoof,).
+
+    Example:
+        >>> min_cllr([1.0, 2.0], [-1.0, 0.0])
+        0.0
+        >>> min_cllr([0.0, 0.0], [0.0])
+        1.0
+    """
+    return min_cllr_of(SortedScores.of(bonafide, spoof))
+
+
+def auc(bonafide: ArrayLike, spoof: ArrayLike) -> float:
+    """Return the area under the ROC curve: P(bonafide > spoof) + ½ P(equal).
+
+    Args:
+        bonafide: Scores of bonafide trials, shape (n_bonafide,). Higher means bonafide.
+        spoof: Scores of spoofed trials, shape (n_spoof,).
+
+    Example:
+        >>> auc([1.0, 0.0], [0.0])
+        0.75
+    """
+    return auc_of(SortedScores.of(bonafide, spoof))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Track1Result:
+    """Everything that Track 1 reports about one set of trials; ``print`` shows a table.
+
+    `eer` is a fraction; `cllr` and `min_cllr` are bits.
+    """
+
+    n_bonafide: int
+    n_spoof: int
+    eer: OperatingPoint
+    min_dcf: OperatingPoint
+    act_dcf: OperatingPoint
+    cllr: float
+    min_cllr: float
+    auc: float
+    costs: DetectionCosts
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain numbers in plain dictionaries, ready for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rows = [
+            ("trials", f"{self.n_bonafide} bonafide, {self.n_spoof} spoof", ""),
+            ("minDCF", f"{self.min_dcf.value:.4f}", f"{self.min_dcf.threshold:.4f}"),
+            ("actDCF", f"{self.act_dcf.value:.4f}", f"{self.act_dcf.threshold:.4f}"),
+            ("EER", f"{100 * self.eer.value:.3f} %", f"{self.eer.threshold:.4f}"),
+            ("Cllr", f"{self.cllr:.4f} bits", ""),
+            ("min Cllr", f"{self.min_cllr:.4f} bits", ""),
+            ("ROC AUC", f"{self.auc:.4f}", ""),
+        ]
+        lines = [f"{'metric':<10}{'value':<14}threshold"]
+        lines += [f"{name:<10}{value:<14}{threshold}".rstrip() for name, value, threshold in rows]
+        return "\n".join(lines)
+
+
+def evaluate(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    costs: DetectionCosts = ASVSPOOF5,
+    *,
+    ties: Ties = "official",
+) -> Track1Result:
+    """Return all Track 1 metrics of one set of trials, sorting them once.
+
+    Args:
+        scores: One score per trial, shape (n_trials,). Higher means bonafide.
+        labels: 0 or "spoof", 1 or "bonafide" per trial, shape (n_trials,).
+        costs: Costs and prior; those of ASVspoof 5 unless given.
+        ties: As in `eer`.
+
+    Example:
+        >>> result = evaluate([2.0, 0.5, -1.0, 1.0], ["bonafide", "bonafide", "spoof", "spoof"])
+        >>> print(result)
+        metric    value         threshold
+        trials    2 bonafide, 2 spoof
+        minDCF    0.5000        -1.0000
+        actDCF    0.5000        -0.6419
+        EER       50.000 %      0.5000
+        Cllr      0.8034 bits
+        min Cllr  0.5000 bits
+        ROC AUC   0.7500
+    """
+    check_choice("ties", ties, TIES)
+    bonafide, spoof = split_by_label(scores, labels)
+    bonafide.sort()
+    spoof.sort()
+    curve = SortedScores(bonafide, spoof)
+    return Track1Result(
+        n_bonafide=len(bonafide),
+        n_spoof=len(spoof),
+        eer=_eer_warned(curve, ties),
+        min_dcf=min_dcf_of(curve, costs, ties),
+        act_dcf=act_dcf(bonafide, spoof, costs),
+        cllr=cllr(bonafide, spoof),
+        min_cllr=min_cllr_of(curve),
+        auc=auc_of(curve),
+        costs=costs,
+    )
+
+
+# The mathematics on scores that are already sorted.
+
+
+def eer_rate(counts: tuple[int, int], n_bonafide: int, n_spoof: int) -> tuple[float, float]:
+    """Return |P_miss − P_fa| and their mean where `counts` trials have been passed."""
+    p_miss, p_fa = counts[0] / n_bonafide, (n_spoof - counts[1]) / n_spoof
+    return abs(p_miss - p_fa), (p_miss + p_fa) / 2.0
+
+
+def eer_at(corners: tuple[Integers, Integers]) -> tuple[float, tuple[int, int]]:
+    """Return the official EER and the trials passed where it lies."""
+    n_bonafide, n_spoof = int(corners[0][-1]), int(corners[1][-1])
+    reached, before = eer_counts(*corners)
+    gap, value = eer_rate(reached, n_bonafide, n_spoof)
+    gap_before, value_before = eer_rate(before, n_bonafide, n_spoof)
+    return (value_before, before) if gap_before <= gap else (value, reached)
+
+
+def eer_of(curve: SortedScores, ties: Ties = "official") -> OperatingPoint:
+    """The EER of sorted scores, without warnings."""
+    value, counts = eer_at(curve.corners)
+    if ties == "official":
+        return OperatingPoint(value, curve.last_rejected(*counts))
+    crossing = curve.last_rejected(*eer_counts(*curve.corners)[0])
+    lowest = [int(np.searchsorted(x, crossing)) for x in (curve.bonafide, curve.spoof)]
+    highest = [int(np.searchsorted(x, crossing, "right")) for x in (curve.bonafide, curve.spoof)]
+    if lowest[0] == highest[0] or lowest[1] == highest[1]:
+        return OperatingPoint(value, curve.first_accepted(*counts))
+    n_bonafide, n_spoof = len(curve.bonafide), len(curve.spoof)
+    p_miss, p_miss_after = lowest[0] / n_bonafide, highest[0] / n_bonafide
+    p_fa, p_fa_after = 1.0 - lowest[1] / n_spoof, 1.0 - highest[1] / n_spoof
+    part = (p_fa - p_miss) / (p_fa - p_fa_after + p_miss_after - p_miss)
+    return OperatingPoint(
+        p_miss + part * (p_miss_after - p_miss), curve.first_accepted(highest[0], highest[1])
+    )
+
+
+def min_dcf_of(curve: SortedScores, costs: DetectionCosts, ties: Ties) -> OperatingPoint:
+    """The minDCF of sorted scores."""
+    missed, rejected = curve.corners
+    values = dcf(missed, rejected, len(curve.bonafide), len(curve.spoof), costs)
+    best = int(np.argmin(values))
+    counts = int(missed[best]), int(rejected[best])
+    threshold = curve.last_rejected if ties == "official" else curve.first_accepted
+    return OperatingPoint(float(values[best]) / default_cost(costs), threshold(*counts))
+
+
+def auc_of(curve: SortedScores) -> float:
+    """The area under the ROC curve of sorted scores."""
+    n_won = 2 * int(curve.n_spoof_below.sum()) + int(curve.n_spoof_tied.sum())
+    return n_won / (2 * len(curve.bonafide) * len(curve.spoof))
+
+
+def min_cllr_of(curve: SortedScores) -> float:
+    """The Cllr of sorted scores after PAV."""
+    counts = (np.diff(passed, prepend=0) for passed in curve.corners)
+    n_bonafide, n_spoof, _ = pool_adjacent_violators(*counts)
+    with np.errstate(divide="ignore"):
+        llr = np.log(n_bonafide / n_bonafide.sum()) - np.log(n_spoof / n_spoof.sum())
+    # A block of one class has an infinite ratio of the right sign and costs nothing.
+    has_bonafide, has_spoof = n_bonafide > 0, n_spoof > 0
+    miss = np.dot(n_bonafide[has_bonafide], bonafide_bits(llr[has_bonafide])) / n_bonafide.sum()
+    false_alarm = np.dot(n_spoof[has_spoof], spoof_bits(llr[has_spoof])) / n_spoof.sum()
+    return 0.5 * float(miss + false_alarm)
+
+
+def pool_adjacent_violators(
+    n_bonafide: IntArray, n_spoof: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Merge neighbouring blocks until the share of bonafide trials rises from block to block.
+
+    Args:
+        n_bonafide: Bonafide trials in each block of scores, lowest first, shape (n_blocks,).
+        n_spoof: Spoofed trials in each block, shape (n_blocks,).
+
+    Returns:
+        For each merged block the two counts and the block that it starts with, (n_merged,) each.
+
+    Example:
+        >>> pool_adjacent_violators(np.array([0, 2, 1, 3]), np.array([2, 1, 1, 0]))
+        (array([0, 3, 3]), array([2, 2, 0]), array([0, 1, 3]))
+    """
+    n_trials = n_bonafide + n_spoof
+    filled = np.flatnonzero(n_trials)
+    share = n_bonafide[filled] / n_trials[filled]
+    starts = filled[isotonic_regression(share, weights=n_trials[filled]).blocks[:-1]]
+    return np.add.reduceat(n_bonafide, starts), np.add.reduceat(n_spoof, starts), starts
+
+
+def bonafide_bits(llr: FloatArray) -> FloatArray:
+    """Cost in bits of each bonafide log-likelihood ratio: log₂(1 + e^(−llr))."""
+    return spoof_bits(-llr)
+
+
+def spoof_bits(llr: FloatArray) -> FloatArray:
+    """Cost in bits of each spoof log-likelihood ratio: log₂(1 + e^llr)."""
+    bits: FloatArray = np.logaddexp(0.0, llr)
+    bits /= math.log(2.0)
+    return bits
+
+
+def _sum_softplus(scores: FloatArray, sign: float) -> float:
+    """Sum of log(1 + e^(sign·s)): max(x, 0) + log(1 + e^(−|x|)) with 32 factors per logarithm.
+
+    Chunks stay in the cache. Each halving multiplies pairs, (1 + a)(1 + b) = 1 + (a + b + ab), and
+    keeps only what exceeds one, so tiny terms lose no digits; 2³² bounds the product.
+    """
+    total = 0.0
+    for start in range(0, len(scores), SOFTPLUS_CHUNK):
+        x = sign * scores[start : start + SOFTPLUS_CHUNK]
+        total += float(np.maximum(x, 0.0).sum())
+        excess = np.zeros(-(-len(x) // 32) * 32)
+        np.exp(-np.abs(x), out=excess[: len(x)])
+        for _ in range(5):
+            left, right = excess[: len(excess) // 2], excess[len(excess) // 2 :]
+            excess = left + right + left * right
+        total += float(np.log1p(excess).sum())
+    return total
+
+
+def _eer_warned(curve: SortedScores, ties: Ties) -> OperatingPoint:
+    official, grouped = eer_of(curve), eer_of(curve, "grouped")
+    if ties == "official" and abs(official.value - grouped.value) > TIES_MATTER:
+        warnings.warn(
+            f"tied scores change the EER: {100 * official.value:.3f} % by the official convention, "
+            f'{100 * grouped.value:.3f} % with ties="grouped". Score with more digits.',
+            stacklevel=3,
+        )
+    if grouped.value > 0.5:
+        warnings.warn(
+            f"the EER is {100 * grouped.value:.2f} %, above 50 %: the sign of the scores is "
+            "probably flipped. A higher score must mean bonafide.",
+            stacklevel=3,
+        )
+    return official if ties == "official" else grouped

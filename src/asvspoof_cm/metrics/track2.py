@@ -1,0 +1,247 @@
+"""Track 2, spoofing-robust speaker verification: a-DCF, minimum t-DCF and t-EER.
+
+Three classes: target (the claimed speaker, bonafide), nontarget (another speaker, bonafide) and
+spoof. A higher score always speaks for acceptance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from asvspoof_cm.metrics.checks import FloatArray, IntArray, as_scores
+from asvspoof_cm.metrics.costs import (
+    ASVSPOOF5_ASV,
+    ASVSPOOF5_SASV,
+    AsvRates,
+    OperatingPoint,
+    SasvCosts,
+)
+from asvspoof_cm.metrics.curves import BELOW_LOWEST, SortedScores, det_curve
+from asvspoof_cm.metrics.track1 import eer_of
+
+__all__ = ["TandemPoint", "a_dcf", "asv_rates", "min_t_dcf", "t_eer"]
+
+AsvScores: TypeAlias = tuple[ArrayLike, ArrayLike, ArrayLike]
+
+# The organisers put the first threshold of the a-DCF this far below the lowest score.
+A_DCF_BELOW_LOWEST = 1e-8
+
+
+@dataclass(frozen=True)
+class TandemPoint:
+    """The concurrent t-EER, as a fraction, and the two thresholds that reach it."""
+
+    value: float
+    asv_threshold: float
+    cm_threshold: float
+
+    def __float__(self) -> float:
+        return self.value
+
+
+def a_dcf(
+    target: ArrayLike, nontarget: ArrayLike, spoof: ArrayLike, costs: SasvCosts = ASVSPOOF5_SASV
+) -> OperatingPoint:
+    """Return the minimum of the normalised architecture-agnostic detection cost.
+
+    a-DCF(τ) = C_miss π_tar P_miss + C_fa,non π_non P_fa,non + C_fa,spf π_spf P_fa,spf over its
+    value for the cheaper trivial decision (Shim et al., 2024).
+
+    Args:
+        target: SASV scores of target trials, shape (n_target,).
+        nontarget: SASV scores of nontarget trials, shape (n_nontarget,).
+        spoof: SASV scores of spoofed trials, shape (n_spoof,).
+        costs: Costs and priors; those of ASVspoof 5 unless given.
+
+    Returns:
+        The value, and the highest rejected score there: accept what lies above it.
+
+    Example:
+        >>> a_dcf([2.0, 3.0], [-1.0], [0.0, 1.0])
+        OperatingPoint(value=0.0, threshold=1.0)
+    """
+    targets = np.sort(as_scores("target", target))
+    others = [np.sort(as_scores("nontarget", nontarget)), np.sort(as_scores("spoof", spoof))]
+    # Only the points just before a target, and the last one, can be minima; equal scores leave
+    # the target first, so a point "before" it has passed the strictly lower trials.
+    passed: list[IntArray] = [
+        np.append(np.searchsorted(scores, targets), len(scores)) for scores in others
+    ]
+    cost = costs.c_miss * costs.p_target * (np.arange(len(targets) + 1) / len(targets))
+    weights = (costs.c_fa_nontarget * costs.p_nontarget, costs.c_fa_spoof * costs.p_spoof)
+    for weight, scores, n_passed in zip(weights, others, passed, strict=True):
+        cost += weight * ((len(scores) - n_passed) / len(scores))
+    cost /= min(costs.c_miss * costs.p_target, sum(weights))
+    best = int(np.argmin(cost))
+    rejected = [targets[best - 1 : best]]
+    rejected += [
+        scores[n_passed[best] - 1 : n_passed[best]]
+        for scores, n_passed in zip(others, passed, strict=True)
+    ]
+    lowest = min(float(scores[0]) for scores in (targets, *others))
+    threshold = max(
+        (float(scores[0]) for scores in rejected if scores.size),
+        default=lowest - A_DCF_BELOW_LOWEST,
+    )
+    return OperatingPoint(float(cost[best]), threshold)
+
+
+def asv_rates(
+    target: ArrayLike, nontarget: ArrayLike, spoof: ArrayLike, *, legacy: bool = False
+) -> AsvRates:
+    """Return the error rates of a speaker verification at its own EER threshold.
+
+    Args:
+        target: ASV scores of target trials, shape (n_target,).
+        nontarget: ASV scores of nontarget trials, shape (n_nontarget,).
+        spoof: ASV scores of spoofed trials, shape (n_spoof,).
+        legacy: Put the share of *rejected* spoofs where the share of accepted ones belongs, as the
+            published package does for supplied ASV scores.
+
+    Example:
+        >>> asv_rates([2.0, 3.0], [-1.0, 2.5], [0.0, 4.0])
+        AsvRates(p_miss=0.0, p_fa=0.5, p_fa_spoof=0.5)
+    """
+    threshold = eer_of(SortedScores.of(target, nontarget)).threshold
+    p_fa_spoof = float(np.mean(as_scores("spoof", spoof) >= threshold))
+    return AsvRates(
+        p_miss=float(np.mean(np.asarray(target) < threshold)),
+        p_fa=float(np.mean(np.asarray(nontarget) >= threshold)),
+        p_fa_spoof=1.0 - p_fa_spoof if legacy else p_fa_spoof,
+    )
+
+
+def min_t_dcf(
+    bonafide: ArrayLike,
+    spoof: ArrayLike,
+    *,
+    asv: AsvRates | AsvScores = ASVSPOOF5_ASV,
+    costs: SasvCosts = ASVSPOOF5_SASV,
+    legacy: bool = False,
+) -> OperatingPoint:
+    """Return the minimum of the normalised, ASV-constrained tandem detection cost.
+
+    t-DCF(τ) = (C0 + C1 P_miss + C2 P_fa) / (C0 + min(C1, C2)) over the thresholds of the
+    countermeasure, beside a fixed speaker verification (Kinnunen et al., 2020).
+
+    Args:
+        bonafide: Countermeasure scores of target and nontarget trials, shape (n_bonafide,).
+        spoof: Countermeasure scores of spoofed trials, shape (n_spoof,).
+        asv: Error rates of the speaker verification, the organisers' unless given; or its scores
+            of target, nontarget and spoofed trials, which are taken at their EER threshold.
+        costs: Costs and priors; those of ASVspoof 5 unless given.
+        legacy: See Note. Only with scores in `asv`.
+
+    Note:
+        With supplied ASV scores the published package reads the spoofs' *miss* rate where their
+        false-accept rate belongs. `legacy=True` reproduces its figure.
+
+    Example:
+        >>> min_t_dcf([1.0, 2.0], [-1.0, 0.0]).threshold
+        0.0
+    """
+    if isinstance(asv, AsvRates):
+        if legacy:
+            raise ValueError(
+                "`legacy` must be False where `asv` gives rates: it concerns ASV scores. "
+                "Pass asv=(target, nontarget, spoof)."
+            )
+        rates = asv
+    else:
+        rates = asv_rates(*asv, legacy=legacy)
+    c0 = costs.p_target * costs.c_miss * rates.p_miss
+    c0 += costs.p_nontarget * costs.c_fa_nontarget * rates.p_fa
+    c1 = costs.p_target * costs.c_miss - c0
+    c2 = costs.p_spoof * costs.c_fa_spoof * rates.p_fa_spoof
+    if c1 < 0.0 or min(c1, c2) + c0 <= 0.0:
+        raise ValueError(
+            f"`asv` must cost less than rejecting everyone and let some error through; {rates} "
+            f"gives C0 = {c0:.4g}, C1 = {c1:.4g}, C2 = {c2:.4g}."
+        )
+    curve = SortedScores.of(bonafide, spoof)
+    missed, rejected = curve.corners
+    n_bonafide, n_spoof = len(curve.bonafide), len(curve.spoof)
+    cost = c0 + c1 * (missed / n_bonafide) + c2 * ((n_spoof - rejected) / n_spoof)
+    cost /= c0 + min(c1, c2)
+    best = int(np.argmin(cost))
+    threshold = curve.last_rejected(int(missed[best]), int(rejected[best]))
+    return OperatingPoint(float(cost[best]), threshold)
+
+
+def t_eer(asv: AsvScores, cm: tuple[ArrayLike, ArrayLike]) -> TandemPoint:
+    """Return the concurrent tandem equal error rate, exactly.
+
+    A trial is accepted where both the speaker verification and the countermeasure accept it:
+
+        P_miss = P_miss,cm + (1 − P_miss,cm) P_miss,asv,
+        P_fa,non = (1 − P_miss,cm) P_fa,non,asv,    P_fa,spf = P_fa,cm P_fa,spf,asv.
+
+    The concurrent t-EER is where all three are equal, whatever the share of spoofs (Kinnunen et
+    al., 2023). For each ASV threshold, the countermeasure's threshold where P_miss is closest to
+    the mean of P_fa,non and P_fa,spf is found by bisection, because the difference rises with it;
+    among these pairs the one is taken where P_fa,non,asv / P_fa,spf,asv is closest to
+    P_fa,cm / (1 − P_miss,cm), that is where P_fa,non = P_fa,spf. This takes n log n steps instead
+    of a table of n_asv × n_cm points, and gives the organisers' exact value, P_fa,spf there.
+
+    Args:
+        asv: ASV scores of target, nontarget and spoofed trials.
+        cm: Countermeasure scores of bonafide (target and nontarget) and spoofed trials.
+
+    Example:
+        >>> t_eer(([2.0, 3.0], [-1.0, 0.0], [1.0, 2.5]), ([1.0, 2.0], [-1.0, 0.0])).value
+        0.0
+    """
+    target, nontarget, spoof = (
+        as_scores(name, scores)
+        for name, scores in zip(("asv target", "asv nontarget", "asv spoof"), asv, strict=True)
+    )
+    asv_miss, asv_fa, asv_fa_spoof, asv_thresholds = _asv_curve(target, nontarget, spoof)
+    cm_curve = det_curve(*cm)
+
+    def difference(cm_point: IntArray) -> FloatArray:
+        p_miss = cm_curve.p_miss[cm_point]
+        p_fa = 0.5 * (1.0 - p_miss) * asv_fa + 0.5 * cm_curve.p_fa[cm_point] * asv_fa_spoof
+        gap: FloatArray = p_miss + (1.0 - p_miss) * asv_miss - p_fa
+        return gap
+
+    low = np.zeros(len(asv_thresholds), dtype=np.int64)
+    high = np.full(len(asv_thresholds), len(cm_curve.p_miss) - 1)
+    while np.any(low < high):
+        middle = (low + high) // 2
+        reached = difference(middle) >= 0.0
+        high = np.where(reached, middle, high)
+        low = np.where(reached, low, np.minimum(middle + 1, high))
+    before = np.maximum(low - 1, 0)
+    closer = np.abs(difference(before)) <= np.abs(difference(low))
+    cm_point = np.where(closer, before, low)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        asv_ratio = asv_fa / asv_fa_spoof
+        cm_ratio = cm_curve.p_fa[cm_point] / (1.0 - cm_curve.p_miss[cm_point])
+        gap = np.abs(asv_ratio - cm_ratio)
+    # Where the ASV alone already misses more than it lets through, no countermeasure balances it.
+    possible = (asv_miss < 0.5 * asv_fa + 0.5 * asv_fa_spoof) & ~np.isnan(gap)
+    best = int(np.argmin(np.where(possible, gap, np.inf)))
+    value = asv_fa_spoof[best] * cm_curve.p_fa[cm_point[best]]
+    return TandemPoint(
+        float(value), float(asv_thresholds[best]), float(cm_curve.thresholds[cm_point[best]])
+    )
+
+
+def _asv_curve(
+    target: FloatArray, nontarget: FloatArray, spoof: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """P_miss, P_fa of nontargets and of spoofs, and thresholds after each trial: (n + 1,) each."""
+    classes = (target, nontarget, spoof)
+    scores = np.concatenate(classes)
+    order = np.argsort(scores, kind="stable")
+    of_class = np.repeat(np.arange(3), [len(c) for c in classes])[order]
+    below = [
+        np.concatenate([[0], np.cumsum(of_class == index)]) / len(c)
+        for index, c in enumerate(classes)
+    ]
+    thresholds = np.concatenate([[scores[order[0]] - BELOW_LOWEST], scores[order]])
+    return below[0], 1.0 - below[1], 1.0 - below[2], thresholds

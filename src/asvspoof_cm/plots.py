@@ -1,0 +1,328 @@
+"""Figures for papers: DET curve, score histograms, calibration, results per group.
+
+Every function draws into the `ax` that it is given, or into a new one of a column's width, and
+returns it; `save_figure` writes it. matplotlib is the extra ``asvspoof-cm[plots]`` and
+is imported when a figure is made. No function touches pyplot or the global style.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtri
+
+from asvspoof_cm.files import atomic_path
+from asvspoof_cm.metrics import (
+    ASVSPOOF5,
+    METRICS,
+    Breakdown,
+    DetectionCosts,
+    det_curve,
+)
+from asvspoof_cm.metrics.checks import FloatArray, IntArray, as_scores, check_choice
+from asvspoof_cm.metrics.curves import SortedScores, dcf, default_cost
+from asvspoof_cm.metrics.track1 import eer_of, min_dcf_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "new_axes",
+    "plot_breakdown",
+    "plot_calibration",
+    "plot_det",
+    "plot_scores",
+    "save_figure",
+]
+
+COLUMN_WIDTH_IN = 3.5
+BONAFIDE_COLOR, SPOOF_COLOR = "#0072b2", "#d55e00"
+_FONT_SIZE = 8
+_DET_TICKS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99)
+_MARKS = ("EER", "minDCF", "actDCF")
+_METRIC_LABELS = {"min_dcf": "minDCF", "act_dcf": "actDCF", "eer": "EER (%)", "cllr": "Cllr (bits)"}
+
+
+def new_axes(width_in: float = COLUMN_WIDTH_IN, height_in: float = 2.6) -> Axes:
+    """Return the axes of a new figure of the given size, without pyplot.
+
+    Raises:
+        ImportError: Without matplotlib.
+
+    Example:
+        >>> new_axes().figure.get_size_inches().tolist()
+        [3.5, 2.6]
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError(
+            "plots need matplotlib, an extra: pip install asvspoof-cm[plots]"
+        ) from None
+    return Figure(figsize=(width_in, height_in), layout="constrained").add_subplot()
+
+
+def save_figure(ax: Axes, path: str | os.PathLike[str], *, dpi: int = 200) -> None:
+    """Write the figure of `ax`, whole or not at all, in the format of the path's suffix.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> save_figure(new_axes(), folder / "empty.pdf")
+        >>> (folder / "empty.pdf").read_bytes()[:5]
+        b'%PDF-'
+    """
+    figure = ax.get_figure(root=True)
+    if figure is None:
+        raise ValueError("`ax` must belong to a figure; it was removed from its own.")
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format=Path(path).suffix.removeprefix(".") or "png", dpi=dpi)
+
+
+def plot_det(
+    bonafide: ArrayLike,
+    spoof: ArrayLike,
+    ax: Axes | None = None,
+    *,
+    label: str | None = None,
+    costs: DetectionCosts = ASVSPOOF5,
+    limits: tuple[float, float] = (0.001, 0.6),
+) -> Axes:
+    """Draw a DET curve on normal-deviate axes and mark EER, minDCF and actDCF on it.
+
+    Gaussian scores of equal spread give a straight line. Call it again with the same `ax` for
+    another system.
+
+    Args:
+        bonafide: Scores of bonafide trials, shape (n_bonafide,). Higher means bonafide.
+        spoof: Scores of spoofed trials, shape (n_spoof,).
+        ax: Where to draw.
+        label: The system's name in the legend; its EER is added.
+        costs: Costs and prior that minDCF and actDCF are marked for.
+        limits: Lowest and highest error rate of both axes, as fractions.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> ax = plot_det(rng.normal(1, 1, 100), rng.normal(-1, 1, 200), label="system")
+        >>> ax.get_xlabel()
+        'false alarms, spoof accepted (%)'
+    """
+    if not 0.0 < limits[0] < limits[1] < 1.0:
+        raise ValueError(f"`limits` must be rates with 0 < low < high < 1; got {limits}.")
+    ax = new_axes(height_in=3.2) if ax is None else ax
+    curve = SortedScores.of(bonafide, spoof)
+    p_miss, p_fa, _ = det_curve(curve.bonafide, curve.spoof)
+    x, y = _deviates(p_fa, len(curve.spoof)), _deviates(p_miss, len(curve.bonafide))
+    keep = _thin(x, y)
+    name = f"EER {100 * eer_of(curve).value:.2f} %"
+    (line,) = ax.plot(x[keep], y[keep], linewidth=1.2, label=f"{label}, {name}" if label else name)
+    color = line.get_color()
+    marked = (
+        (eer_of(curve, "grouped").threshold, "o", "white"),
+        (min_dcf_of(curve, costs, "grouped").threshold, "D", color),
+        (costs.threshold, "s", "white"),
+    )
+    shown = set(ax.get_legend_handles_labels()[1])
+    for title, (threshold, marker, face) in zip(_MARKS, marked, strict=True):
+        missed = np.searchsorted(curve.bonafide, [threshold]) / len(curve.bonafide)
+        accepted = 1.0 - np.searchsorted(curve.spoof, [threshold]) / len(curve.spoof)
+        ax.plot(
+            _deviates(accepted, len(curve.spoof)),
+            _deviates(missed, len(curve.bonafide)),
+            marker=marker,
+            color=color,
+            markerfacecolor=face,
+            markersize=4.5,
+            linestyle="none",
+            zorder=3,
+            label="_" if title in shown else title,
+        )
+    if "EER" not in shown:
+        ends = ndtri(np.array(limits))
+        ax.plot(ends, ends, color="0.8", linewidth=0.6, linestyle="--", zorder=0, label="_")
+    ticks = [tick for tick in _DET_TICKS if limits[0] <= tick <= limits[1]]
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_ticks(ndtri(ticks), [f"{100 * tick:g}" for tick in ticks])
+    ax.set_xlim(*ndtri(limits))
+    ax.set_ylim(*ndtri(limits))
+    ax.set_aspect("equal")
+    return _finish(ax, "false alarms, spoof accepted (%)", "misses, bonafide rejected (%)")
+
+
+def plot_scores(
+    bonafide: ArrayLike,
+    spoof: ArrayLike,
+    ax: Axes | None = None,
+    *,
+    n_bins: int = 60,
+    costs: DetectionCosts = ASVSPOOF5,
+) -> Axes:
+    """Draw the score density of both classes and the Bayes threshold.
+
+    Args:
+        bonafide: Log-likelihood ratios of bonafide trials, shape (n_bonafide,).
+        spoof: Log-likelihood ratios of spoofed trials, shape (n_spoof,).
+        ax: Where to draw.
+        n_bins: Number of bins over the range of all scores.
+        costs: Costs and prior that give the threshold.
+
+    Example:
+        >>> plot_scores([1.0, 2.0], [-1.0, 0.5]).get_ylabel()
+        'density'
+    """
+    ax = new_axes() if ax is None else ax
+    classes = {
+        "spoof": (as_scores("spoof", spoof), SPOOF_COLOR),
+        "bonafide": (as_scores("bonafide", bonafide), BONAFIDE_COLOR),
+    }
+    edges = np.histogram_bin_edges(np.concatenate([s for s, _ in classes.values()]), bins=n_bins)
+    highest = 0.0
+    for name, (scores, color) in classes.items():
+        density, _ = np.histogram(scores, bins=edges, density=True)
+        highest = max(highest, float(density.max()))
+        ax.stairs(density, edges, fill=True, color=color, alpha=0.35)
+        ax.stairs(density, edges, color=color, linewidth=1.0, label=f"{name} ({len(scores):,})")
+    ax.axvline(
+        costs.threshold,
+        color="black",
+        linewidth=0.9,
+        linestyle="--",
+        label=f"Bayes threshold {costs.threshold:.2f}".replace("-", "−"),
+    )
+    ax.set_ylim(0.0, 1.35 * highest)  # room for the legend
+    return _finish(ax, "score (log-likelihood ratio)", "density")
+
+
+def plot_calibration(
+    bonafide: ArrayLike,
+    spoof: ArrayLike,
+    ax: Axes | None = None,
+    *,
+    costs: DetectionCosts = ASVSPOOF5,
+    log_odds: tuple[float, float] = (-6.0, 6.0),
+) -> Axes:
+    """Draw the actual and the minimum detection cost over all priors, an APE-style plot.
+
+    Well calibrated scores have the two curves on each other; the shaded gap is what calibration
+    would gain, for every application at once and not only for the one of the challenge.
+
+    Args:
+        bonafide: Log-likelihood ratios of bonafide trials, shape (n_bonafide,).
+        spoof: Log-likelihood ratios of spoofed trials, shape (n_spoof,).
+        ax: Where to draw.
+        costs: Costs and prior that are marked with a vertical line.
+        log_odds: Range of ln β, the effective log-odds of bonafide.
+
+    Example:
+        >>> plot_calibration([1.0, 2.0], [-1.0, 0.5]).get_ylabel()
+        'normalised detection cost'
+    """
+    ax = new_axes() if ax is None else ax
+    curve = SortedScores.of(bonafide, spoof)
+    ln_beta = np.linspace(*log_odds, 121)
+    actual, minimum = _cost_curves(curve, ln_beta)
+    (line,) = ax.plot(ln_beta, actual, color=SPOOF_COLOR, linewidth=1.2, label="actual")
+    ax.plot(ln_beta, minimum, color=BONAFIDE_COLOR, linewidth=1.2, label="minimum")
+    ax.fill_between(ln_beta, minimum, actual, color=line.get_color(), alpha=0.15, linewidth=0)
+    ax.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":", label="no system")
+    ax.axvline(
+        -costs.threshold,
+        color="black",
+        linewidth=0.9,
+        linestyle="--",
+        label=f"ln β = {-costs.threshold:.2f}".replace("-", "−"),
+    )
+    ax.set_xlim(*log_odds)
+    ax.set_ylim(0.0, max(1.1, min(2.0, 1.05 * float(actual.max()))))
+    return _finish(ax, "effective log-odds of bonafide, ln β", "normalised detection cost")
+
+
+def plot_breakdown(breakdown: Breakdown, ax: Axes | None = None, *, metric: str = "eer") -> Axes:
+    """Draw one bar per group, with its interval where there is one, and a line for all trials.
+
+    Args:
+        breakdown: What `metrics.breakdown` returned.
+        ax: Where to draw.
+        metric: One of `metrics.METRICS`.
+
+    Example:
+        >>> from asvspoof_cm.metrics import breakdown
+        >>> labels, attack = [1, 1, 0, 0], ["-", "-", "A09", "A10"]
+        >>> ax = plot_breakdown(breakdown([1.0, 2.0, -1.0, 1.5], labels, {"attack": attack}))
+        >>> [text.get_text() for text in ax.get_xticklabels()]
+        ['A09', 'A10']
+    """
+    check_choice("metric", metric, METRICS)
+    *rows, pooled = breakdown.rows
+    if ax is None:
+        ax = new_axes(width_in=max(COLUMN_WIDTH_IN, 0.12 * len(rows)))
+    scale = 100.0 if metric == "eer" else 1.0
+    heights = scale * np.array([getattr(row, metric) for row in rows])
+    positions = np.arange(len(rows))
+    ax.bar(positions, heights, width=0.7, color=BONAFIDE_COLOR, alpha=0.75, linewidth=0)
+    drawn = [index for index, row in enumerate(rows) if metric in row.intervals]
+    if drawn:
+        bounds = scale * np.array(
+            [[rows[i].intervals[metric].low, rows[i].intervals[metric].high] for i in drawn]
+        )
+        # A percentile interval may lie on one side of the value: draw its ends, not distances.
+        ax.vlines(positions[drawn], bounds[:, 0], bounds[:, 1], color="black", linewidth=0.9)
+        for end in bounds.T:
+            ax.plot(positions[drawn], end, "_", color="black", markersize=3, markeredgewidth=0.9)
+    together = scale * float(getattr(pooled, metric))
+    ax.axhline(
+        together, color=SPOOF_COLOR, linewidth=0.9, linestyle="--", label=f"pooled {together:.3g}"
+    )
+    names = [" ".join(row.group) for row in rows]
+    crowded = sum(map(len, names)) > 40
+    ax.set_xticks(positions, names, rotation=90 if crowded else 0)
+    ax.set_xlim(-0.6, len(rows) - 0.4)
+    ax.set_ylim(bottom=0.0)
+    return _finish(ax, " × ".join(breakdown.columns), _METRIC_LABELS[metric])
+
+
+def _finish(ax: Axes, x_label: str, y_label: str) -> Axes:
+    """Give the axes their labels and the look that all figures share."""
+    ax.set_xlabel(x_label, fontsize=_FONT_SIZE)
+    ax.set_ylabel(y_label, fontsize=_FONT_SIZE)
+    ax.tick_params(labelsize=_FONT_SIZE - 1, width=0.6, length=2.5)
+    ax.grid(visible=True, color="0.9", linewidth=0.5)
+    ax.set_axisbelow(True)
+    for side, spine in ax.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_linewidth(0.6)
+    entries = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    names = sorted(entries, key=lambda name: name in _MARKS)  # the systems stand together
+    if names:
+        handles = [entries[name] for name in names]
+        ax.legend(handles, names, fontsize=_FONT_SIZE - 1.5, frameon=False, handlelength=1.6)
+    return ax
+
+
+def _thin(x: FloatArray, y: FloatArray, step: float = 0.005) -> IntArray:
+    """Indices of the points that differ visibly: at most a few thousand of any number."""
+    cells = np.round(x / step).astype(np.int64) * (1 << 20) + np.round(y / step).astype(np.int64)
+    return np.flatnonzero(np.diff(cells, prepend=cells[0] - 1))
+
+
+def _deviates(rates: FloatArray, n_trials: int) -> FloatArray:
+    """Normal deviates of error rates; half a trial stands for the infinitely far 0 and 1."""
+    return np.asarray(ndtri(np.clip(rates, 0.5 / n_trials, 1.0 - 0.5 / n_trials)))
+
+
+def _cost_curves(curve: SortedScores, ln_beta: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Actual and minimum normalised detection cost for each ln β: (n_points,) each."""
+    n_bonafide, n_spoof = len(curve.bonafide), len(curve.spoof)
+    missed = np.searchsorted(curve.bonafide, -ln_beta)
+    rejected = np.searchsorted(curve.spoof, -ln_beta)
+    actual, minimum = np.empty(len(ln_beta)), np.empty(len(ln_beta))
+    for index, value in enumerate(ln_beta):
+        costs = DetectionCosts(p_spoof=float(1.0 / (1.0 + np.exp(value))), c_miss=1.0, c_fa=1.0)
+        cost = dcf(int(missed[index]), int(rejected[index]), n_bonafide, n_spoof, costs)
+        actual[index] = float(cost) / default_cost(costs)
+        minimum[index] = min_dcf_of(curve, costs, "official").value
+    return actual, minimum

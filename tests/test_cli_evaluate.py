@@ -1,0 +1,201 @@
+"""``asvspoof-cm evaluate`` prints what the functions compute, and one line on bad input."""
+
+import json
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from asvspoof_cm import metrics
+from asvspoof_cm.cli import main
+
+
+@pytest.fixture
+def trials(tmp_path):
+    """A score file in another order than its key, and the columns of a protocol."""
+    rng = np.random.default_rng(0)
+    n = 400
+    names = np.array([f"D_{i:04d}" for i in range(n)])
+    attack = rng.choice(["-", "A09", "A10"], n)
+    labels = np.where(attack == "-", 1, 0)
+    scores = np.where(labels == 1, 1.5, -1.5) + rng.normal(0, 1, n)
+    order = rng.permutation(n)
+    metrics.write_scores(tmp_path / "scores.tsv", names[order], scores[order])
+    words = np.where(labels == 1, "bonafide", "spoof")
+    key = "".join(f"{name}\t{word}\n" for name, word in zip(names, words, strict=True))
+    (tmp_path / "key.tsv").write_text("filename\tcm-label\n" + key)
+    columns = {
+        "utterance": names,
+        "attack": attack,
+        "codec": rng.choice(["C00", "C01"], n),
+        "speaker": np.array([f"S_{i}" for i in rng.integers(0, 20, n)]),
+        "gender": rng.choice(["F", "M"], n),
+        "codec_seed": names,
+        "label": labels,
+    }
+    return SimpleNamespace(
+        names=names, labels=labels, scores=scores, folder=tmp_path, columns=columns
+    )
+
+
+@pytest.fixture
+def protocol(trials, monkeypatch):
+    """`asvspoof_cm.data.protocol` with a reader that returns the columns above, shuffled."""
+    order = np.random.default_rng(1).permutation(len(trials.names))
+    table = SimpleNamespace(**{name: column[order] for name, column in trials.columns.items()})
+    module = ModuleType("asvspoof_cm.data.protocol")
+    module.read_protocol = lambda path: table
+    monkeypatch.setitem(sys.modules, "asvspoof_cm.data", ModuleType("asvspoof_cm.data"))
+    monkeypatch.setitem(sys.modules, "asvspoof_cm.data.protocol", module)
+    return ["--protocol", str(trials.folder / "protocol.tsv")]
+
+
+def arguments(trials, *more):
+    scores, key = trials.folder / "scores.tsv", trials.folder / "key.tsv"
+    return ["evaluate", "--scores", str(scores), "--key", str(key), *more]
+
+
+def test_table(trials, capsys):
+    assert main(arguments(trials)) == 0
+    captured = capsys.readouterr()
+    assert captured.out == f"{metrics.evaluate(trials.scores, trials.labels)}\n"
+    assert captured.err == ""
+
+
+def test_json_with_breakdown_and_clustered_intervals(trials, protocol, capsys):
+    more = ["--by", "attack,codec", "--match", "codec", "--by", "attack", "--bootstrap", "30"]
+    assert main(arguments(trials, *protocol, *more, "--cluster", "speaker", "--json")) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["track1"] == metrics.evaluate(trials.scores, trials.labels).as_dict()
+    columns = trials.columns
+    is_bonafide = trials.labels == 1
+    expected = metrics.bootstrap(
+        metrics.METRICS,
+        trials.scores[is_bonafide],
+        trials.scores[~is_bonafide],
+        30,
+        clusters=(columns["speaker"][is_bonafide], columns["speaker"][~is_bonafide]),
+    )
+    assert content["intervals"] == {name: item.as_dict() for name, item in expected.items()}
+    crossed = metrics.breakdown(
+        trials.scores,
+        trials.labels,
+        {"attack": columns["attack"], "codec": columns["codec"]},
+        match=["codec"],
+        n_bootstrap=30,
+        clusters=columns["speaker"],
+    )
+    assert content["by_attack_codec"] == crossed.as_dict()
+    assert [row["group"] for row in content["by_attack"]["rows"]] == [["A09"], ["A10"], ["pooled"]]
+
+
+def test_protocol_can_be_the_key(trials, protocol, capsys):
+    scores = str(trials.folder / "scores.tsv")
+    assert main(["evaluate", "--scores", scores, *protocol]) == 0
+    assert capsys.readouterr().out == f"{metrics.evaluate(trials.scores, trials.labels)}\n"
+
+
+def test_plots(trials, protocol, capsys):
+    figures = trials.folder / "figures"
+    assert main(arguments(trials, *protocol, "--by", "attack", "--plots", str(figures))) == 0
+    assert sorted(path.name for path in figures.iterdir()) == [
+        "by_attack.png",
+        "calibration.png",
+        "det.png",
+        "scores.png",
+    ]
+
+
+def test_warnings_are_lines_on_standard_error(trials, capsys):
+    metrics.write_scores(trials.folder / "scores.tsv", trials.names, -trials.scores)
+    assert main(arguments(trials)) == 0
+    error = capsys.readouterr().err
+    assert error.startswith("asvspoof-cm evaluate: warning: the EER is ")
+    assert error.count("\n") == 1
+    metrics.write_scores(trials.folder / "scores.tsv", trials.names, np.round(trials.scores))
+    assert main(arguments(trials, "--ties", "grouped")) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_track2(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(["target", "nontarget", "spoof"], [40, 60, 80])
+    names = np.array([f"E_{i}" for i in range(180)])
+    speakers = np.array([f"S_{i % 7}" for i in range(180)])
+    asv = rng.normal(np.repeat([2, -2, 1], [40, 60, 80]), 1)
+    cm = rng.normal(np.repeat([2, 2, -1], [40, 60, 80]), 1)
+    lines = [
+        f"{s} {f} {'spoof' if a == 'spoof' else 'bonafide'} {a}\n"
+        for s, f, a in zip(speakers, names, labels, strict=True)
+    ]
+    (tmp_path / "key.tsv").write_text("".join(lines))
+    path = tmp_path / "scores.tsv"
+    metrics.write_scores(path, names[::-1], cm[::-1], speaker=speakers[::-1], asv=asv[::-1],
+                         sasv=(asv + cm)[::-1])  # fmt: skip
+    command = ["evaluate", "--track", "2", "--scores", str(path), "--key"]
+    assert main([*command, str(tmp_path / "key.tsv"), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)["track2"]
+    parts = [labels == name for name in ("target", "nontarget", "spoof")]
+    sasv = asv + cm
+    assert content["n_spoof"] == 80
+    assert content["a_dcf"] == metrics.a_dcf(*(sasv[p] for p in parts)).value
+    bonafide, spoof = cm[~parts[2]], cm[parts[2]]
+    assert content["min_t_dcf"] == metrics.min_t_dcf(bonafide, spoof).value
+    asv_scores = tuple(asv[p] for p in parts)
+    assert content["t_eer"] == metrics.t_eer(asv_scores, (bonafide, spoof)).value
+
+    metrics.write_scores(path, names, None, speaker=speakers, sasv=sasv)
+    assert main([*command, str(tmp_path / "key.tsv")]) == 0
+    assert "a_dcf" in (out := capsys.readouterr().out)
+    assert "t_eer" not in out
+    assert main([*command, str(tmp_path / "key.tsv"), "--bootstrap", "5"]) == 2
+    assert "--bootstrap is for Track 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--by", "attack"], "--protocol must be given: it holds the column 'attack'"),
+        (
+            ["--by", "atack"],
+            "--by and --match take speaker, gender, codec, codec_seed, attack; got",
+        ),
+        (["--track", "2"], "Track 2 needs the columns spk filename cm-label asv-label"),
+        (["--key", "nowhere.tsv"], "No such file or directory: 'nowhere.tsv'"),
+    ],
+)
+def test_bad_options_are_one_line(trials, capsys, more, message):
+    assert main(arguments(trials, *more)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("asvspoof-cm evaluate: ")
+    assert error.count("\n") == 1
+    assert message in error
+
+
+def test_bad_files_are_one_line(trials, capsys):
+    path = trials.folder / "scores.tsv"
+    text = path.read_text()
+    path.write_text(text.replace("D_0007", "X_0007"))
+    assert main(arguments(trials)) == 2
+    assert "1 are missing (D_0007), 1 are not in the key (X_0007)" in capsys.readouterr().err
+    path.write_text(text + "D_0007\t1.0\n")
+    assert main(arguments(trials)) == 2
+    assert "every trial must occur once; 1 are repeated (D_0007)" in capsys.readouterr().err
+    path.write_text(text.replace("\n", "\tnan\n"))
+    assert main(arguments(trials)) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_protocol_that_misses_trials(trials, protocol, capsys):
+    short = sys.modules["asvspoof_cm.data.protocol"].read_protocol(None)
+    short.utterance = np.char.replace(short.utterance, "D_0003", "D_9999")
+    assert main(arguments(trials, *protocol, "--by", "attack")) == 2
+    assert "must hold every trial of the key; 1 are missing, the first is D_0003" in (
+        capsys.readouterr().err
+    )
+
+
+def test_key_or_protocol_is_needed(trials, capsys):
+    assert main(["evaluate", "--scores", str(trials.folder / "scores.tsv")]) == 2
+    assert "--key or --protocol must be given" in capsys.readouterr().err

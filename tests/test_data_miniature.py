@@ -1,0 +1,126 @@
+"""The generated corpus, and the commands on it."""
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from asvspoof_cm.cli import main
+from asvspoof_cm.data import SpoofDataset, read_protocol, write_miniature
+from asvspoof_cm.labels import BONAFIDE, SPOOF
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    return write_miniature(tmp_path_factory.mktemp("miniature"), n_train=60, n_dev=30, seed=1)
+
+
+def test_layout_and_protocols_are_those_of_asvspoof5(paths):
+    train, dev = read_protocol(paths.train_protocol), read_protocol(paths.dev_protocol)
+    assert train.format == dev.format == "asvspoof5"
+    assert train.counts() == {"bonafide": 30, "spoof": 30}
+    assert dev.counts() == {"bonafide": 15, "spoof": 15}
+    for column in ("speaker", "attack", "utterance"):
+        shared = set(getattr(train, column)) & set(getattr(dev, column))
+        assert shared <= {"-"}
+    for line in paths.dev_protocol.read_text().splitlines():
+        assert len(line.split(" ")) == 10
+    for protocol, folder in ((train, "flac_T"), (dev, "flac_D")):
+        files = {path.name for path in (paths.audio_dir / folder).iterdir()}
+        assert files == {f"{name}.flac" for name in protocol.utterance}
+    info = soundfile.info(paths.audio_dir / "flac_T" / "T_0000000001.flac")
+    assert (info.samplerate, info.channels, info.subtype) == (16000, 1, "PCM_16")
+    assert 1.0 <= info.duration <= 3.0
+
+
+def test_one_seed_gives_one_corpus(tmp_path):
+    def content(name, seed):
+        made = write_miniature(tmp_path / name, n_train=3, n_dev=2, seed=seed)
+        return {p.name: p.read_bytes() for p in made.audio_dir.rglob("*") if p.is_file()}
+
+    assert content("a", 5) == content("b", 5)
+    assert content("a", 5) != content("c", 6)
+
+
+def test_a_linear_detector_of_band_energies_separates_the_classes(paths):
+    """Trained on one subset, tried on the speakers and attacks of the other."""
+    window = torch.hann_window(512)
+
+    def features(path):
+        protocol = read_protocol(path)
+        dataset = SpoofDataset(protocol, paths.audio_dir)
+        waveforms = torch.stack([dataset[k].waveform for k in range(len(dataset))])
+        power = torch.stft(waveforms, 512, 256, window=window, return_complex=True).abs() ** 2
+        bands = torch.log(power[:, :256] + 1e-6).mean(-1).reshape(len(dataset), 16, 16).mean(-1)
+        return bands.double(), protocol.label
+
+    (train, train_label), (dev, dev_label) = map(
+        features, (paths.train_protocol, paths.dev_protocol)
+    )
+    mean, std = train.mean(0), train.std(0)
+    design = (train - mean) / std
+    target = torch.tensor(np.where(train_label == BONAFIDE, 1.0, -1.0))
+    weights = torch.linalg.solve(design.T @ design + torch.eye(16), design.T @ target)
+    scores = (((dev - mean) / std) @ weights).numpy()
+    n_wrong = (scores[dev_label == BONAFIDE][:, None] <= scores[dev_label == SPOOF]).sum()
+    assert n_wrong <= 0.02 * 15 * 15
+
+
+def test_wrong_arguments(tmp_path):
+    with pytest.raises(ValueError, match="`n_train` and `n_dev` must be at least 2; got 1 and 4"):
+        write_miniature(tmp_path, n_train=1, n_dev=4)
+    with pytest.raises(ValueError, match="`duration_s` must be positive and in order"):
+        write_miniature(tmp_path, duration_s=(2.0, 1.0))
+
+
+# Commands
+
+
+def test_protocol_command(paths, capsys):
+    assert main(["protocol", str(paths.dev_protocol), "--audio", str(paths.audio_dir)]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "format asvspoof5 utterances 30 bonafide 15 spoof 15" in output
+    assert "attacks 3 (A09, A10, A11)" in output
+    assert output.endswith("missing files 0")
+
+
+def test_protocol_command_counts_missing_files(paths, tmp_path, capsys):
+    protocol = tmp_path / "more.tsv"
+    extra = "".join(f"D_1 D_{k} F - - - - bonafide bonafide -\n" for k in range(7))
+    protocol.write_text(paths.dev_protocol.read_text() + extra)
+    assert main(["protocol", str(protocol), "--audio", str(paths.audio_dir)]) == 1
+    shown = "7: D_0.flac, D_1.flac, D_2.flac, D_3.flac, D_4.flac, …"
+    assert shown in capsys.readouterr().out
+
+
+def test_protocol_command_says_what_is_wrong(paths, tmp_path, capsys):
+    assert main(["protocol", str(paths.dev_protocol), "--expect", "dev"]) == 2
+    assert "expected 140,950 utterances" in capsys.readouterr().err
+    bad = tmp_path / "bad.tsv"
+    bad.write_text("D_1 D_1 F - - - - A01 fake -\n")
+    assert main(["protocol", str(bad)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("asvspoof-cm protocol: ")
+    assert "line 1: a label must be one of" in error
+    assert error.count("\n") == 1
+
+
+def test_pack_command(paths, tmp_path, capsys):
+    protocol, out = tmp_path / "dev.tsv", tmp_path / "packed"
+    protocol.write_text(paths.dev_protocol.read_text())
+    args = ["--protocol", str(protocol), "--audio", str(paths.audio_dir), "--out", str(out)]
+    assert main(["pack", *args]) == 0
+    assert capsys.readouterr().out == "packed 30 of 30 utterances\n"
+    assert len(SpoofDataset(read_protocol(protocol), out)) == 30
+
+
+def test_pack_command_reports_errors(paths, tmp_path, capsys):
+    protocol = tmp_path / "dev.tsv"
+    protocol.write_text(
+        paths.dev_protocol.read_text() + "D_1 D_absent F - - - - bonafide bonafide -\n"
+    )
+    out = ["--out", str(tmp_path / "packed")]
+    assert main(["pack", "--protocol", str(protocol), "--audio", str(paths.audio_dir), *out]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "packed 30 of 31 utterances\n"
+    assert captured.err.startswith("D_absent: ")

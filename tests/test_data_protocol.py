@@ -1,0 +1,272 @@
+"""Protocols of every public format, and what is wrong with a bad one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import asvspoof_cm.data
+from asvspoof_cm.data import table as table_module
+from asvspoof_cm.data.protocol import OFFICIAL_COUNTS, UNLABELLED, Protocol, read_protocol
+from asvspoof_cm.data.table import read_table
+from asvspoof_cm.labels import BONAFIDE, SPOOF
+
+ROWS = {
+    "asvspoof5": (
+        "D_0062 D_0000000001 F - - - AC1 A11 spoof -\n"
+        "D_0461 D_0000000190 M - - - - bonafide bonafide -\n"
+        "E_1607 E_0009538969 M C05 2 E_0009486171 AC1 A26 spoof -\n"
+    ),
+    "asvspoof5-6": (
+        "T_4850 T_0000000000 F - A05 spoof\nT_4850 T_0000000001 F - bonafide bonafide\n"
+    ),
+    "asvspoof2019": "LA_0069 LA_D_1047731 - - bonafide\nLA_0070 LA_D_1047732 - A01 spoof\n",
+    "asvspoof2021-la": (
+        "LA_0009 LA_E_9332881 alaw ita_tx A07 spoof notrim eval\n"
+        "LA_0020 LA_E_6866159 none loc_tx bonafide bonafide notrim eval\n"
+    ),
+    "asvspoof2021-df": (
+        "LA_0023 DF_E_2000011 nocodec asvspoof A14 spoof notrim progress traditional_vocoder "
+        "- - - -\n"
+    ),
+    "in-the-wild": 'file,speaker,label\n0.wav,Alec Guinness,spoof\n"a, b.wav",Ada,bona-fide\n',
+    "csv": "file_name,label\nx y.wav,bonafide\nz.wav,spoof\n",
+    "tsv": "path\tlabel\tnote\nsub/x y.flac\tspoof\t-\n",
+    "table": "SPEAKER_ID FLAC_FILE_NAME KEY\ns1 u1 spoof\n",
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content):
+        path = tmp_path / "protocol"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_format_is_recognised_by_content(write, name):
+    path = write(ROWS[name])
+    protocol = read_protocol(path)
+    assert (protocol.format, protocol.path) == (name, path)
+
+
+def test_asvspoof5_columns(write):
+    protocol = read_protocol(write(ROWS["asvspoof5"]))
+    assert protocol.speaker.tolist() == ["D_0062", "D_0461", "E_1607"]
+    assert protocol.utterance.tolist() == ["D_0000000001", "D_0000000190", "E_0009538969"]
+    assert protocol.gender.tolist() == ["F", "M", "M"]
+    assert protocol.codec.tolist() == ["-", "-", "C05"]
+    assert protocol.codec_seed.tolist() == ["-", "-", "E_0009486171"]
+    assert protocol.attack.tolist() == ["A11", "-", "A26"]
+    assert protocol.label.tolist() == [SPOOF, BONAFIDE, SPOOF]
+    assert protocol.label.dtype == np.int8
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("asvspoof5-6", {"gender": ["F", "F"], "attack": ["A05", "-"], "codec": ["-", "-"]}),
+        ("asvspoof2019", {"speaker": ["LA_0069", "LA_0070"], "attack": ["-", "A01"]}),
+        ("asvspoof2021-la", {"codec": ["alaw", "none"], "attack": ["A07", "-"]}),
+        ("asvspoof2021-df", {"codec": ["nocodec"], "attack": ["A14"], "label": [SPOOF]}),
+        ("in-the-wild", {"utterance": ["0.wav", "a, b.wav"], "speaker": ["Alec Guinness", "Ada"]}),
+        ("in-the-wild", {"label": [SPOOF, BONAFIDE]}),
+        ("csv", {"utterance": ["x y.wav", "z.wav"], "label": [BONAFIDE, SPOOF]}),
+        ("tsv", {"utterance": ["sub/x y.flac"]}),
+        ("table", {"speaker": ["s1"], "utterance": ["u1"], "label": [SPOOF]}),
+    ],
+)
+def test_columns_of_other_formats(write, name, columns):
+    protocol = read_protocol(write(ROWS[name]))
+    for column, values in columns.items():
+        assert getattr(protocol, column).tolist() == values
+
+
+@pytest.mark.parametrize("name", ["asvspoof5", "in-the-wild", "tsv"])
+@pytest.mark.parametrize("change", ["crlf", "cr", "bom", "blank lines", "no last newline"])
+def test_text_conventions_do_not_matter(write, name, change):
+    expected = read_protocol(write(ROWS[name]))
+    content = ROWS[name].encode()
+    content = {
+        "crlf": content.replace(b"\n", b"\r\n"),
+        "cr": content.replace(b"\n", b"\r"),
+        "bom": b"\xef\xbb\xbf" + content,
+        "blank lines": b"\n" + content.replace(b"\n", b"\n \n\n").replace(b" \n", b"\n"),
+        "no last newline": content.rstrip(b"\n"),
+    }[change]
+    protocol = read_protocol(write(content))
+    assert protocol.utterance.tolist() == expected.utterance.tolist()
+    assert protocol.label.tolist() == expected.label.tolist()
+
+
+def test_a_key_file_is_a_protocol(write):
+    protocol = read_protocol(write("filename\tcm-label\nE_1\tbonafide\nE_2\tspoof\n"))
+    assert protocol.counts() == {"bonafide": 1, "spoof": 1}
+
+
+@pytest.mark.parametrize("name", ["asvspoof5", "asvspoof2019", "in-the-wild", "tsv"])
+def test_first_row_of_a_headerless_file_is_kept(write, name):
+    n_header = 0 if name.startswith("asv") else 1
+    assert len(read_protocol(write(ROWS[name]))) == ROWS[name].count("\n") - n_header
+
+
+GOOD = "D_1 u{} F - - - - bonafide bonafide -\n"
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (GOOD.format(1) + "\n" + GOOD.format(2).replace("bonafide -", "genuine -"), "line 3: a la"),
+        (GOOD.format(1) + "D_1 u2 F - - - - spoof -\n", "line 2: each line must have 10 columns"),
+        (GOOD.format(1) + GOOD.format(2) + GOOD.format(1), "line 3: .* 'u1' is also on line 1"),
+        (GOOD.format("é") + GOOD.format("é"), "line 2: .* 'ué' is also on line 1"),
+        (GOOD.format("é") + "a b\n", "line 2: each line must have 10 columns, .* got 2"),
+        ("", "the file is empty"),
+        (" \n\n", "the file is empty"),
+        ("filename,label\n", "holds a header but no utterance"),
+        ("filename,label\nx.wav,Spoof\n", r"line 2: a label must be one of .*; got 'Spoof'"),
+        ("filename,label\nx.wav,spoof\ny.wav\n", "line 3: each line must have 2 columns"),
+        ("filename,label\n,spoof\n", "line 2: the name of the utterance is empty"),
+        ('filename,label\n"x.wav,spoof\n', "line 2: not valid CSV"),
+        ("path,filename,label\nx,y,spoof\n", r"several columns give the utterance: \['path', 'fi"),
+        ("a b c\n", "unknown format: the first line has 3 columns"),
+        ("a.wav,spoof\n", "there are no labels"),
+        ("filename\nx.wav\n", r"there are no labels \(recognised as 'table'\)"),
+        ("D_0062 D_0000000001 F A11 spoof\n", "Track 2 trials"),
+        ("D_0062 D_0000000001 - - target\n", "Track 2 trials"),
+        ("D_4205 D_A0000000562,D_A0000000898\n", "the first line has 2 columns"),
+        (b"\xff\xfe\x00", "is not UTF-8 text"),
+    ],
+)
+def test_bad_protocols(write, content, message, newline):
+    if isinstance(content, str):
+        content = content.replace("\n", newline)
+    with pytest.raises(ValueError, match=message) as error:
+        read_protocol(write(content))
+    assert "protocol" in str(error.value)
+
+
+def test_missing_protocol(tmp_path):
+    with pytest.raises(FileNotFoundError, match="absent"):
+        read_protocol(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"), [("E_1\nE_2\n", "names"), ("filename,speaker\nE_1,a\nE_2,b\n", "csv")]
+)
+def test_unlabelled_list_is_read_only_on_request(write, content, kind):
+    with pytest.raises(ValueError, match="require_labels=False"):
+        read_protocol(write(content))
+    protocol = read_protocol(write(content), require_labels=False)
+    assert protocol.format == kind
+    assert protocol.label.tolist() == [UNLABELLED, UNLABELLED]
+    assert protocol.counts() == {"bonafide": 0, "spoof": 0, "unlabelled": 2}
+
+
+def test_expect_checks_the_official_counts(write):
+    with pytest.raises(ValueError, match=r"expected 140,950 .*got 3 utterances \(1 bonafide, 2 sp"):
+        read_protocol(write(ROWS["asvspoof5"]), expect="dev")
+    with pytest.raises(ValueError, match="`expect` must be one of"):
+        read_protocol(write(ROWS["asvspoof5"]), expect="test")
+
+
+def test_official_counts_add_up():
+    totals = {name: sum(counts.values()) for name, counts in OFFICIAL_COUNTS.items()}
+    assert totals == {"train": 182_357, "dev": 140_950, "eval": 680_774}
+
+
+def test_expect_accepts_a_file_of_the_official_size(write):
+    classes = ["bonafide"] * 31_334 + ["spoof"] * 109_616
+    lines = (f"D_{k % 785} D_{k} F - - - - x {word} -\n" for k, word in enumerate(classes))
+    protocol = read_protocol(write("".join(lines)), expect="dev")
+    assert len(protocol) == 140_950
+    assert protocol.utterance[-1] == "D_140949"
+    n_bytes = sum(v.nbytes for v in vars(protocol).values() if isinstance(v, np.ndarray))
+    assert n_bytes < 100 * len(protocol)
+
+
+WORDS = st.text(st.sampled_from("ab-_é.0"), min_size=1, max_size=5)
+LINES = st.lists(
+    st.one_of(st.just([]), st.lists(WORDS, min_size=3, max_size=3), st.lists(WORDS, max_size=4)),
+    max_size=12,
+)
+
+
+@given(LINES, st.sampled_from(["\n", "\r\n", "\r"]), st.sampled_from([" ", "\t", "  \x1c"]))
+def test_both_ways_of_splitting_agree(lines, newline, space):
+    """Blocks of bytes, used for ASCII, against Python's own splitting of lines and words."""
+    text = newline.join(space.join(line) for line in lines).replace("é", "e")
+    columns = {"first": 0, "third": 2}
+    results = []
+    for blocks in (table_module._ascii_blocks, table_module._row_blocks):
+        args = (text,) if blocks is table_module._ascii_blocks else (text, None)
+        try:
+            found = [
+                (*row, line)
+                for block, lines_ in blocks(*args, columns, 3)
+                for *row, line in zip(block["first"], block["third"], lines_, strict=True)
+            ]
+        except ValueError as error:
+            found = str(error)
+        results.append(found)
+    assert results[0] == results[1]
+
+
+def test_blocks_meet_without_a_seam(monkeypatch):
+    text = "".join(f"u{k} {'x' * (k % 7 + 1)}\n" + "\n" * (k % 3) for k in range(500))
+    whole, lines = read_table(text, None, {"a": 0, "b": 1}, 2)
+    monkeypatch.setattr(table_module, "_BLOCK_BYTES", 64)
+    parts, part_lines = read_table(text, None, {"a": 0, "b": 1}, 2)
+    assert whole["a"].tolist() == parts["a"].tolist() == [f"u{k}" for k in range(500)]
+    assert whole["b"].tolist() == parts["b"].tolist()
+    assert lines.tolist() == part_lines.tolist()
+
+
+def test_select_takes_masks_indexes_and_slices(write):
+    protocol = read_protocol(write(ROWS["asvspoof5"]))
+    spoof = protocol.select(protocol.label == SPOOF)
+    assert spoof.attack.tolist() == ["A11", "A26"]
+    assert (spoof.format, spoof.path) == (protocol.format, protocol.path)
+    assert protocol.select([2, 0]).utterance.tolist() == ["E_0009538969", "D_0000000001"]
+    assert len(protocol.select(slice(1))) == 1
+
+
+def test_protocols_from_columns_are_checked():
+    with pytest.raises(ValueError, match="`label` must hold 0"):
+        Protocol.from_columns(["a"], [2])
+    with pytest.raises(ValueError, match=r"every column must have 2 rows, .*'speaker': 1"):
+        Protocol.from_columns(["a", "b"], speaker=["x"])
+    with pytest.raises(TypeError, match=r"must be columns of a protocol; got \['speakers'\]"):
+        Protocol.from_columns(["a"], speakers=["x"])
+
+
+def test_reading_a_protocol_needs_no_torch(write):
+    path = write(ROWS["asvspoof5"])
+    code = (
+        "import sys\n"
+        "from asvspoof_cm.data.protocol import read_protocol\n"
+        "from asvspoof_cm.data import read_protocol as same\n"
+        f"same({str(path)!r})\n"
+        "sys.exit('torch' in sys.modules or same is not read_protocol)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(asvspoof_cm.data.__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], check=False, env=environment)
+    assert done.returncode == 0
+
+
+def test_lazy_names_are_all_there():
+    homes = [name for names in asvspoof_cm.data._HOMES.values() for name in names]
+    assert sorted(homes) == sorted(asvspoof_cm.data.__all__) == sorted(dir(asvspoof_cm.data))
+    for name in homes:
+        assert getattr(asvspoof_cm.data, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'SpoofDatasets'"):
+        _ = asvspoof_cm.data.SpoofDatasets

@@ -1,0 +1,144 @@
+"""Results per group: against evaluating each group by hand, and the forms of the table."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from asvspoof_cm import metrics
+
+
+@pytest.fixture(scope="module")
+def trials():
+    rng = np.random.default_rng(0)
+    n = 1200
+    attack = rng.choice(["-", "A09", "A10", "A_11"], n)
+    labels = np.where(attack == "-", "bonafide", "spoof")
+    scores = np.where(attack == "-", 1.5, -1.5) + (attack == "A10") * 1.2 + rng.normal(0, 1, n)
+    return {
+        "scores": scores,
+        "labels": labels,
+        "attack": attack,
+        "codec": rng.choice(["C00", "C01"], n),
+        "speaker": rng.integers(0, 30, n),
+    }
+
+
+def test_each_attack_stands_against_all_bonafide(trials):
+    result = metrics.breakdown(trials["scores"], trials["labels"], {"attack": trials["attack"]})
+    assert [row.group for row in result.rows] == [("A09",), ("A10",), ("A_11",), ("pooled",)]
+    for row in result.rows:
+        chosen = (trials["attack"] == row.group[0]) | (trials["labels"] == "bonafide")
+        if row.group == ("pooled",):
+            chosen[:] = True
+        expected = metrics.evaluate(trials["scores"][chosen], trials["labels"][chosen])
+        assert (row.n_bonafide, row.n_spoof) == (expected.n_bonafide, expected.n_spoof)
+        assert row.eer == expected.eer.value
+        assert row.min_dcf == expected.min_dcf.value
+        assert row.act_dcf == expected.act_dcf.value
+        assert row.cllr == pytest.approx(expected.cllr)
+        assert row.intervals == {}
+
+
+def test_crossed_columns_with_matching_bonafide(trials):
+    columns = {"attack": trials["attack"], "codec": trials["codec"]}
+    result = metrics.breakdown(trials["scores"], trials["labels"], columns, match=["codec"])
+    assert len(result.rows) == 3 * 2 + 1
+    for row in result.rows[:-1]:
+        in_codec = trials["codec"] == row.group[1]
+        chosen = in_codec & np.isin(trials["attack"], ["-", row.group[0]])
+        expected = metrics.evaluate(trials["scores"][chosen], trials["labels"][chosen])
+        assert (row.n_bonafide, row.eer) == (expected.n_bonafide, expected.eer.value)
+    pooled = metrics.evaluate(trials["scores"], trials["labels"])
+    assert result.rows[-1].eer == pooled.eer.value
+
+
+def test_a_group_without_matching_bonafide_has_counts_only():
+    labels, codec = [1, 1, 0, 0], ["C00", "C00", "C00", "C01"]
+    result = metrics.breakdown([1.0, 2.0, 0.0, -1.0], labels, {"codec": codec}, match=["codec"])
+    lonely = result.rows[1]
+    assert (lonely.group, lonely.n_bonafide, lonely.n_spoof) == (("C01",), 0, 1)
+    assert np.isnan(lonely.eer)
+    assert lonely.as_dict()["eer"] is None
+    assert "C01            0      1       –" in str(result)
+    assert result.to_csv().splitlines()[2] == "C01,0,1,,,,"
+
+
+def test_intervals_are_those_of_the_bootstrap(trials):
+    result = metrics.breakdown(
+        trials["scores"],
+        trials["labels"],
+        {"attack": trials["attack"]},
+        n_bootstrap=40,
+        clusters=trials["speaker"],
+        seed=4,
+    )
+    is_bonafide = trials["labels"] == "bonafide"
+    chosen = trials["attack"] == "A10"
+    expected = metrics.bootstrap(
+        "eer",
+        trials["scores"][is_bonafide],
+        trials["scores"][chosen],
+        40,
+        clusters=(trials["speaker"][is_bonafide], trials["speaker"][chosen]),
+        seed=4,
+    )
+    assert result.rows[1].intervals["eer"] == expected
+    assert f"[{100 * expected.low:.3f}, {100 * expected.high:.3f}]" in str(result)
+    assert json.loads(json.dumps(result.as_dict()))["rows"][1]["intervals"]["eer"]["n_replicates"]
+
+
+def test_groups_in_one_cluster_are_pointed_out(trials):
+    with pytest.warns(UserWarning, match="of 30 groups lie in so few `clusters`"):
+        metrics.breakdown(
+            trials["scores"],
+            trials["labels"],
+            {"speaker": trials["speaker"]},
+            n_bootstrap=20,
+            clusters=trials["speaker"],
+        )
+
+
+def test_forms_of_the_table(trials):
+    columns = {"attack": trials["attack"]}
+    result = metrics.breakdown(trials["scores"], trials["labels"], columns)
+    rows = list(csv.DictReader(io.StringIO(result.to_csv())))
+    assert [row["attack"] for row in rows] == ["A09", "A10", "A_11", "pooled"]
+    assert float(rows[1]["eer"]) == result.rows[1].eer
+    markdown = result.to_markdown().splitlines()
+    assert markdown[0] == "| attack | bonafide | spoof | minDCF | actDCF | EER % | Cllr |"
+    assert markdown[1] == "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    assert len(markdown) == 2 + 4
+    latex = result.to_latex()
+    assert r"\begin{tabular}{lrrrrrr}" in latex
+    assert r"A\_11 & " in latex
+    assert r"EER \%" in latex
+    assert latex.count(r"\\") == 5
+    with_intervals = metrics.breakdown(
+        trials["scores"], trials["labels"], columns, n_bootstrap=10
+    ).to_csv()
+    row = next(csv.DictReader(io.StringIO(with_intervals)))
+    assert float(row["eer_low"]) <= float(row["eer"]) <= float(row["eer_high"])
+
+
+@pytest.mark.parametrize(
+    ("groups", "options", "message"),
+    [
+        ({}, {}, "`groups` must hold at least one column"),
+        (
+            {"attack": ["-"]},
+            {},
+            r"`attack` must have one value per trial, shape \(2,\); got \(1,\)",
+        ),
+        (
+            {"attack": ["-", "A"]},
+            {"match": ["codec"]},
+            r"`match` must name columns of `groups` \(attack\); got 'codec'",
+        ),
+    ],
+)
+def test_bad_groups(groups, options, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.breakdown([1.0, 0.0], [1, 0], groups, **options)

@@ -1,0 +1,159 @@
+"""The bootstrap against resampling by hand, known variances, and its own promises."""
+
+import numpy as np
+import pytest
+
+from asvspoof_cm import metrics
+from asvspoof_cm.metrics import intervals
+from asvspoof_cm.metrics.costs import ASVSPOOF5
+
+FUNCTIONS = {
+    "min_dcf": metrics.min_dcf,
+    "act_dcf": metrics.act_dcf,
+    "eer": metrics.eer,
+    "cllr": metrics.cllr,
+}
+
+
+def gauss(n_bonafide=300, n_spoof=900, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(1, 1, n_bonafide), rng.normal(-1, 1, n_spoof)
+
+
+@pytest.mark.filterwarnings("ignore:tied scores", "ignore:the EER is")
+@pytest.mark.parametrize("n_digits", [0, 1, 8])
+def test_a_replicate_equals_the_metrics_of_the_repeated_trials(n_digits):
+    rng = np.random.default_rng(n_digits)
+    bonafide, spoof = (np.round(scores, n_digits) for scores in gauss(40, 70))
+    units = np.arange(40), np.arange(70)
+    system = intervals._System.of((bonafide, spoof), units, metrics.METRICS, ASVSPOOF5)
+    for _ in range(50):
+        counts = rng.integers(0, 4, 40), rng.integers(0, 4, 70)
+        drawn = np.repeat(bonafide, counts[0]), np.repeat(spoof, counts[1])
+        expected = [float(FUNCTIONS[name](*drawn)) for name in metrics.METRICS]
+        np.testing.assert_allclose(system.replicate(counts), expected, atol=1e-12)
+
+
+def test_value_is_the_metric_and_names_and_functions_agree():
+    bonafide, spoof = gauss()
+    several = metrics.bootstrap(metrics.METRICS, bonafide, spoof, n=50, seed=3)
+    assert list(several) == list(metrics.METRICS)
+    for name, function in FUNCTIONS.items():
+        assert several[name].value == pytest.approx(float(function(bonafide, spoof)), abs=1e-12)
+        assert several[name].low < several[name].value < several[name].high
+        assert metrics.bootstrap(name, bonafide, spoof, n=50, seed=3) == several[name]
+        assert metrics.bootstrap(function, bonafide, spoof, n=50, seed=3) == several[name]
+
+
+def test_any_function_can_be_resampled():
+    bonafide, spoof = gauss()
+    slow = metrics.bootstrap(lambda b, s: metrics.eer(b, s), bonafide, spoof, n=40, seed=1)
+    fast = metrics.bootstrap("eer", bonafide, spoof, n=40, seed=1)
+    assert (slow.low, slow.high) == pytest.approx((fast.low, fast.high))
+
+
+def test_seed_decides():
+    bonafide, spoof = gauss()
+    one, same, other = (metrics.bootstrap("cllr", bonafide, spoof, n=30, seed=s) for s in (1, 1, 2))
+    assert one == same
+    assert one.low != other.low
+
+
+@pytest.mark.parametrize("n", [1, 7, 4096, 8192, 20_001])
+def test_draws_are_multinomial(n):
+    rng = np.random.default_rng(0)
+    draws = np.array([intervals._draw(n, rng) for _ in range(400)])
+    assert (draws.sum(axis=1) == n).all()
+    # Mean 1 and variance 1 - 1/n for every item; five standard errors of 400 draws.
+    assert np.abs(draws.mean(axis=0) - 1).max() < 5.5 / np.sqrt(400)
+    assert draws.var(axis=0).mean() == pytest.approx(1 - 1 / n, abs=0.05)
+    if n > 4096:
+        # The stages leave no trace: the first half of the items gets a binomial share.
+        half = draws[:, : n // 2].sum(axis=1)
+        assert half.std() == pytest.approx(np.sqrt(n) / 2, rel=0.15)
+
+
+def test_interval_has_the_width_of_the_normal_approximation():
+    bonafide, spoof = gauss(2000, 8000)
+    interval = metrics.bootstrap("act_dcf", bonafide, spoof, n=2000)
+    p_miss = (bonafide < ASVSPOOF5.threshold).mean()
+    p_fa = (spoof >= ASVSPOOF5.threshold).mean()
+    deviation = np.sqrt(
+        1.9**2 * p_miss * (1 - p_miss) / len(bonafide) + p_fa * (1 - p_fa) / len(spoof)
+    )
+    assert interval.high - interval.low == pytest.approx(2 * 1.96 * deviation, rel=0.06)
+
+
+def test_copies_of_trials_widen_the_interval_only_when_they_are_clusters():
+    bonafide, spoof = gauss(150, 300)
+    copies = np.repeat(bonafide, 4), np.repeat(spoof, 4)
+    ids = np.repeat(np.arange(150), 4), 150 + np.repeat(np.arange(300), 4)
+    trials = metrics.bootstrap("cllr", *copies, n=800)
+    clusters = metrics.bootstrap("cllr", *copies, n=800, clusters=ids)
+    ratio = (clusters.high - clusters.low) / (trials.high - trials.low)
+    assert ratio == pytest.approx(2.0, rel=0.15)
+
+
+def test_clusters_join_the_classes_and_take_any_names():
+    bonafide, spoof = gauss(60, 90)
+    speakers = np.array([f"D_{i % 12}" for i in range(150)])
+    named = metrics.bootstrap("eer", bonafide, spoof, 50, clusters=(speakers[:60], speakers[60:]))
+    codes = np.arange(150) % 12
+    # The order of the names decides which cluster is which, not the distribution.
+    numbered = metrics.bootstrap("eer", bonafide, spoof, 50, clusters=(codes[:60], codes[60:]))
+    assert named.value == numbered.value
+    assert named.high - named.low == pytest.approx(numbered.high - numbered.low, rel=0.6)
+
+
+def test_replicates_without_a_class_are_left_out_and_counted():
+    bonafide, spoof = gauss(10, 30)
+    ids = np.zeros(10), np.arange(30) % 3
+    with pytest.warns(UserWarning, match="of 200 replicates drew no trial of one class"):
+        interval = metrics.bootstrap("eer", bonafide, spoof, 200, clusters=ids)
+    assert 0 < interval.n_replicates < 200
+
+
+def test_compare_pairs_the_trials():
+    bonafide, spoof = gauss(800, 2400)
+    scores, labels = np.concatenate([bonafide, spoof]), np.repeat([1, 0], [800, 2400])
+    rng = np.random.default_rng(5)
+    noisy = scores + rng.normal(0, 0.1, len(scores))
+    difference = metrics.compare(scores, noisy, labels, "eer", n=300)
+    expected = (
+        metrics.evaluate(scores, labels).eer.value - metrics.evaluate(noisy, labels).eer.value
+    )
+    assert difference.value == pytest.approx(expected, abs=1e-12)
+    # Paired, the difference varies far less than either system.
+    alone = metrics.bootstrap("eer", bonafide, spoof, n=300)
+    assert difference.high - difference.low < 0.6 * (alone.high - alone.low)
+    reverse = metrics.compare(noisy, scores, labels, "eer", n=300)
+    assert (reverse.low, reverse.high) == pytest.approx((-difference.high, -difference.low))
+
+
+def test_compare_of_equal_rankings_is_zero():
+    bonafide, spoof = gauss()
+    scores, labels = np.concatenate([bonafide, spoof]), np.repeat([1, 0], [300, 900])
+    both = metrics.compare(scores, 3 * scores + 1, labels, ["eer", "min_dcf"], n=20)
+    for interval in both.values():
+        assert (interval.value, interval.low, interval.high) == (0.0, 0.0, 0.0)
+    speakers = np.arange(1200) % 40
+    clustered = metrics.compare(scores, 2 * scores, labels, "cllr", n=20, clusters=speakers)
+    assert clustered.low < clustered.value < clustered.high
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": "auc"}, "`metric` must be one of min_dcf, act_dcf, eer, cllr or a function"),
+        ({"n": 0}, "`n` must be at least 1 replicate; got 0"),
+        ({"confidence": 95}, "`confidence` must lie between 0 and 1, excluded; got 95"),
+        (
+            {"clusters": ([1, 2, 3], [1])},
+            r"`clusters\[0\]` must have one value per trial, shape \(2,\); got \(3,\)",
+        ),
+    ],
+)
+def test_bad_options(options, message):
+    arguments = {"metric": "eer", "bonafide": [1.0, 2.0], "spoof": [0.0], "n": 10, **options}
+    with pytest.raises(ValueError, match=message):
+        metrics.bootstrap(**arguments)

@@ -1,0 +1,333 @@
+"""Track 1 against the organisers' recorded figures, definitions, analytic values and limits."""
+
+import itertools
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.stats import norm
+
+from asvspoof_cm import metrics
+from asvspoof_cm.metrics import DetectionCosts, OperatingPoint
+
+# Recorded from the evaluation package of asvspoof-challenge/asvspoof5; see reference/README.md.
+GOLDEN = json.loads((Path(__file__).parent / "reference" / "golden_metrics.json").read_text())
+CASES = [
+    "gauss",
+    "gauss_ties",
+    "gauss_x50",
+    "gauss_inverted",
+    "tiny",
+    "constant",
+    "separable",
+    "eval_size",
+]
+TOLERANCE = 1e-9
+
+
+def scores_of(case):
+    """The recipes of the golden file."""
+    rng = np.random.default_rng
+    if case == "tiny":
+        return np.array([2.0, 0.5]), np.array([-1.0, 1.0, 0.5])
+    if case == "constant":
+        return np.zeros(10), np.zeros(30)
+    if case == "separable":
+        r = rng(3)
+        return r.normal(10, 1, 50), r.normal(-10, 1, 70)
+    if case == "eval_size":
+        r = rng(7)
+        return r.normal(1, 1, 138688), r.normal(-1, 1, 542086)
+    r = rng(0)
+    bonafide, spoof = r.normal(1, 1, 1000), r.normal(-1, 1, 5000)
+    return {
+        "gauss": (bonafide, spoof),
+        "gauss_ties": (np.round(bonafide, 1), np.round(spoof, 1)),
+        "gauss_x50": (50 * bonafide, 50 * spoof),
+        "gauss_inverted": (spoof, bonafide),
+    }[case]
+
+
+def small_scores(elements):
+    return hnp.arrays(np.float64, st.integers(1, 12), elements=elements)
+
+
+SCORES = small_scores(st.floats(-5, 5, allow_subnormal=False))
+TIED_SCORES = small_scores(st.integers(-2, 2).map(float))
+
+
+@pytest.mark.filterwarnings("ignore:tied scores", "ignore:the EER is")
+@pytest.mark.parametrize("case", CASES)
+def test_golden_values_and_thresholds(case):
+    bonafide, spoof = scores_of(case)
+    expected = GOLDEN[case]["expected"]
+    points = {
+        "eer": metrics.eer(bonafide, spoof),
+        "min_dcf": metrics.min_dcf(bonafide, spoof),
+        "act_dcf": metrics.act_dcf(bonafide, spoof),
+    }
+    for name, point in points.items():
+        assert point.value == pytest.approx(expected[name], abs=TOLERANCE)
+        assert point.threshold == pytest.approx(expected[f"{name}_threshold"], abs=TOLERANCE)
+    assert metrics.cllr(bonafide, spoof) == pytest.approx(expected["cllr"], abs=TOLERANCE)
+
+    scores = np.concatenate([bonafide, spoof])
+    labels = np.repeat([1, 0], [len(bonafide), len(spoof)])
+    order = np.random.default_rng(0).permutation(len(scores))
+    result = metrics.evaluate(scores[order], labels[order])
+    assert (result.n_bonafide, result.n_spoof) == (expected["n_bonafide"], expected["n_spoof"])
+    assert {"eer": result.eer, "min_dcf": result.min_dcf, "act_dcf": result.act_dcf} == points
+    assert result.cllr == pytest.approx(expected["cllr"], abs=TOLERANCE)
+
+
+def test_gaussian_scores_have_their_analytic_values():
+    bonafide, spoof = scores_of("eval_size")
+    assert metrics.eer(bonafide, spoof).value == pytest.approx(norm.cdf(-1), abs=1e-3)
+    assert metrics.auc(bonafide, spoof) == pytest.approx(norm.cdf(np.sqrt(2)), abs=1e-3)
+    # The LLR of N(1, 1) against N(-1, 1) is 2 s: then Cllr is already minimal.
+    assert metrics.min_cllr(bonafide, spoof) == pytest.approx(
+        metrics.cllr(2 * bonafide, 2 * spoof), abs=1e-3
+    )
+
+
+def official_points(bonafide, spoof):
+    """The walk of the module docstring, one trial at a time."""
+    trials = sorted([(s, 0) for s in bonafide] + [(s, 1) for s in spoof])
+    missed = rejected = 0
+    points = [(0.0, 1.0, trials[0][0] - 0.001)]
+    for score, is_spoof in trials:
+        missed, rejected = missed + (not is_spoof), rejected + is_spoof
+        points.append((missed / len(bonafide), 1 - rejected / len(spoof), score))
+    return np.array(points).T
+
+
+@pytest.mark.filterwarnings("ignore:tied scores", "ignore:the EER is")
+@settings(deadline=None)
+@given(SCORES | TIED_SCORES, SCORES | TIED_SCORES)
+def test_official_metrics_follow_the_walk_through_the_trials(bonafide, spoof):
+    p_miss, p_fa, thresholds = official_points(bonafide, spoof)
+    curve = metrics.det_curve(bonafide, spoof)
+    np.testing.assert_allclose(curve.p_miss, p_miss, atol=1e-12)
+    np.testing.assert_allclose(curve.p_fa, p_fa, atol=1e-12)
+    np.testing.assert_array_equal(curve.thresholds, thresholds)
+    gaps = np.abs(p_miss - p_fa)
+    closest = np.flatnonzero(gaps < gaps.min() + 1e-12)
+    eer = metrics.eer(bonafide, spoof)
+    candidates = [((p_miss[i] + p_fa[i]) / 2, thresholds[i]) for i in closest]
+    assert any(eer == OperatingPoint(pytest.approx(v), t) for v, t in candidates)
+    cost = 1.9 * p_miss + p_fa
+    assert metrics.min_dcf(bonafide, spoof).value == pytest.approx(cost.min(), abs=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:tied scores", "ignore:the EER is")
+@settings(deadline=None)
+@given(TIED_SCORES, TIED_SCORES)
+def test_grouped_metrics_depend_on_distinct_thresholds_only(bonafide, spoof):
+    thresholds = np.append(np.unique(np.concatenate([bonafide, spoof])), np.inf)
+    p_miss = np.array([(bonafide < t).mean() for t in thresholds])
+    p_fa = np.array([(spoof >= t).mean() for t in thresholds])
+    curve = metrics.det_curve(bonafide, spoof, ties="grouped")
+    np.testing.assert_allclose(curve.p_miss, p_miss, atol=1e-12)
+    np.testing.assert_allclose(curve.p_fa, p_fa, atol=1e-12)
+    np.testing.assert_array_equal(curve.thresholds, thresholds)
+
+    point = metrics.min_dcf(bonafide, spoof, ties="grouped")
+    at = list(thresholds).index(point.threshold)
+    assert point.value == pytest.approx(1.9 * p_miss[at] + p_fa[at])
+    assert point.value == pytest.approx((1.9 * p_miss + p_fa).min())
+    assert point.value == metrics.min_dcf(bonafide, spoof).value
+
+    # A step of both classes across P_miss = P_fa is a straight line; it meets the EER.
+    eer = metrics.eer(bonafide, spoof, ties="grouped").value
+    k = int(np.argmax(p_miss >= p_fa))
+    if p_miss[k] > p_miss[k - 1] and p_fa[k] < p_fa[k - 1]:
+        p_fa_at_eer = np.interp(eer, p_miss[k - 1 : k + 1], p_fa[k - 1 : k + 1])
+        assert p_fa_at_eer == pytest.approx(eer)
+    else:
+        assert eer == metrics.eer(bonafide, spoof).value
+
+
+def test_grouped_equals_official_without_ties():
+    bonafide, spoof = scores_of("gauss")
+    official, grouped = (metrics.eer(bonafide, spoof, ties=t) for t in ("official", "grouped"))
+    assert official.value == grouped.value
+    assert official.threshold < grouped.threshold
+    assert (bonafide < grouped.threshold).mean() == pytest.approx(official.value, abs=1e-3)
+    assert (spoof >= grouped.threshold).mean() == pytest.approx(official.value, abs=1e-3)
+
+
+def test_constant_scorer_is_at_chance_when_ties_are_grouped():
+    assert metrics.eer(np.zeros(10), np.zeros(30), ties="grouped").value == 0.5
+    with pytest.warns(UserWarning, match=r"100\.000 % by the official .* 50\.000 %") as caught:
+        assert metrics.eer(np.zeros(10), np.zeros(30)).value == 1.0
+    assert len(caught) == 1
+
+
+def test_evaluate_warns_once_about_ties_and_never_without_them():
+    bonafide, spoof = scores_of("gauss_ties")
+    labels = np.repeat([1, 0], [len(bonafide), len(spoof)])
+    with pytest.warns(UserWarning, match="tied scores change the EER") as caught:
+        metrics.evaluate(np.concatenate([bonafide, spoof]), labels)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metrics.evaluate(np.concatenate(scores_of("gauss")), labels)
+
+
+def test_inverted_scores_are_pointed_out():
+    with pytest.warns(UserWarning, match=r"83\.58 %, above 50 %: the sign .* probably flipped"):
+        metrics.eer(*scores_of("gauss_inverted"))
+
+
+def test_cllr_is_finite_for_any_finite_score():
+    assert metrics.cllr([-800.0], [-900.0]) == pytest.approx(400 / np.log(2))
+    assert metrics.cllr([1e300], [-1e300]) == 0.0
+    assert metrics.cllr([50.0], [-50.0]) == pytest.approx(np.exp(-50) / np.log(2), rel=1e-12)
+    assert np.isfinite(metrics.cllr([-1e300], [1e300]))
+
+
+@settings(deadline=None)
+@given(SCORES, SCORES)
+def test_cllr_is_its_definition(bonafide, spoof):
+    expected = np.log2(1 + np.exp(-bonafide)).mean() + np.log2(1 + np.exp(spoof)).mean()
+    assert metrics.cllr(bonafide, spoof) == pytest.approx(0.5 * expected, rel=1e-12)
+
+
+def test_cllr_of_more_scores_than_a_chunk():
+    rng = np.random.default_rng(1)
+    bonafide, spoof = rng.normal(0, 3, 40_001), rng.normal(0, 3, 16_384)
+    expected = np.logaddexp(0, -bonafide).mean() + np.logaddexp(0, spoof).mean()
+    assert metrics.cllr(bonafide, spoof) == pytest.approx(0.5 * expected / np.log(2), rel=1e-13)
+
+
+def hull_cllr(bonafide, spoof):
+    """Minimum Cllr from the lower convex hull of the error curve, point by point."""
+    thresholds = np.append(np.unique(np.concatenate([bonafide, spoof])), np.inf)
+    points = [((spoof < t).mean(), (bonafide < t).mean()) for t in thresholds]
+    hull = []
+    for x, y in points:
+        while len(hull) > 1 and (hull[-1][0] - hull[-2][0]) * (y - hull[-2][1]) <= (
+            x - hull[-2][0]
+        ) * (hull[-1][1] - hull[-2][1]):
+            hull.pop()
+        hull.append((x, y))
+    bits = 0.0
+    for (x0, y0), (x1, y1) in itertools.pairwise(hull):
+        q, p = x1 - x0, y1 - y0
+        bits += p * np.log2(1 + q / p) if p > 0 else 0
+        bits += q * np.log2(1 + p / q) if q > 0 else 0
+    return bits / 2
+
+
+@settings(deadline=None)
+@given(SCORES | TIED_SCORES, SCORES | TIED_SCORES)
+def test_min_cllr_is_the_convex_hull_of_the_curve(bonafide, spoof):
+    value = metrics.min_cllr(bonafide, spoof)
+    assert value == pytest.approx(hull_cllr(bonafide, spoof), abs=1e-12)
+    assert value <= metrics.cllr(bonafide, spoof) + 1e-12
+    # Powers of two keep ties and order: the minimum ignores any increasing map.
+    assert metrics.min_cllr(8 * bonafide, 8 * spoof) == pytest.approx(value, abs=1e-12)
+
+
+@settings(deadline=None)
+@given(TIED_SCORES, TIED_SCORES)
+def test_auc_is_the_share_of_pairs_in_order(bonafide, spoof):
+    difference = bonafide[:, None] - spoof[None, :]
+    expected = (difference > 0).mean() + 0.5 * (difference == 0).mean()
+    assert metrics.auc(bonafide, spoof) == pytest.approx(expected)
+
+
+def test_costs_scale_out_and_give_the_bayes_threshold():
+    bonafide, spoof = scores_of("gauss")
+    one = metrics.min_dcf(bonafide, spoof, DetectionCosts(p_spoof=0.05, c_miss=1, c_fa=10))
+    other = metrics.min_dcf(bonafide, spoof, DetectionCosts(p_spoof=0.05, c_miss=3, c_fa=30))
+    assert one.value == pytest.approx(other.value)
+    assert one.threshold == other.threshold
+    assert DetectionCosts() == metrics.ASVSPOOF5
+    assert pytest.approx(-np.log(1.9)) == metrics.ASVSPOOF5.threshold
+    rare = DetectionCosts(p_spoof=0.5, c_miss=1, c_fa=1)
+    assert rare.threshold == 0
+    p_miss, p_fa = (bonafide < 0).mean(), (spoof >= 0).mean()
+    assert metrics.act_dcf(bonafide, spoof, rare).value == pytest.approx(p_miss + p_fa)
+
+
+@pytest.mark.parametrize(
+    ("costs", "message"),
+    [
+        ({"p_spoof": 0.0}, "`p_spoof` must lie between 0 and 1, excluded; got 0.0"),
+        ({"c_fa": -1.0}, "`c_fa` must be positive and finite; got -1.0"),
+        ({"c_miss": np.inf}, "`c_miss` must be positive and finite; got inf"),
+    ],
+)
+def test_impossible_costs(costs, message):
+    with pytest.raises(ValueError, match=message):
+        DetectionCosts(**costs)
+
+
+def test_result_prints_and_serialises():
+    scores, labels = [2.0, 0.5, -1.0, 1.0], ["bonafide", "bonafide", "spoof", "spoof"]
+    result = metrics.evaluate(scores, labels)
+    content = json.loads(json.dumps(result.as_dict()))
+    assert content["eer"] == {"value": 0.5, "threshold": 0.5}
+    assert content["costs"] == {"p_spoof": 0.05, "c_miss": 1.0, "c_fa": 10.0}
+    assert "EER       50.000 %      0.5000" in str(result)
+    assert metrics.evaluate(scores, [1, 1, 0, 0]) == result
+    assert metrics.evaluate(scores, np.array([True, True, False, False])) == result
+    assert metrics.evaluate(scores, ["bona-fide", "bonafide", "spoof", "spoof"]) == result
+
+
+def test_inputs_are_not_changed():
+    scores, labels = np.array([3.0, 1.0, 2.0, 0.0]), np.array([1, 0, 1, 0])
+    before = scores.copy()
+    metrics.evaluate(scores, labels)
+    metrics.eer(scores[:2], scores[2:], ties="grouped")
+    np.testing.assert_array_equal(scores, before)
+
+
+@pytest.mark.parametrize(
+    "function", [metrics.eer, metrics.min_dcf, metrics.act_dcf, metrics.cllr, metrics.min_cllr]
+)
+@pytest.mark.parametrize(
+    ("bonafide", "spoof", "message"),
+    [
+        ([], [1.0], "`bonafide` must hold at least one score; got none"),
+        ([1.0], [], "`spoof` must hold at least one score; got none"),
+        ([[1.0]], [1.0], r"`bonafide` must have shape \(n,\); got \(1, 1\)"),
+        (
+            [1.0],
+            [0.0, np.nan, np.inf, np.nan],
+            "`spoof` must be finite; got 2 NaN and 1 infinite of 4 scores, the first at index 1",
+        ),
+    ],
+)
+def test_bad_scores(function, bonafide, spoof, message):
+    with pytest.raises(ValueError, match=message):
+        function(bonafide, spoof)
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "message"),
+    [
+        ([1.0, 2.0], [1], "`scores` and `labels` must be equally long; got 2 and 1"),
+        ([1.0, 2.0], [1, 1], "`labels` must hold both classes; got 2 bonafide and no spoof trial"),
+        ([1.0, 2.0], [0, 0], "got 2 spoof and no bonafide trial"),
+        ([1.0, 2.0], [1, 2], "`labels` must be 0 .*; got 2 at index 1 .1 such of 2"),
+        ([1.0, 2.0], ["fake", "spoof"], "`labels` must be 0 .*; got 'fake' at index 0"),
+        ([1.0, 2.0], [[1], [0]], r"`labels` must have shape \(n,\); got \(2, 1\)"),
+        ([1.0, np.nan], [1, 0], "`scores` must be finite; got 1 NaN and 0 infinite of 2"),
+    ],
+)
+def test_bad_labels(scores, labels, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.evaluate(scores, labels)
+
+
+def test_unknown_tie_convention():
+    with pytest.raises(ValueError, match="`ties` must be one of 'official', 'grouped'; got 'mean'"):
+        metrics.eer([1.0], [0.0], ties="mean")

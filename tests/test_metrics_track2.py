@@ -1,0 +1,179 @@
+"""Track 2 against the organisers' recorded figures and the definitions."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asvspoof_cm import metrics
+from asvspoof_cm.metrics import AsvRates, SasvCosts
+
+REFERENCE = Path(__file__).parent / "reference" / "golden_metrics.json"
+GOLDEN = json.loads(REFERENCE.read_text())["sasv"]["expected"]
+CONSTANTS = json.loads(REFERENCE.read_text())["constants"]["track2"]
+TOLERANCE = 1e-9
+
+
+@pytest.fixture(scope="module")
+def trials():
+    """The recipe of the golden file: ASV and CM scores of target, nontarget, spoof."""
+    r = np.random.default_rng(11)
+    asv = r.normal(2, 1, 400), r.normal(-2, 1, 700), r.normal(0.5, 1, 900)
+    cm = r.normal(2, 1.5, 400), r.normal(2, 1.5, 700), r.normal(-1.5, 1.5, 900)
+    return asv, cm
+
+
+def test_golden_a_dcf(trials):
+    asv, cm = trials
+    point = metrics.a_dcf(*(a + c for a, c in zip(asv, cm, strict=True)))
+    assert point.value == pytest.approx(GOLDEN["min_a_dcf"], abs=TOLERANCE)
+    assert point.threshold == pytest.approx(GOLDEN["min_a_dcf_threshold"], abs=TOLERANCE)
+
+
+def test_golden_t_dcf(trials):
+    asv, cm = trials
+    bonafide, spoof = np.concatenate(cm[:2]), cm[2]
+    value = metrics.min_t_dcf(bonafide, spoof).value
+    assert value == pytest.approx(GOLDEN["min_t_dcf_organisers_asv"], abs=TOLERANCE)
+    own = metrics.min_t_dcf(bonafide, spoof, asv=asv).value
+    assert own == pytest.approx(GOLDEN["min_t_dcf_own_asv"], abs=TOLERANCE)
+    rates = metrics.asv_rates(*asv)
+    for name in ("p_fa", "p_miss", "p_fa_spoof"):
+        assert getattr(rates, name) == pytest.approx(GOLDEN["own_asv"][name], abs=TOLERANCE)
+
+
+def test_golden_t_eer(trials):
+    asv, cm = trials
+    point = metrics.t_eer(asv, (np.concatenate(cm[:2]), cm[2]))
+    assert 100 * point.value == pytest.approx(GOLDEN["t_eer_percent_exact"], abs=TOLERANCE)
+    # At its thresholds the three error rates of the tandem agree as far as 900 trials allow.
+    asv_accepts = [scores > point.asv_threshold for scores in asv]
+    cm_accepts = [
+        (scores > point.cm_threshold).mean() for scores in (np.concatenate(cm[:2]), cm[2])
+    ]
+    p_miss = 1 - cm_accepts[0] * asv_accepts[0].mean()
+    p_fa = cm_accepts[0] * asv_accepts[1].mean(), cm_accepts[1] * asv_accepts[2].mean()
+    assert p_fa[1] == pytest.approx(point.value)
+    assert p_miss == pytest.approx(point.value, abs=2e-3)
+    assert p_fa[0] == pytest.approx(point.value, abs=2e-3)
+
+
+def test_presets_are_the_organisers_constants():
+    asv = CONSTANTS["organisers_asv"]
+    assert (
+        AsvRates(p_miss=asv["p_miss"], p_fa=asv["p_fa_nontarget"], p_fa_spoof=asv["p_fa_spoof"])
+        == metrics.ASVSPOOF5_ASV
+    )
+    costs = metrics.ASVSPOOF5_SASV
+    assert (costs.p_target, costs.p_nontarget, costs.p_spoof) == (0.95 * 0.99, 0.95 * 0.01, 0.05)
+    assert (costs.c_miss, costs.c_fa_nontarget, costs.c_fa_spoof) == (1, 10, 10)
+
+
+def test_legacy_reads_the_rejected_spoofs(trials):
+    asv, cm = trials
+    bonafide, spoof = np.concatenate(cm[:2]), cm[2]
+    right = metrics.asv_rates(*asv)
+    wrong = AsvRates(p_miss=right.p_miss, p_fa=right.p_fa, p_fa_spoof=1 - right.p_fa_spoof)
+    assert metrics.min_t_dcf(bonafide, spoof, asv=asv, legacy=True) == metrics.min_t_dcf(
+        bonafide, spoof, asv=wrong
+    )
+    with pytest.raises(ValueError, match="`legacy` must be False where `asv` gives rates"):
+        metrics.min_t_dcf(bonafide, spoof, legacy=True)
+
+
+def some_scores():
+    return st.lists(st.integers(-4, 4).map(float), min_size=1, max_size=8).map(np.array)
+
+
+@settings(deadline=None)
+@given(some_scores(), some_scores(), some_scores())
+def test_a_dcf_is_the_minimum_over_all_thresholds(target, nontarget, spoof):
+    thresholds = np.append(np.unique(np.concatenate([target, nontarget, spoof])), np.inf)
+    costs = [
+        0.9405 * (target < t).mean() + 0.095 * (nontarget >= t).mean() + 0.5 * (spoof >= t).mean()
+        for t in thresholds
+    ]
+    point = metrics.a_dcf(target, nontarget, spoof)
+    assert point.value == pytest.approx(min(costs) / 0.595)
+    above = [(scores > point.threshold).mean() for scores in (target, nontarget, spoof)]
+    cost = 0.9405 * (1 - above[0]) + 0.095 * above[1] + 0.5 * above[2]
+    assert point.value == pytest.approx(cost / 0.595)
+
+
+@settings(deadline=None)
+@given(some_scores(), some_scores())
+def test_t_dcf_with_a_perfect_asv_is_the_dcf_of_the_countermeasure(bonafide, spoof):
+    # Without ASV errors and with every spoof let through, the tandem is the countermeasure alone.
+    asv = AsvRates(p_miss=0.0, p_fa=0.0, p_fa_spoof=1.0)
+    costs = SasvCosts(p_target=0.95, p_nontarget=0.0, p_spoof=0.05)
+    point = metrics.min_t_dcf(bonafide, spoof, asv=asv, costs=costs)
+    alone = metrics.min_dcf(bonafide, spoof)
+    assert point.value == pytest.approx(alone.value)
+
+
+def brute_force_t_eer(asv, cm):
+    """The table of all pairs of thresholds, with the organisers' choice among them."""
+    target, nontarget, spoof = asv
+    asv_curve = [(0.0, 1.0, 1.0)]
+    passed = np.zeros(3)
+    for _, kind in sorted((s, k) for k, scores in enumerate(asv) for s in scores):
+        passed[kind] += 1
+        n = passed / [len(target), len(nontarget), len(spoof)]
+        asv_curve.append((n[0], 1 - n[1], 1 - n[2]))
+    curve = metrics.det_curve(*cm)
+    best = np.inf, None
+    for miss, fa, fa_spoof in asv_curve:
+        if miss >= 0.5 * (fa + fa_spoof) or fa_spoof == 0:
+            continue
+        p_miss = curve.p_miss + (1 - curve.p_miss) * miss
+        p_fa = 0.5 * (1 - curve.p_miss) * fa + 0.5 * curve.p_fa * fa_spoof
+        i = int(np.argmin(np.abs(p_miss - p_fa)))
+        if curve.p_miss[i] == 1:
+            continue
+        gap = abs(fa / fa_spoof - curve.p_fa[i] / (1 - curve.p_miss[i]))
+        if gap < best[0]:
+            best = gap, fa_spoof * curve.p_fa[i]
+    return best[1]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_t_eer_equals_the_whole_table(seed):
+    r = np.random.default_rng(seed)
+    n = r.integers(5, 30, 3)
+    asv = tuple(r.normal(m, 1, k) for m, k in zip((2, -2, 0.5), n, strict=True))
+    cm = r.normal(2, 1.5, n[0] + n[1]), r.normal(-1.5, 1.5, n[2])
+    assert metrics.t_eer(asv, cm).value == pytest.approx(brute_force_t_eer(asv, cm), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: metrics.a_dcf([], [1.0], [1.0]), "`target` must hold at least one score"),
+        (lambda: metrics.a_dcf([1.0], [np.nan], [1.0]), "`nontarget` must be finite; got 1 NaN"),
+        (
+            lambda: metrics.t_eer(([1.0], [np.inf], [0.0]), ([1.0], [0.0])),
+            "`asv nontarget` must be finite; got 0 NaN and 1 infinite",
+        ),
+        (lambda: AsvRates(p_miss=-0.1, p_fa=0, p_fa_spoof=0), "`p_miss` must lie between 0 and 1"),
+        (
+            lambda: SasvCosts(p_target=0.9, p_nontarget=0.2, p_spoof=0.1),
+            "`p_target`, `p_nontarget` and `p_spoof` must be at least 0 and sum to 1",
+        ),
+        (
+            lambda: SasvCosts(p_target=0.0, p_nontarget=0.5, p_spoof=0.5),
+            "`p_target` must lie between 0 and 1, excluded",
+        ),
+        (
+            lambda: metrics.min_t_dcf(
+                [1.0], [0.0], asv=AsvRates(p_miss=1.0, p_fa=1.0, p_fa_spoof=1.0)
+            ),
+            "`asv` must cost less than rejecting everyone",
+        ),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,156 @@
+"""The figures show what they claim: positions on the axes, labels, and no global state."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy.special import ndtri
+
+from asvspoof_cm import metrics, plots
+
+
+@pytest.fixture(scope="module")
+def scores():
+    rng = np.random.default_rng(0)
+    return rng.normal(1, 1, 4000), rng.normal(-1, 1, 9000)
+
+
+def test_gaussian_scores_are_a_straight_det_line(scores):
+    ax = plots.plot_det(*scores, label="system")
+    x, y = ax.lines[0].get_data()
+    inside = (np.abs(x) < 2) & (np.abs(y) < 2)
+    # Φ⁻¹(P_miss) = −2 − Φ⁻¹(P_fa) for unit variances two apart.
+    assert np.abs(x[inside] + y[inside] + 2).max() < 0.15
+    assert len(x) < 5000
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    eer = 100 * metrics.eer(*scores).value
+    assert labels == [f"system, EER {eer:.2f} %", "EER", "minDCF", "actDCF"]
+    assert [t.get_text() for t in ax.get_xticklabels()][:3] == ["0.1", "0.5", "1"]
+
+
+def test_operating_points_lie_on_the_det_curve(scores):
+    ax = plots.plot_det(*scores)
+    markers = {line.get_label(): line.get_data() for line in ax.lines[1:4]}
+    bonafide, spoof = scores
+    x, y = (float(v[0]) for v in markers["EER"])
+    assert x == pytest.approx(ndtri(metrics.eer(*scores).value), abs=0.01)
+    assert x == pytest.approx(y, abs=0.01)
+    x, y = (float(v[0]) for v in markers["actDCF"])
+    threshold = metrics.ASVSPOOF5.threshold
+    assert x == pytest.approx(ndtri((spoof >= threshold).mean()))
+    assert y == pytest.approx(ndtri((bonafide < threshold).mean()))
+    x, y = (float(v[0]) for v in markers["minDCF"])
+    from scipy.stats import norm
+
+    cost = 1.9 * norm.cdf(y) + norm.cdf(x)
+    assert cost == pytest.approx(metrics.min_dcf(*scores).value)
+
+
+def test_two_systems_share_axes_and_marker_legend(scores):
+    ax = plots.plot_det(*scores, label="A")
+    assert plots.plot_det(scores[0] * 0.5, scores[1], ax, label="B") is ax
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert [label[:1] for label in labels[:2]] == ["A", "B"]
+    assert labels[2:] == ["EER", "minDCF", "actDCF"]
+
+
+def test_separable_and_tiny_sets_can_be_drawn():
+    ax = plots.plot_det([2.0, 3.0], [0.0])
+    assert all(np.isfinite(line.get_data()).all() for line in ax.lines)
+    plots.plot_scores([1.0], [1.0])
+    plots.plot_calibration([1.0], [0.0])
+
+
+def test_histogram_is_a_density_with_the_threshold(scores):
+    ax = plots.plot_scores(*scores, n_bins=40)
+    for patch in ax.patches:
+        values, edges, _ = patch.get_data()
+        assert (values * np.diff(edges)).sum() == pytest.approx(1.0)
+    assert ax.lines[0].get_xdata()[0] == pytest.approx(-np.log(1.9))
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["spoof (9,000)", "bonafide (4,000)", "Bayes threshold −0.64"]
+
+
+def test_calibration_plot_shows_both_costs(scores):
+    ax = plots.plot_calibration(*scores)
+    x, actual = ax.lines[0].get_data()
+    _, minimum = ax.lines[1].get_data()
+    assert (minimum <= actual + 1e-12).all()
+    assert minimum.max() <= 1 + 1e-12
+    costs = metrics.DetectionCosts(p_spoof=0.5, c_miss=1, c_fa=1)
+    at = int(np.argmin(np.abs(x)))
+    assert actual[at] == pytest.approx(metrics.act_dcf(*scores, costs).value)
+    assert minimum[at] == pytest.approx(metrics.min_dcf(*scores, costs).value)
+    # Scaled by two these scores are true log-likelihood ratios: the gap closes.
+    ax = plots.plot_calibration(2 * scores[0], 2 * scores[1], log_odds=(-2, 2))
+    assert np.abs(ax.lines[0].get_ydata() - ax.lines[1].get_ydata()).max() < 0.03
+
+
+def test_breakdown_bars_and_intervals(scores):
+    values, labels = np.concatenate(scores), np.repeat([1, 0], [4000, 9000])
+    attack = np.where(labels == 1, "-", np.resize(["A09", "A10", "A11"], 13000))
+    result = metrics.breakdown(values, labels, {"attack": attack}, n_bootstrap=20)
+    ax = plots.plot_breakdown(result)
+    heights = [bar.get_height() for bar in ax.patches]
+    assert heights == pytest.approx([100 * row.eer for row in result.rows[:-1]])
+    segments = ax.collections[0].get_segments()
+    for row, segment in zip(result.rows, segments, strict=False):
+        interval = row.intervals["eer"]
+        assert segment[:, 1] == pytest.approx([100 * interval.low, 100 * interval.high])
+    assert ax.get_xlabel() == "attack"
+    assert ax.get_ylabel() == "EER (%)"
+    assert plots.plot_breakdown(result, plots.new_axes(), metric="cllr").get_ylabel() == (
+        "Cllr (bits)"
+    )
+
+
+def test_save_figure_writes_the_named_format(tmp_path, scores):
+    ax = plots.plot_scores(*scores)
+    plots.save_figure(ax, tmp_path / "new" / "scores.png")
+    assert (tmp_path / "new" / "scores.png").read_bytes()[:4] == b"\x89PNG"
+    plots.save_figure(ax, tmp_path / "scores.svg")
+    assert b"<svg" in (tmp_path / "scores.svg").read_bytes()
+
+
+def test_without_matplotlib_the_extra_is_named():
+    code = """
+import sys
+sys.modules["matplotlib"] = sys.modules["matplotlib.figure"] = None
+from asvspoof_cm import plots
+try:
+    plots.plot_scores([1.0], [0.0])
+except ImportError as error:
+    sys.exit("pip install asvspoof-cm[plots]" not in str(error))
+sys.exit(2)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_pyplot_is_never_loaded(scores):
+    code = """
+import sys
+from asvspoof_cm import plots
+assert "matplotlib" not in sys.modules
+plots.plot_det([1.0, 2.0], [0.0, 1.5])
+sys.exit("matplotlib.pyplot" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: plots.plot_det([1.0], [0.0], limits=(0.0, 0.5)), "`limits` must be rates with"),
+        (lambda: plots.plot_scores([np.nan], [0.0]), "`bonafide` must be finite"),
+        (
+            lambda: plots.plot_breakdown(
+                metrics.breakdown([1.0, 0.0], [1, 0], {"a": ["-", "x"]}), metric="auc"
+            ),
+            "`metric` must be one of 'min_dcf', 'act_dcf', 'eer', 'cllr'; got 'auc'",
+        ),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

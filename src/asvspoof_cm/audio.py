@@ -164,7 +164,7 @@ class AudioFile:
         # Output sample k stands at input position k · down / up. The context on both sides is the
         # filter's reach, and the first frame is a multiple of `down`, so that the polyphase grid
         # of this part is that of the whole file.
-        reach = _HALF_PERIODS * max(self._up, self._down) // self._up + 2
+        reach = resampling_reach(self.native_rate, self.sample_rate)
         first = max(0, (start * self._down // self._up - reach) // self._down * self._down)
         last = min(self.n_frames, -(-stop * self._down // self._up) + reach)
         offset = first * self._up // self._down
@@ -257,6 +257,20 @@ def resample(waveform: Tensor, orig_rate: int, new_rate: int) -> Tensor:
     if samples.dtype not in (torch.float32, torch.float64):
         samples = samples.float()
     return torch.from_numpy(_polyphase(samples.numpy(), up, down)).to(waveform)
+
+
+def resampling_reach(orig_rate: int, new_rate: int) -> int:
+    """Return how many samples before and after its place a sample of `resample` depends on.
+
+    Both ends of a part that is resampled on its own need that much context to equal the same part
+    of the whole, and the part must start at a multiple of orig_rate / gcd(orig_rate, new_rate).
+
+    Example:
+        >>> resampling_reach(48000, 16000)
+        122
+    """
+    up, down = _ratio(orig_rate, new_rate)
+    return _HALF_PERIODS * max(up, down) // up + 2
 
 
 def to_mono(waveform: Tensor) -> Tensor:

@@ -15,11 +15,13 @@ from importlib import import_module
 __all__ = ["main"]
 
 COMMANDS: tuple[str, ...] = (
+    "score",
+    "evaluate",
     "protocol",
     "pack",
     "train",
     "study",
-    "evaluate",
+    "report",
 )
 
 

@@ -1,0 +1,118 @@
+"""``asvspoof-cm score``: score audio files, or every utterance of a protocol."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asvspoof_cm.scorer import FileScore, Scorer
+
+__all__ = ["add_parser", "build_scorer", "run"]
+
+
+def add_parser(subparsers: Any) -> None:
+    """Describe the arguments."""
+    parser = subparsers.add_parser(
+        "score",
+        help="score audio files or a protocol",
+        description="Score audio files to standard output, or every utterance of a protocol to a "
+        "score file of the challenge; higher means bonafide. An interrupted protocol is continued "
+        "by the same command. The exit code is 1 where any file failed.",
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE", type=Path, help="audio files")
+    parser.add_argument("--protocol", metavar="P", type=Path, help="score its utterances instead")
+    parser.add_argument("--audio", metavar="DIR", type=Path, help="where their audio is")
+    parser.add_argument("--out", metavar="TSV", type=Path, help="the score file to write")
+    parser.add_argument("--restart", action="store_true", help="score the whole protocol anew")
+    parser.add_argument(
+        "--checkpoint", metavar="PATH", type=Path, help="a checkpoint, or an exported .onnx model"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument("--crops", type=int, default=5, metavar="N", help="4 s crops of each file")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="crops in a batch")
+    parser.add_argument(
+        "--score",
+        choices=("logit_difference", "bonafide_logit", "llr"),
+        default="logit_difference",
+        help="llr needs a checkpoint with a calibration",
+    )
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--json", action="store_true", help="one JSON object a file, with details")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Score what the arguments name."""
+    with_protocol = {"--protocol": args.protocol, "--audio": args.audio, "--out": args.out}
+    given = [option for option, value in with_protocol.items() if value is not None]
+    if args.files and given:
+        raise ValueError(f"FILE and {given[0]} exclude each other: score one or the other.")
+    if not args.files and len(given) < len(with_protocol):
+        missing = [option for option in with_protocol if option not in given]
+        raise ValueError(f"give FILE…, or --protocol, --audio and --out; {missing[0]} is missing.")
+    if args.json and not args.files:
+        raise ValueError("--json is for FILE…; a protocol is scored into the TSV of --out.")
+    scorer = build_scorer(args)
+    return _score_files(scorer, args) if args.files else _score_protocol(scorer, args)
+
+
+def build_scorer(args: argparse.Namespace) -> Scorer:
+    """Return the scorer that the arguments describe."""
+    from asvspoof_cm.scorer import Scorer
+
+    if args.checkpoint is None:
+        raise ValueError("--checkpoint must be given: there is no default model.")
+    options: dict[str, Any] = {
+        "device": args.device,
+        "n_crops": args.crops,
+        "batch_size": args.batch_size,
+        "score": args.score,
+        "precision": args.precision,
+    }
+    if args.checkpoint.suffix == ".onnx":
+        from asvspoof_cm.export import load_onnx
+
+        return Scorer(load_onnx(args.checkpoint), **options)
+    return Scorer.from_checkpoint(args.checkpoint, **options)
+
+
+def _score_files(scorer: Scorer, args: argparse.Namespace) -> int:
+    n_failed = 0
+    if not args.json:
+        _write("filename\tcm-score\n")
+    for scored in scorer.score_files(args.files):
+        n_failed += scored.error is not None
+        _write(
+            json.dumps(scored.as_dict(), ensure_ascii=False) + "\n" if args.json else _row(scored)
+        )
+        if scored.error is not None:
+            sys.stderr.write(f"asvspoof-cm score: {scored.error}\n")
+        sys.stdout.flush()
+    return 1 if n_failed else 0
+
+
+def _row(scored: FileScore) -> str:
+    if scored.score is None:
+        return ""
+    name = str(scored.path).replace("\t", "\\t").replace("\n", "\\n")
+    return f"{name}\t{scored.score!r}\n"
+
+
+def _write(text: str) -> None:
+    """Write text whatever it holds: names of files need not be valid in any encoding."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _score_protocol(scorer: Scorer, args: argparse.Namespace) -> int:
+    done = scorer.score_protocol(
+        args.protocol, args.audio, args.out, resume=not args.restart, progress=True
+    )
+    resumed = f", {done.n_resumed:,} of them before" if done.n_resumed else ""
+    failed = f"; {done.n_failed:,} failed, see {done.errors}" if done.errors else ""
+    sys.stderr.write(f"{done.n_scored:,} utterances scored{resumed}{failed}\n")
+    return 1 if done.n_failed else 0

@@ -1,0 +1,20 @@
+"""Scoring: a trained model as one dependable object for arrays, files, protocols and streams."""
+
+from __future__ import annotations
+
+from asvspoof_cm.scorer.protocols import ProtocolScores
+from asvspoof_cm.scorer.results import FileScore, ScoreResult
+from asvspoof_cm.scorer.scorer import Scorer, resolve_device
+from asvspoof_cm.scorer.timelines import Attention, StreamingScorer, Timeline, WindowScore
+
+__all__ = [
+    "Attention",
+    "FileScore",
+    "ProtocolScores",
+    "ScoreResult",
+    "Scorer",
+    "StreamingScorer",
+    "Timeline",
+    "WindowScore",
+    "resolve_device",
+]

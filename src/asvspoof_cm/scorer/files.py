@@ -1,0 +1,76 @@
+"""Scoring files: decoded in threads ahead of the model, each either a score or an error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sized
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from asvspoof_cm.audio import SAMPLE_RATE, AudioFile
+from asvspoof_cm.data.sources import OpenAudio
+from asvspoof_cm.progress import track
+from asvspoof_cm.scorer.inputs import Utterance, take_crops
+from asvspoof_cm.scorer.packing import map_ahead
+from asvspoof_cm.scorer.results import FileScore, ScoreResult
+
+if TYPE_CHECKING:
+    from asvspoof_cm.scorer.scorer import Scorer
+
+__all__ = ["score_files", "score_opened"]
+
+MAX_THREADS = 4
+T = TypeVar("T")
+
+
+def score_files(
+    scorer: Scorer,
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    n_threads: int | None = None,
+    progress: bool = False,
+) -> Iterator[FileScore]:
+    """Score audio files, yielding a `FileScore` for each, in order; see `Scorer.score_files`."""
+    if isinstance(paths, (str, bytes, os.PathLike)):
+        raise TypeError(f"`paths` must be several files; got {paths!r}. Wrap it in a list.")
+    scored = score_opened(scorer, map(Path, paths), AudioFile, n_threads=n_threads)
+    results = (
+        FileScore(path=path, error=result)
+        if isinstance(result, str)
+        else FileScore(path=path, result=result)
+        for path, result in scored
+    )
+    total = len(paths) if isinstance(paths, Sized) else None
+    return track(results, total=total, description="scoring", unit="file", enabled=progress)
+
+
+def score_opened(
+    scorer: Scorer,
+    tags: Iterable[T],
+    open_tag: Callable[[T], OpenAudio],
+    *,
+    n_threads: int | None = None,
+) -> Iterator[tuple[T, ScoreResult | str]]:
+    """Score what `open_tag` opens for each tag, yielding the tag with a result or an error."""
+    if n_threads is None:
+        n_threads = min(MAX_THREADS, os.cpu_count() or 1)
+    elif n_threads < 1:
+        raise ValueError(f"`n_threads` must be at least 1; got {n_threads}.")
+
+    def decode(tag: T) -> tuple[T, Utterance | str]:
+        try:
+            with open_tag(tag) as source:
+                rate = getattr(source, "native_rate", SAMPLE_RATE)
+                resampled_from = None if rate == SAMPLE_RATE else rate
+                return tag, take_crops(source, scorer.n_crops, resampled_from=resampled_from)
+        except Exception as error:  # whatever is wrong with one file must not stop the others
+            return tag, one_line(error)
+
+    n_in_batch = -(-scorer.batch_size // scorer.n_crops)
+    decoded = map_ahead(decode, tags, n_threads=n_threads, n_ahead=max(n_threads, 2 * n_in_batch))
+    return scorer.score_utterances(decoded)
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message, or its type where it has none, without line breaks or tabs."""
+    return " ".join(str(error).split()) or type(error).__name__

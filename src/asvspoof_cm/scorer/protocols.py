@@ -1,0 +1,333 @@
+"""Scoring a whole protocol into a score file, through kills and over several processes.
+
+While it runs, each process appends finished rows to ``OUTPUT.part<rank>``, one flushed line each:
+``name<TAB>score``, or ``name<TAB><TAB>error``. A kill can tear the last line only, and a torn line
+has no end. ``OUTPUT.run.json`` says what the scores depend on, so that a run is never continued
+with another model. When all is done, ``OUTPUT`` is written at once, in the order of the protocol.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from torch import distributed
+
+from asvspoof_cm.data.folder import EXTENSION
+from asvspoof_cm.data.protocol import Protocol, read_protocol
+from asvspoof_cm.data.sources import open_audio
+from asvspoof_cm.files import atomic_path
+from asvspoof_cm.metrics import read_scores, write_scores
+from asvspoof_cm.progress import Progress
+from asvspoof_cm.scorer.files import score_opened
+
+if TYPE_CHECKING:
+    from asvspoof_cm.scorer.scorer import Scorer
+
+__all__ = ["ProtocolScores", "score_protocol"]
+
+# Processes wait for the slowest one; a process that dies is noticed at once.
+_PATIENCE = timedelta(days=30)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtocolScores:
+    """What `score_protocol` did.
+
+    Attributes:
+        output: The score file.
+        n_scored: Its rows.
+        n_resumed: Those of them that an earlier, interrupted run had left.
+        n_failed: Utterances that could not be scored.
+        errors: The file that says why; None where all were scored.
+    """
+
+    output: Path
+    n_scored: int
+    n_resumed: int
+    n_failed: int
+    errors: Path | None
+
+
+def score_protocol(
+    scorer: Scorer,
+    protocol: Protocol | str | os.PathLike[str],
+    audio_dir: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    resume: bool = True,
+    n_threads: int | None = None,
+    progress: bool = False,
+    extension: str = EXTENSION,
+) -> ProtocolScores:
+    r"""Score every utterance of a protocol into a score file of the challenge.
+
+    The file has the header ``filename<TAB>cm-score`` and a row for each utterance that could be
+    scored, once, in the order of the protocol. The others go to ``OUTPUT.errors.tsv`` with what was
+    wrong, and are tried again by the next run. After a kill the same call scores the rest.
+
+    Under torchrun, or in an initialised process group, every process calls this with the same
+    arguments and scores its share; the process of rank 0 merges. The number of processes may
+    change from run to run.
+
+    Args:
+        scorer: The scorer.
+        protocol: The utterances, or the file that lists them; labels are not needed.
+        audio_dir: Their folder; see `asvspoof_cm.data.open_audio`.
+        output: The score file to write.
+        resume: Continue an interrupted run of the same model, settings and `audio_dir`; anything
+            else that is there is an error. False starts over.
+        n_threads: Threads that decode; None is one for each core, up to four.
+        progress: Show progress on standard error.
+        extension: What names without the extension of an audio format get.
+
+    Raises:
+        ValueError: Before anything is scored: `output` belongs to another model or other settings,
+            or the protocol names an utterance twice or with a tab. At the end: nothing could be
+            scored.
+
+    Example:
+        >>> import tempfile
+        >>> from asvspoof_cm.models import TFPARN
+        >>> from asvspoof_cm.scorer import Scorer
+        >>> from asvspoof_cm.data import write_miniature
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> paths = write_miniature(folder, n_train=2, n_dev=2)
+        >>> scorer = Scorer(TFPARN(), device="cpu", n_crops=1)
+        >>> done = scorer.score_protocol(paths.dev_protocol, paths.audio_dir, folder / "dev.tsv")
+        >>> done.n_scored, done.output.read_text().split("\n")[0]
+        (2, 'filename\tcm-score')
+    """
+    if not isinstance(protocol, Protocol):
+        protocol = read_protocol(protocol, require_labels=False)
+    names = _check_names(protocol)
+    audio = open_audio(protocol, audio_dir, extension=extension)
+    run = _Run(Path(output))
+    with _processes() as processes:
+        settings = {**scorer.settings(), "audio_dir": str(Path(audio_dir).resolve())}
+        processes.first(lambda: run.begin(settings, resume=resume))
+        done = run.rows(run.journal())
+        todo = [k for k, name in enumerate(names) if name not in done or done[name].score is None]
+        share = todo[processes.rank :: processes.n_processes]
+        scored = score_opened(scorer, share, audio.open, n_threads=n_threads)
+        with (
+            run.journal(processes.rank).open("ab") as journal,
+            Progress(
+                total=len(share), description="scoring", unit="utterance", enabled=progress
+            ) as bar,
+        ):
+            for k, result in scored:
+                row = _Row(None, result) if isinstance(result, str) else _Row(result.score)
+                journal.write(_line(names[k], row))
+                journal.flush()
+                bar.update()
+        processes.wait()
+        return processes.first(lambda: run.finish(names, n_resumed=len(names) - len(todo)))
+
+
+class _Row(NamedTuple):
+    """One line of a journal: a score, or None and an error."""
+
+    score: float | None
+    error: str = ""
+
+
+class _Run:
+    """The files of one run; only the first process changes those that others read."""
+
+    def __init__(self, output: Path) -> None:
+        if output.is_dir():
+            raise IsADirectoryError(f"`output` must name a file; {output} is a directory.")
+        self.output = output
+        self.errors = output.with_name(f"{output.name}.errors.tsv")
+        self.settings = output.with_name(f"{output.name}.run.json")
+
+    def journal(self, rank: int | None = None) -> Path:
+        """Return the journal of a process, or that of all runs before."""
+        suffix = "" if rank is None else rank
+        return self.output.with_name(f"{self.output.name}.part{suffix}")
+
+    def begin(self, settings: Mapping[str, Any], *, resume: bool) -> None:
+        """Gather what earlier runs left into one journal, or clear it away."""
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        rows: dict[str, _Row] = {}
+        if not resume:
+            # Before the settings: old rows must never stand beside new settings.
+            for path in (*self._journals(), self.output, self.errors):
+                path.unlink(missing_ok=True)
+        elif self.output.exists() or self._journals():
+            self._check(settings)
+            if self.output.exists():
+                before = read_scores(self.output)
+                if before.cm is not None:
+                    pairs = zip(before.filename.tolist(), before.cm.tolist(), strict=True)
+                    rows = {name: _Row(score) for name, score in pairs}
+            rows |= self._gather()
+        with atomic_path(self.settings) as temporary:
+            temporary.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+        with atomic_path(self.journal()) as temporary, temporary.open("wb") as file:
+            file.writelines(_line(name, row) for name, row in rows.items())
+        for path in self._journals():
+            if path != self.journal():
+                path.unlink()
+
+    def finish(self, names: Sequence[str], *, n_resumed: int) -> ProtocolScores:
+        """Write the score file in the order of the protocol and remove the journals."""
+        rows = self._gather()
+        missing = [name for name in names if name not in rows]
+        if missing:
+            raise RuntimeError(
+                f"{len(missing)} utterances were neither scored nor refused, such as {missing[0]}; "
+                "another run may have used the same output. Run again to score them."
+            )
+        failed = [name for name in names if rows[name].score is None]
+        if failed:
+            lines = [f"{name}\t{rows[name].error}\n" for name in failed]
+            with atomic_path(self.errors) as temporary:
+                temporary.write_text("filename\terror\n" + "".join(lines), encoding="utf-8")
+        else:
+            self.errors.unlink(missing_ok=True)
+        scores = {name: row.score for name in names if (row := rows[name]).score is not None}
+        if not scores:
+            raise ValueError(
+                f"none of the {len(names)} utterances could be scored; see {self.errors}. "
+                f"The first error: {rows[names[0]].error}"
+            )
+        write_scores(self.output, [*scores], [*scores.values()])
+        for path in self._journals():
+            path.unlink()
+        return ProtocolScores(
+            output=self.output,
+            n_scored=len(scores),
+            n_resumed=n_resumed,
+            n_failed=len(failed),
+            errors=self.errors if failed else None,
+        )
+
+    @staticmethod
+    def rows(path: Path) -> dict[str, _Row]:
+        """Read a journal; lines that a kill left unfinished are not there."""
+        rows = {}
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            name, _, rest = line.decode("utf-8", "replace").partition("\t")
+            score, _, error = rest.partition("\t")
+            try:
+                rows[name] = _Row(None if error else float(score), error)
+            except ValueError:
+                continue
+        return rows
+
+    def _gather(self) -> dict[str, _Row]:
+        rows: dict[str, _Row] = {}
+        for path in self._journals():
+            for name, row in self.rows(path).items():
+                if name not in rows or rows[name].score is None:
+                    rows[name] = row
+        return rows
+
+    def _journals(self) -> list[Path]:
+        """Return the journals that exist, that of earlier runs first."""
+        prefix = self.journal().name
+        suffixes = {
+            path.name.removeprefix(prefix): path
+            for path in self.output.parent.iterdir()
+            if path.name.startswith(prefix)
+        }
+        ranks = sorted(int(suffix) for suffix in suffixes if suffix.isdecimal())
+        return [suffixes[key] for key in ("", *map(str, ranks)) if key in suffixes]
+
+    def _check(self, settings: Mapping[str, Any]) -> None:
+        if not self.settings.exists():
+            raise ValueError(
+                f"`output`: {self.output} is there but {self.settings.name} is not, so nothing "
+                "says which model made it. Pass resume=False to replace it."
+            )
+        before = json.loads(self.settings.read_text(encoding="utf-8"))
+        changed = [key for key in settings if before.get(key) != settings[key]]
+        if changed:
+            raise ValueError(
+                f"`output`: {self.output} was begun with another {', '.join(changed)}. "
+                "Pass resume=False to start over, or choose another output."
+            )
+
+
+def _line(name: str, row: _Row) -> bytes:
+    score = f"\t{row.error}" if row.score is None else repr(row.score)
+    return f"{name}\t{score}\n".encode("utf-8", "replace")
+
+
+def _check_names(protocol: Protocol) -> list[str]:
+    names: list[str] = protocol.utterance.tolist()
+    if len(set(names)) < len(names):
+        raise ValueError("`protocol` must name every utterance once; some are repeated.")
+    for name in names:
+        if not name or name.splitlines() != [name] or "\t" in name:
+            raise ValueError(
+                "`protocol`: the name of an utterance must neither be empty nor hold tabs or line "
+                f"breaks, which a score file can't hold; got {name!r}."
+            )
+    return names
+
+
+class _Processes:
+    """This process alone."""
+
+    rank = 0
+    n_processes = 1
+
+    def first(self, task: Callable[[], R]) -> R:
+        """Run a task in the first process, and return or raise its outcome in all."""
+        return task()
+
+    def wait(self) -> None:
+        """Wait for all processes."""
+
+
+class _Group(_Processes):
+    """The processes of a group."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self.rank = distributed.get_rank(group)
+        self.n_processes = distributed.get_world_size(group)
+
+    def first(self, task: Callable[[], R]) -> R:
+        outcome: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                outcome[0] = task()
+            except Exception as error:  # it must reach the others, or they would wait for ever
+                outcome[1] = error
+        distributed.broadcast_object_list(outcome, src=0, group=self._group)
+        if outcome[1] is not None:
+            raise outcome[1]
+        result: R = outcome[0]
+        return result
+
+    def wait(self) -> None:
+        distributed.barrier(self._group)
+
+
+@contextmanager
+def _processes() -> Iterator[_Processes]:
+    """Yield the processes that share the work; a group that is made for it is taken down again."""
+    available = distributed.is_available()
+    is_ours = available and not distributed.is_initialized()
+    if not available or (is_ours and not distributed.is_torchelastic_launched()):
+        yield _Processes()
+        return
+    if is_ours:
+        distributed.init_process_group("gloo")
+    # Of its own: NCCL carries no objects of the CPU, and others have their own patience.
+    group = distributed.new_group(backend="gloo", timeout=_PATIENCE)
+    try:
+        yield _Group(group)
+    finally:
+        distributed.destroy_process_group(None if is_ours else group)

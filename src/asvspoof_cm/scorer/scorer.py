@@ -1,0 +1,411 @@
+"""The scorer: one object from audio of any kind to scores."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, TypeVar, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.calibration import Calibration
+from asvspoof_cm.checkpoint import load_checkpoint
+from asvspoof_cm.data.folder import EXTENSION
+from asvspoof_cm.data.protocol import Protocol
+from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.metrics.checks import check_choice
+from asvspoof_cm.scorer import files, protocols, timelines
+from asvspoof_cm.scorer.inputs import InMemory, Utterance, Waveform, as_waveform, take_crops
+from asvspoof_cm.scorer.packing import map_packed
+from asvspoof_cm.scorer.results import FileScore, ScoreResult
+
+__all__ = ["ScoreKind", "Scorer", "resolve_device"]
+
+ScoreKind = Literal["logit_difference", "bonafide_logit", "llr"]
+Precision = Literal["fp32", "bf16"]
+FloatArray = NDArray[np.float64]
+T = TypeVar("T")
+
+
+class Scorer:
+    """A countermeasure ready for use: audio of any kind in, scores out; higher means bonafide.
+
+    Every utterance is averaged to mono, resampled to 16 kHz without aliasing, divided by its peak
+    and cut into `n_crops` evenly spaced 4 s crops; the score is that of their averaged logits
+    (sections III-B.1 and III-C of the TFPARN paper). Crops that are identical are computed once,
+    and crops of many utterances share batches: neither changes a score by more than rounding.
+
+    A scorer works on its own copy of the model, in evaluation mode: nothing happens to `model`,
+    and training it further does not reach the scorer. Nothing is kept between calls, so threads
+    may share a scorer.
+
+    Args:
+        model: A `Countermeasure`, or anything that maps float32 waveforms (batch, time) on the CPU
+            to logits (batch, 2), such as what `asvspoof_cm.export.load_onnx` returns; the latter
+            is used as it is, not copied.
+        device: "auto" is CUDA, else MPS, else the CPU; under torchrun each process takes the CUDA
+            device of its local rank.
+        n_crops: Crops of each utterance, K in the paper; 1 is the centre crop.
+        batch_size: Crops in a batch.
+        score: "logit_difference" is z1 − z0, a log-odds; "bonafide_logit" is z1; "llr" is the
+            calibrated logit difference.
+        precision: "bf16" runs the model under autocast: faster where the hardware has it. Scores
+            change in about the third digit and then depend on the batch as well.
+        calibration: The map from this kind of score to log-likelihood ratios.
+
+    Example:
+        >>> from asvspoof_cm.models import TFPARN
+        >>> scorer = Scorer(TFPARN(), device="cpu")
+        >>> isinstance(scorer.score(torch.randn(48000), sample_rate=16000), float)
+        True
+        >>> result = scorer.score(np.zeros((2, 22050), np.int16), sample_rate=44100, detail=True)
+        >>> len(result.crop_scores), result.duration_s, result.resampled_from, result.warnings
+        (5, 0.5, 44100, ('silent', 'shorter than 1 s'))
+    """
+
+    def __init__(
+        self,
+        model: Callable[[Tensor], Tensor],
+        *,
+        device: str | torch.device = "auto",
+        n_crops: int = 5,
+        batch_size: int = 32,
+        score: ScoreKind = "logit_difference",
+        precision: Precision = "fp32",
+        calibration: Calibration | None = None,
+    ) -> None:
+        for name, value in (("n_crops", n_crops), ("batch_size", batch_size)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"`{name}` must be a whole number of at least 1; got {value!r}.")
+        check_choice("score", score, ("logit_difference", "bonafide_logit", "llr"))
+        check_choice("precision", precision, ("fp32", "bf16"))
+        if score == "llr" and calibration is None:
+            raise ValueError('`calibration` must be given with score="llr"; got None.')
+        if isinstance(model, nn.Module):
+            self.device = resolve_device(device)
+            self.model: Callable[[Tensor], Tensor] = copy.deepcopy(model).to(self.device).eval()
+        else:
+            self.device, self.model = torch.device("cpu"), model
+            if str(device) not in ("auto", "cpu") or precision != "fp32":
+                raise ValueError(
+                    '`device` must be "auto" or "cpu" and `precision` "fp32" for a model that is '
+                    f"not a torch module; got {str(device)!r} and {precision!r}."
+                )
+        self.n_crops = n_crops
+        self.batch_size = batch_size
+        self.score_kind: ScoreKind = score
+        self.precision: Precision = precision
+        self.calibration = calibration
+
+    @classmethod
+    def from_checkpoint(
+        cls, path: str | os.PathLike[str], *, calibration: Calibration | None = None, **options: Any
+    ) -> Self:
+        """Return a scorer of a model that `save_checkpoint` wrote.
+
+        A calibration stored in the checkpoint (``meta["calibration"]``) is one of logit
+        differences; it is used unless another is given or ``score="bonafide_logit"``.
+
+        Args:
+            path: The checkpoint.
+            calibration: See `Scorer`.
+            **options: The other arguments of `Scorer`.
+        """
+        model = load_checkpoint(path)
+        stored = model.meta.get("calibration")
+        if calibration is None and stored and options.get("score") != "bonafide_logit":
+            calibration = Calibration.from_dict(stored)
+        return cls(model, calibration=calibration, **options)
+
+    @overload
+    def score(
+        self, waveform: Waveform, sample_rate: int = ..., *, detail: Literal[False] = ...
+    ) -> float: ...
+    @overload
+    def score(
+        self, waveform: Waveform, sample_rate: int = ..., *, detail: Literal[True]
+    ) -> ScoreResult: ...
+    def score(
+        self, waveform: Waveform, sample_rate: int = SAMPLE_RATE, *, detail: bool = False
+    ) -> float | ScoreResult:
+        """Score one utterance.
+
+        Args:
+            waveform: Array or tensor of shape (time,) or (channels, time). Signed integers are
+                divided by their full range; uint8 is 128 ± 128 as in WAV files.
+            sample_rate: Its sampling rate, in Hz.
+            detail: Return a `ScoreResult` instead of the score alone.
+
+        Raises:
+            ValueError: There is no sample, or NaN or infinite ones, or the shape is wrong: more
+                than 64 channels are taken for a (time, channels) array.
+        """
+        utterance = self._prepare(waveform, sample_rate)
+        ((_, result),) = self.score_utterances([(None, utterance)])
+        if isinstance(result, str):
+            raise ValueError(f"`waveform` can't be scored: {result}")
+        return result if detail else result.score
+
+    @overload
+    def score_batch(
+        self,
+        waveforms: Iterable[Waveform],
+        sample_rate: int | Sequence[int] = ...,
+        *,
+        detail: Literal[False] = ...,
+    ) -> FloatArray: ...
+    @overload
+    def score_batch(
+        self,
+        waveforms: Iterable[Waveform],
+        sample_rate: int | Sequence[int] = ...,
+        *,
+        detail: Literal[True],
+    ) -> list[ScoreResult]: ...
+    def score_batch(
+        self,
+        waveforms: Iterable[Waveform],
+        sample_rate: int | Sequence[int] = SAMPLE_RATE,
+        *,
+        detail: bool = False,
+    ) -> FloatArray | list[ScoreResult]:
+        """Score many utterances of any mix of lengths, their crops packed into full batches.
+
+        Args:
+            waveforms: Each as in `score`; a 2-D array is a batch of mono utterances.
+            sample_rate: One rate for all, or one for each.
+            detail: Return a list of `ScoreResult` instead of the scores.
+
+        Returns:
+            Scores of shape (n,).
+
+        Raises:
+            ValueError: As `score`; the message says which utterance.
+
+        Example:
+            >>> from asvspoof_cm.models import TFPARN
+            >>> Scorer(TFPARN(), device="cpu", n_crops=1).score_batch(
+            ...     [np.zeros(16000), np.zeros((2, 8000))], [16000, 8000]
+            ... ).shape
+            (2,)
+        """
+        results = []
+        for k, result in self.score_utterances(self._prepare_batch(waveforms, sample_rate)):
+            if isinstance(result, str):
+                raise ValueError(f"`waveforms[{k}]` can't be scored: {result}")
+            results.append(result)
+        return results if detail else np.array([result.score for result in results], dtype=float)
+
+    def embed(self, waveform: Waveform, sample_rate: int = SAMPLE_RATE) -> NDArray[np.float32]:
+        """Return the model's utterance vector, averaged over the crops, shape (d,).
+
+        Args:
+            waveform: As in `score`.
+            sample_rate: Its sampling rate, in Hz.
+
+        Example:
+            >>> from asvspoof_cm.models import TFPARN
+            >>> Scorer(TFPARN(), device="cpu").embed(np.zeros(64000)).shape
+            (256,)
+        """
+        embed = getattr(self.model, "embed", None)
+        if embed is None:
+            raise ValueError(
+                f"the model must have `embed`; {type(self.model).__name__} gives logits only."
+            )
+        utterance = self._prepare(waveform, sample_rate)
+        batches = torch.split(utterance.crops, self.batch_size)
+        vectors = torch.cat([self._run(embed, batch) for batch in batches])
+        return vectors[list(utterance.which)].mean(dim=0).numpy()
+
+    def score_files(
+        self,
+        paths: Iterable[str | os.PathLike[str]],
+        *,
+        n_threads: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[FileScore]:
+        """Score audio files, yielding a `FileScore` for each, in order.
+
+        Files are decoded in threads ahead of the model, each read once in blocks: memory grows
+        neither with their number nor with their length. A file that can't be scored yields a
+        `FileScore` with its `error`, and the rest goes on.
+
+        Args:
+            paths: The files, read lazily.
+            n_threads: Threads that decode; None is one for each core, up to four.
+            progress: Show progress on standard error.
+
+        Example:
+            >>> from asvspoof_cm.models import TFPARN
+            >>> [score.error for score in Scorer(TFPARN(), device="cpu").score_files(["no.wav"])]
+            ["[Errno 2] No such file or directory: 'no.wav'"]
+        """
+        return files.score_files(self, paths, n_threads=n_threads, progress=progress)
+
+    def score_protocol(
+        self,
+        protocol: Protocol | str | os.PathLike[str],
+        audio_dir: str | os.PathLike[str],
+        output: str | os.PathLike[str],
+        *,
+        resume: bool = True,
+        n_threads: int | None = None,
+        progress: bool = False,
+        extension: str = EXTENSION,
+    ) -> protocols.ProtocolScores:
+        """Score every utterance of a protocol into a score file; see `scorer.score_protocol`."""
+        return protocols.score_protocol(
+            self,
+            protocol,
+            audio_dir,
+            output,
+            resume=resume,
+            n_threads=n_threads,
+            progress=progress,
+            extension=extension,
+        )
+
+    def timeline(
+        self,
+        audio: Waveform | str | os.PathLike[str],
+        sample_rate: int = SAMPLE_RATE,
+        *,
+        window_s: float = 4.0,
+        hop_s: float = 1.0,
+    ) -> timelines.Timeline:
+        """Score audio of any length along time; see `scorer.timeline`."""
+        return timelines.timeline(self, audio, sample_rate, window_s=window_s, hop_s=hop_s)
+
+    def attention(
+        self, waveform: Waveform, sample_rate: int = SAMPLE_RATE, *, start_s: float | None = None
+    ) -> timelines.Attention:
+        """Return the pooling weight of each frame of a 4 s crop; see `scorer.attention`."""
+        return timelines.attention(self, waveform, sample_rate, start_s=start_s)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what scores depend on, the model's weights as a hash, as plain values."""
+        return {
+            "model": type(self.model).__name__,
+            "sha256": _digest(self.model),
+            "n_crops": self.n_crops,
+            "score": self.score_kind,
+            "precision": self.precision,
+            "calibration": None if self.calibration is None else self.calibration.as_dict(),
+        }
+
+    def score_utterances(
+        self, utterances: Iterable[tuple[T, Utterance | str]]
+    ) -> Iterator[tuple[T, ScoreResult | str]]:
+        """Score prepared utterances in full batches; an error message passes through in order.
+
+        This is what every other way to score ends in. A score that is not finite becomes an error.
+        """
+        none = torch.empty(0)
+        items = (
+            ((tag, found), none if isinstance(found, str) else found.crops)
+            for tag, found in utterances
+        )
+        for (tag, found), logits in map_packed(items, self.logits, self.batch_size):
+            yield tag, found if isinstance(found, str) else self._result(found, logits)
+
+    def logits(self, waveforms: Tensor) -> Tensor:
+        """Return the model's logits (batch, 2) of prepared waveforms (batch, time), on the CPU."""
+        return self._run(self.model, waveforms)
+
+    def scores(self, logits: FloatArray) -> FloatArray:
+        """Return the kind of score that was asked for, shape (...), of logits (..., 2)."""
+        if self.score_kind == "bonafide_logit":
+            return np.asarray(logits[..., BONAFIDE])
+        difference = np.asarray(logits[..., BONAFIDE] - logits[..., SPOOF])
+        if self.score_kind == "llr" and self.calibration is not None:
+            return self.calibration.apply(difference)
+        return difference
+
+    def _prepare(self, waveform: Waveform, sample_rate: int) -> Utterance:
+        samples = as_waveform(waveform, sample_rate)
+        resampled_from = None if sample_rate == SAMPLE_RATE else int(sample_rate)
+        return take_crops(InMemory(samples), self.n_crops, resampled_from=resampled_from)
+
+    def _prepare_batch(
+        self, waveforms: Iterable[Waveform], sample_rate: int | Sequence[int]
+    ) -> Iterator[tuple[int, Utterance]]:
+        rates: Iterable[int]
+        if isinstance(sample_rate, Sequence):
+            rates, waveforms = sample_rate, list(waveforms)
+            if len(sample_rate) != len(waveforms):
+                raise ValueError(
+                    "`sample_rate` must be one rate, or one for each utterance; got "
+                    f"{len(sample_rate)} rates for {len(waveforms)} utterances."
+                )
+        else:
+            rates = itertools.repeat(sample_rate)
+        for k, (waveform, rate) in enumerate(zip(waveforms, rates, strict=False)):
+            try:
+                yield k, self._prepare(waveform, rate)
+            except (TypeError, ValueError) as error:  # noqa: PERF203 — it says which one
+                raise type(error)(f"`waveforms[{k}]`: {error}") from error
+
+    def _run(self, function: Callable[[Tensor], Tensor], waveforms: Tensor) -> Tensor:
+        with torch.inference_mode(), self._autocast():
+            return function(waveforms.to(self.device)).float().cpu()
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def _result(self, utterance: Utterance, logits: Sequence[Tensor]) -> ScoreResult | str:
+        of_crop = torch.stack([logits[k] for k in utterance.which]).double().numpy()
+        if not np.isfinite(of_crop).all():
+            return "the model's logits are not finite."
+        score = self.scores(of_crop.mean(axis=0))
+        llr = None
+        if self.calibration is not None:
+            llr = float(score if self.score_kind == "llr" else self.calibration.apply(score))
+        return ScoreResult(
+            score=float(score),
+            crop_scores=tuple(self.scores(of_crop).tolist()),
+            llr=llr,
+            duration_s=utterance.duration_s,
+            resampled_from=utterance.resampled_from,
+            warnings=utterance.warnings,
+        )
+
+
+def resolve_device(device: str | torch.device = "auto") -> torch.device:
+    """Return the device that a name stands for; "auto" is CUDA, else MPS, else the CPU.
+
+    Example:
+        >>> resolve_device("cpu")
+        device(type='cpu')
+    """
+    if device != "auto":
+        return torch.device(device)
+    if torch.cuda.is_available():
+        rank = int(os.environ.get("LOCAL_RANK", 0)) if _is_torchrun() else 0
+        return torch.device("cuda", rank % torch.cuda.device_count())
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def _is_torchrun() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
+
+
+def _digest(model: Any) -> str | None:
+    if not isinstance(model, nn.Module):
+        return getattr(model, "sha256", None)
+    digest = hashlib.sha256(repr(getattr(model, "config", None)).encode())
+    for name, tensor in model.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -1,0 +1,350 @@
+"""Scores along time for audio of any length, from a file, an array or a live stream."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asvspoof_cm.audio import (
+    CROP_SAMPLES,
+    SAMPLE_RATE,
+    AudioFile,
+    cut,
+    fix_length,
+    peak_normalize,
+    resample,
+    resampling_reach,
+)
+from asvspoof_cm.models import TFPARN
+from asvspoof_cm.scorer.inputs import (
+    BLOCK_SAMPLES,
+    InMemory,
+    Readable,
+    Waveform,
+    as_mono,
+    as_waveform,
+    check_rate,
+)
+from asvspoof_cm.scorer.packing import map_packed
+
+if TYPE_CHECKING:
+    from asvspoof_cm.scorer.scorer import Scorer
+
+__all__ = ["Attention", "StreamingScorer", "Timeline", "WindowScore", "attention", "timeline"]
+
+
+class WindowScore(NamedTuple):
+    """The score of the audio from `start_s` to `end_s`."""
+
+    start_s: float
+    end_s: float
+    score: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Timeline:
+    """Scores along time.
+
+    Attributes:
+        start_s: Where each window starts, shape (n_windows,).
+        end_s: Where its audio ends, shape (n_windows,).
+        score: Its score, shape (n_windows,). Higher means bonafide.
+        duration_s: How long the audio is.
+    """
+
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    score: NDArray[np.float64]
+    duration_s: float
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+    def __iter__(self) -> Iterator[WindowScore]:
+        columns = (self.start_s.tolist(), self.end_s.tolist(), self.score.tolist())
+        return map(WindowScore, *columns)
+
+
+def timeline(
+    scorer: Scorer,
+    audio: Waveform | str | os.PathLike[str],
+    sample_rate: int = SAMPLE_RATE,
+    *,
+    window_s: float = 4.0,
+    hop_s: float = 1.0,
+) -> Timeline:
+    """Score audio of any length in windows along time.
+
+    Windows start every `hop_s`. Each is scored as an utterance of its own with one crop: divided
+    by its own peak, so that a loud passage doesn't hide a quiet one, and so that a live stream gets
+    the same numbers. Where the last whole window ends before the audio does, one more window holds
+    what is left from the next start on, repeated to full length (section III-B.1 of the TFPARN
+    paper). A file is read in blocks: three hours need no more memory than a minute.
+
+    Args:
+        scorer: The scorer; its `n_crops` plays no part here.
+        audio: A file, or a waveform as in `Scorer.score`.
+        sample_rate: The sampling rate of a waveform; a file knows its own.
+        window_s: The length of a window. Models are trained on 4 s.
+        hop_s: From start to start.
+
+    Raises:
+        ValueError: The audio can't be read or scored; the message says where.
+
+    Example:
+        >>> from asvspoof_cm.models import TFPARN
+        >>> from asvspoof_cm.scorer import Scorer
+        >>> line = Scorer(TFPARN(), device="cpu").timeline(np.zeros(16000 * 6 + 8000))
+        >>> line.start_s.tolist(), line.end_s.tolist()
+        ([0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 6.5])
+    """
+    windows = _Windows(window_s, hop_s)
+    if isinstance(audio, (str, os.PathLike)):
+        with AudioFile(audio) as file:
+            return _timeline(scorer, file, windows)
+    return _timeline(scorer, InMemory(as_waveform(audio, sample_rate)), windows)
+
+
+class StreamingScorer:
+    """Scores a live stream in windows: the numbers of `timeline`, as soon as they can be known.
+
+    A window is scored by the call of `push` that brings its last sample. Where the stream is
+    resampled, it takes up to 40 periods of the lower rate longer: 5 ms at 8 kHz. Memory is bounded:
+    one window and the newest chunk. An object holds one stream; use it from one thread.
+
+    Args:
+        scorer: The scorer, which several streams may share.
+        sample_rate: The sampling rate of the chunks, in Hz.
+        window_s: The length of a window.
+        hop_s: From start to start.
+
+    Example:
+        >>> from asvspoof_cm.models import TFPARN
+        >>> from asvspoof_cm.scorer import Scorer
+        >>> stream = StreamingScorer(Scorer(TFPARN(), device="cpu"), sample_rate=8000)
+        >>> [stream.push(np.zeros(8000)) for _ in range(4)]
+        [[], [], [], []]
+        >>> [(window.start_s, window.end_s) for window in stream.push(np.zeros(4000))]
+        [(0.0, 4.0)]
+        >>> [(window.start_s, window.end_s) for window in stream.flush()]
+        [(1.0, 4.5)]
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        *,
+        sample_rate: int = SAMPLE_RATE,
+        window_s: float = 4.0,
+        hop_s: float = 1.0,
+    ) -> None:
+        check_rate(sample_rate)
+        self.scorer = scorer
+        self._resampler = _StreamResampler(int(sample_rate))
+        self._windows = _Windows(window_s, hop_s)
+
+    def push(self, chunk: Waveform) -> list[WindowScore]:
+        """Take the next chunk, of any size, and return the windows that it completes.
+
+        Args:
+            chunk: As in `Scorer.score`, at the sampling rate of the stream; may be empty.
+        """
+        samples = self._resampler.push(as_mono(chunk, allow_empty=True))
+        return list(_score_windows(self.scorer, self._windows.push(samples)))
+
+    def flush(self) -> list[WindowScore]:
+        """End the stream: return what is left of it, and be ready for another one."""
+        windows = self._windows.push(self._resampler.flush()) + self._windows.flush()
+        return list(_score_windows(self.scorer, windows))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Attention:
+    """Where a TFPARN looks in a crop.
+
+    Attributes:
+        time_s: The place of each frame in the utterance, shape (n_frames,). A repeated utterance
+            goes on past its end.
+        weight: The pooling weight of each frame, shape (n_frames,); they add up to 1.
+        log_mel: What the model sees, shape (n_mels, n_frames).
+        score: The score of this crop.
+    """
+
+    time_s: NDArray[np.float64]
+    weight: NDArray[np.float32]
+    log_mel: NDArray[np.float32]
+    score: float
+
+
+def attention(
+    scorer: Scorer,
+    waveform: Waveform,
+    sample_rate: int = SAMPLE_RATE,
+    *,
+    start_s: float | None = None,
+) -> Attention:
+    """Return the pooling weight that TFPARN gives each frame of one 4 s crop.
+
+    Args:
+        scorer: A scorer of a TFPARN.
+        waveform: As in `Scorer.score`.
+        sample_rate: Its sampling rate, in Hz.
+        start_s: Where the crop starts; None is the centre crop.
+
+    Example:
+        >>> from asvspoof_cm.models import TFPARN
+        >>> from asvspoof_cm.scorer import Scorer
+        >>> found = Scorer(TFPARN(), device="cpu").attention(torch.randn(96000))
+        >>> found.weight.shape, found.log_mel.shape, found.time_s[[0, -1]].tolist()
+        ((401,), (160, 401), [1.0, 5.0])
+    """
+    model = scorer.model
+    if not isinstance(model, TFPARN):
+        raise ValueError(f"the model must be a TFPARN; got {type(model).__name__}.")
+    samples = peak_normalize(as_waveform(waveform, sample_rate))
+    if start_s is None:
+        start = max(0, len(samples) - CROP_SAMPLES) // 2
+    else:
+        start = round(start_s * SAMPLE_RATE)
+        if not 0 <= start < len(samples):
+            raise ValueError(
+                f"`start_s` must lie inside the utterance of {len(samples) / SAMPLE_RATE:.3f} s; "
+                f"got {start_s}."
+            )
+    crop = cut(samples, start, CROP_SAMPLES)[None].to(scorer.device)
+    with torch.inference_mode():
+        log_mel = model.log_mel(crop)
+        logits, weight = model.forward_features(log_mel, return_attention=True)
+    n_frames = log_mel.shape[-1]
+    return Attention(
+        time_s=(start + model.config.hop_length * np.arange(n_frames)) / SAMPLE_RATE,
+        weight=weight[0].float().cpu().numpy(),
+        log_mel=log_mel[0].cpu().numpy(),
+        score=float(scorer.scores(logits[0].double().cpu().numpy())),
+    )
+
+
+class _Window(NamedTuple):
+    start: int
+    stop: int
+    samples: Tensor
+
+
+class _Windows:
+    """Cuts a stream of samples into windows, keeping no more than the next one needs."""
+
+    def __init__(self, window_s: float, hop_s: float) -> None:
+        for name, value in (("window_s", window_s), ("hop_s", hop_s)):
+            if not (math.isfinite(value) and round(value * SAMPLE_RATE) >= 1):
+                raise ValueError(f"`{name}` must be a positive number of seconds; got {value}.")
+        self.n_window = round(window_s * SAMPLE_RATE)
+        self.n_hop = round(hop_s * SAMPLE_RATE)
+        self._restart()
+
+    def _restart(self) -> None:
+        self._buffer: Tensor = torch.empty(0)
+        self._first: int = 0  # the place of the buffer's first sample in the stream
+        self._next: int = 0  # the start of the next window
+
+    def push(self, samples: Tensor) -> list[_Window]:
+        """Return the windows that end within `samples`."""
+        self._buffer = torch.cat([self._buffer, samples])
+        stop = self._first + len(self._buffer)
+        windows = []
+        while self._next + self.n_window <= stop:
+            windows.append(self._cut(self._next + self.n_window))
+            self._next += self.n_hop
+        n_past = min(self._next, stop) - self._first
+        self._first += n_past
+        # A copy: a view would keep the whole chunk.
+        self._buffer = self._buffer[n_past:].clone()
+        return windows
+
+    def flush(self) -> list[_Window]:
+        """Return the window of what no other window holds, if there is anything, and start anew."""
+        stop = self._first + len(self._buffer)
+        n_covered = self._next - self.n_hop + self.n_window if self._next > 0 else 0
+        windows = [self._cut(stop)] if stop > max(n_covered, self._next) else []
+        self._restart()
+        return windows
+
+    def _cut(self, stop: int) -> _Window:
+        samples = self._buffer[self._next - self._first : stop - self._first]
+        return _Window(self._next, stop, fix_length(samples, self.n_window))
+
+
+class _StreamResampler:
+    """Resamples a stream to 16 kHz, chunk by chunk: the samples of the whole resampled at once."""
+
+    def __init__(self, sample_rate: int) -> None:
+        divisor = math.gcd(sample_rate, SAMPLE_RATE)
+        self.sample_rate = sample_rate
+        self._up, self._down = SAMPLE_RATE // divisor, sample_rate // divisor
+        self._reach = resampling_reach(sample_rate, SAMPLE_RATE)
+        self._restart()
+
+    def _restart(self) -> None:
+        self._buffer: Tensor = torch.empty(0)
+        self._first: int = 0  # the place of the buffer's first sample in the stream
+        self._n_emitted: int = 0
+
+    def push(self, samples: Tensor) -> Tensor:
+        """Return the new samples that no later chunk can change."""
+        if self._up == self._down:
+            return samples
+        self._buffer = torch.cat([self._buffer, samples])
+        n_received = self._first + len(self._buffer)
+        return self._emit(max(0, n_received - self._reach) * self._up // self._down)
+
+    def flush(self) -> Tensor:
+        """Return the rest of the stream, and start anew."""
+        n_received = self._first + len(self._buffer)
+        rest = self._emit(-(-n_received * self._up // self._down))
+        self._restart()
+        return rest
+
+    def _emit(self, stop: int) -> Tensor:
+        if stop <= self._n_emitted:
+            return torch.empty(0)
+        offset = self._first * self._up // self._down
+        resampled = resample(self._buffer, self.sample_rate, SAMPLE_RATE)
+        ready = resampled[self._n_emitted - offset : stop - offset].clone()
+        self._n_emitted = stop
+        # The buffer keeps the context of the next sample and starts on the polyphase grid.
+        needed = max(0, stop * self._down // self._up - self._reach) // self._down * self._down
+        self._buffer = self._buffer[needed - self._first :].clone()
+        self._first = needed
+        return ready
+
+
+def _timeline(scorer: Scorer, source: Readable, windows: _Windows) -> Timeline:
+    def cut_windows() -> Iterator[_Window]:
+        for first in range(0, source.n_samples, BLOCK_SAMPLES):
+            yield from windows.push(source.read(first, BLOCK_SAMPLES))
+        yield from windows.flush()
+
+    scored = np.array([*_score_windows(scorer, cut_windows())])
+    return Timeline(
+        start_s=scored[:, 0],
+        end_s=scored[:, 1],
+        score=scored[:, 2],
+        duration_s=source.n_samples / SAMPLE_RATE,
+    )
+
+
+def _score_windows(scorer: Scorer, windows: Iterable[_Window]) -> Iterator[WindowScore]:
+    items = ((window, peak_normalize(window.samples)[None]) for window in windows)
+    for window, (logits,) in map_packed(items, scorer.logits, scorer.batch_size):
+        score = float(scorer.scores(logits.double().numpy()))
+        start_s, end_s = window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE
+        if not math.isfinite(score):
+            raise ValueError(f"the model's logits from {start_s} s to {end_s} s are not finite.")
+        yield WindowScore(start_s, end_s, score)

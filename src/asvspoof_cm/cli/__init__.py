@@ -18,6 +18,7 @@ COMMANDS: tuple[str, ...] = (
     "protocol",
     "pack",
     "evaluate",
+    "report",
 )
 
 

@@ -55,9 +55,10 @@ _METRIC_LABELS = {"min_dcf": "minDCF", "act_dcf": "actDCF", "eer": "EER (%)", "c
 _SPLIT_LABELS = {"train": "training set", "dev": "development set"}
 # Colours that the colour-blind can tell apart (Okabe and Ito).
 _SYSTEM_COLORS = (BONAFIDE_COLOR, SPOOF_COLOR, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "black")
+_REPEAT_STYLES = ("-", "--", "-.")
 _STAR: dict[str, Any] = {
     "marker": "*",
-    "markersize": 7,
+    "markersize": 6,
     "markeredgecolor": "black",
     "markeredgewidth": 0.4,
     "linestyle": "none",
@@ -336,15 +337,15 @@ def training_efficiency(curves: Sequence[Curve], axes: NDArray[Any] | None = Non
     handles: dict[str, Any] = {}
     for curve in curves:
         ax = panels[RECORDED_METRICS.index(curve.metric), SPLITS.index(curve.split)]
-        index = systems.index(curve.system)
-        color = _SYSTEM_COLORS[index % len(_SYSTEM_COLORS)]
-        _draw_curve(ax, curve, color)
+        repeat, index = divmod(systems.index(curve.system), len(_SYSTEM_COLORS))
+        style = {"color": _SYSTEM_COLORS[index], "linestyle": _REPEAT_STYLES[repeat % 3]}
+        _draw_curve(ax, curve, style)
         of = "" if curve.n_finished == curve.n_runs else f"{curve.n_finished} of "
         seeds = f"{of}{curve.n_runs} seed{'s' if curve.n_runs > 1 else ''}"
-        handles[f"{curve.system} ({seeds})"] = _proxy(color=color, linewidth=1.4)
-    handles["one seed"] = _proxy(color="0.4", linewidth=0.6, alpha=0.6)
+        handles[f"{curve.system} ({seeds})"] = _proxy(**style, linewidth=1.4)
+    handles["one seed"] = _proxy(color="0.4", linewidth=0.6, alpha=0.7)
     handles["± 1 std"] = _proxy(color="0.4", linewidth=5, alpha=0.2)
-    handles["best of a seed"] = _proxy(color="0.4", **_STAR)
+    handles["lowest of a seed"] = _proxy(color="0.4", **_STAR)
     for row, metric in enumerate(RECORDED_METRICS):
         for column, split in enumerate(SPLITS):
             ax = panels[row, column]
@@ -355,16 +356,18 @@ def training_efficiency(curves: Sequence[Curve], axes: NDArray[Any] | None = Non
             if row == 0:
                 ax.set_title(_SPLIT_LABELS[split], fontsize=_FONT_SIZE)
             _log_minutes(ax)
-    style: dict[str, Any] = {"fontsize": _FONT_SIZE - 1, "frameon": False, "handlelength": 1.8}
+    legend: dict[str, Any] = {"fontsize": _FONT_SIZE - 1, "frameon": False, "handlelength": 1.8}
     if axes is None:
-        style |= {"loc": "outside upper center", "ncols": 3}
-        figure.legend(list(handles.values()), list(handles), **style)
+        figure.align_ylabels(panels[:, 0])
+        legend |= {"loc": "outside upper center", "ncols": 3}
+        figure.legend(list(handles.values()), list(handles), **legend)
     else:
-        panels[0, 0].legend(list(handles.values()), list(handles), **style)
+        panels[0, 0].legend(list(handles.values()), list(handles), **legend)
     return panels
 
 
-def _draw_curve(ax: Axes, curve: Curve, color: str) -> None:
+def _draw_curve(ax: Axes, curve: Curve, style: dict[str, Any]) -> None:
+    color = style["color"]
     scale = 100.0 if curve.metric == "eer" else 1.0
     for seed in curve.seeds:
         ax.plot(
@@ -372,14 +375,15 @@ def _draw_curve(ax: Axes, curve: Curve, color: str) -> None:
             scale * seed.values,
             color=color,
             linewidth=0.5,
-            alpha=0.5,
+            alpha=0.45,
             linestyle="-" if seed.is_finished else "--",
+            marker="." if len(seed.values) == 1 else "",
         )
         if curve.split == "dev" and seed.is_finished:
             time_s, value = seed.best
             ax.plot(time_s / 60, scale * value, color=color, zorder=4, **_STAR)
     minutes, mean = curve.time_s / 60, scale * curve.mean
-    ax.plot(minutes, mean, color=color, linewidth=1.4, zorder=3)
+    ax.plot(minutes, mean, **style, linewidth=1.4, zorder=3)
     if curve.std is not None:
         std = scale * curve.std
         ax.fill_between(minutes, mean - std, mean + std, color=color, alpha=0.2, linewidth=0)
@@ -391,10 +395,15 @@ def _log_minutes(ax: Axes) -> None:
 
     ax.set_xscale("log")
     low, high = ax.get_xlim()
-    few = high / low < 8
-    ax.xaxis.set_major_locator(MaxNLocator(5) if few else LogLocator(subs=(1.0, 2.0, 5.0)))
+    if high / low < 8:
+        ax.xaxis.set_major_locator(MaxNLocator(5))
+    else:
+        ax.xaxis.set_major_locator(
+            LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 5000 else (1.0,))
+        )
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.tick_params(which="minor", width=0.4, length=1.5)
 
 
 def _proxy(**style: Any) -> Any:

@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -351,7 +352,7 @@ def test_figure_shows_means_bands_seeds_and_stars(three_seeds, write_run):
     ]
 
 
-@pytest.mark.parametrize("times", [(60.0,), (60.0, 62.0, 64.0), (60.0, 6e3, 6e5)])
+@pytest.mark.parametrize("times", [(60.0,), (60.0, 64.0), (60.0, 2e5), (60.0, 6e5)])
 def test_time_axis_has_numbers_however_long_the_run(write_run, times):
     values = (0.5, 0.25, 0.3)[: len(times)]
     run = report.read_run(write_run("a", cumulative_s=times, dev=values, final=final()))
@@ -361,7 +362,7 @@ def test_time_axis_has_numbers_however_long_the_run(write_run, times):
     for ax in axes[-1]:
         low, high = ax.get_xlim()
         shown = [t for t in ax.get_xticklabels() if low <= t.get_position()[0] <= high]
-        assert 2 <= len(shown) <= 10
+        assert 2 <= len(shown) <= 12
         assert all(float(text.get_text()) > 0 for text in shown)
         boxes = sorted((t.get_window_extent() for t in shown), key=lambda box: box.x0)
         assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
@@ -417,6 +418,7 @@ class Recorder(Countermeasure):
 
     def forward(self, waveform):
         scratch = torch.ones(16 * 2**20)
+        time.sleep(0.03)  # long enough to be seen by the sampling of memory
         self.calls.append((tuple(waveform.shape), self.training, torch.is_grad_enabled()))
         return scratch[:2].expand(len(waveform), 2)
 
@@ -432,9 +434,10 @@ def test_profile_measures_batches_of_crops_in_evaluation_mode():
     assert model.training
     assert result.n_parameters == 1000
     assert result.device == "cpu"
-    assert result.ms_per_utterance > 0
     assert result.real_time_factor == pytest.approx(result.ms_per_utterance / 1000 / 0.5)
-    assert result.peak_memory_bytes > 60 * 2**20
+    assert result.ms_per_utterance > 3 * 30 / 5
+    if sys.platform == "linux":
+        assert 60 * 2**20 < result.peak_memory_bytes < 200 * 2**20
 
 
 def test_profile_crops_are_four_seconds_by_default():

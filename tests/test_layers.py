@@ -14,6 +14,8 @@ LAYERS = [
     "labels",
     "files",
     "progress",
+    "history",
+    "memory",
     "audio",
     "frontends",
     "augmentation",
@@ -33,7 +35,16 @@ LAYERS = [
     "__init__",
     "__main__",
 ]
-TORCH_FREE = {"labels", "files", "progress", "metrics", "calibration"}
+TORCH_FREE = {
+    "labels",
+    "files",
+    "progress",
+    "history",
+    "memory",
+    "metrics",
+    "calibration",
+    "report",
+}
 
 
 def _layer(path: Path) -> str:

@@ -1,5 +1,6 @@
 """Training: the paper's six systems and recipe, the loop, and the pieces to build another."""
 
+from asvspoof_cm.history import read_history
 from asvspoof_cm.training.augmentations import AUGMENTATIONS, augmentation
 from asvspoof_cm.training.distributed import (
     gather_batch,
@@ -7,7 +8,7 @@ from asvspoof_cm.training.distributed import (
     process_group,
     rank_and_size,
 )
-from asvspoof_cm.training.fitting import FitResult, fit, read_history
+from asvspoof_cm.training.fitting import FitResult, fit
 from asvspoof_cm.training.loop import EpochResult, train_epoch, validate
 from asvspoof_cm.training.run import Corpus, train_system
 from asvspoof_cm.training.schedule import EarlyStopping, linear_scaling, warmup_cosine

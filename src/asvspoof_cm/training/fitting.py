@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import resource
-import sys
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +17,8 @@ from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.data.dataset import Augment
 from asvspoof_cm.data.loader import Loader
 from asvspoof_cm.files import atomic_path
+from asvspoof_cm.history import HISTORY_NAME
+from asvspoof_cm.memory import peak_resident_bytes
 from asvspoof_cm.metrics import Track1Result
 from asvspoof_cm.models import AASIST, Countermeasure
 from asvspoof_cm.training.distributed import rank_and_size
@@ -26,12 +26,11 @@ from asvspoof_cm.training.loop import EpochResult, Loss, train_epoch, validate
 from asvspoof_cm.training.schedule import EarlyStopping, warmup_cosine
 from asvspoof_cm.training.systems import Recipe
 
-__all__ = ["FitResult", "fit", "read_history"]
+__all__ = ["FitResult", "fit"]
 
 logger = logging.getLogger(__name__)
 
 _STATE = "resume.pt"
-_HISTORY = "history.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,22 +176,6 @@ def fit(
     )
 
 
-def read_history(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the records of a run folder, one an epoch.
-
-    Example:
-        >>> read_history("no such run")
-        Traceback (most recent call last):
-        FileNotFoundError: `run` must be the folder of a training run; no such run/history.jsonl ...
-    """
-    path = Path(run) / _HISTORY
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"`run` must be the folder of a training run; {path} does not exist."
-        )
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def _prepare(model: Countermeasure, config: Recipe) -> nn.Module:
     network: nn.Module = model
     device = next(model.parameters()).device
@@ -254,8 +237,7 @@ def _peak_memory() -> int:
     """Return the most memory used so far: CUDA's allocator's, else this process's."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return kilobytes if sys.platform == "darwin" else kilobytes * 1024
+    return peak_resident_bytes()
 
 
 def _save(
@@ -303,7 +285,7 @@ def _write_scalars(out: Path, record: dict[str, Any]) -> None:
 
 
 def _write_history(out: Path, history: list[dict[str, Any]]) -> None:
-    with atomic_path(out / _HISTORY) as temporary:
+    with atomic_path(out / HISTORY_NAME) as temporary:
         temporary.write_text("".join(json.dumps(record) + "\n" for record in history))
 
 

@@ -1,0 +1,34 @@
+"""How much memory this process has, without torch."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+__all__ = ["peak_resident_bytes", "resident_bytes"]
+
+_STATM = Path("/proc/self/statm")
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process has now; without /proc, the most it ever had.
+
+    Example:
+        >>> resident_bytes() > 1_000_000
+        True
+    """
+    if _STATM.exists():
+        return int(_STATM.read_text().split()[1]) * resource.getpagesize()
+    return peak_resident_bytes()
+
+
+def peak_resident_bytes() -> int:
+    """Return the most memory that this process ever had.
+
+    Example:
+        >>> peak_resident_bytes() > 1_000_000
+        True
+    """
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

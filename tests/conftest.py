@@ -2,9 +2,15 @@
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 
 import pytest
+
+import asvspoof_cm
+
+# Processes that tests start import the package under test, not another that is installed.
+os.environ["PYTHONPATH"] = str(Path(asvspoof_cm.__file__).parents[1])
 
 REFERENCE = Path(__file__).parent / "reference"
 

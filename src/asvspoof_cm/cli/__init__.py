@@ -17,6 +17,8 @@ __all__ = ["main"]
 COMMANDS: tuple[str, ...] = (
     "protocol",
     "pack",
+    "train",
+    "study",
     "evaluate",
     "report",
 )

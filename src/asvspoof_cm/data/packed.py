@@ -6,7 +6,7 @@ folder with
 - ``shard-00000.i16``, …: the samples of one utterance after another, little-endian int16;
 - ``shard-00000.json``, …: the utterances' names, lengths and errors, and the SHA-256 of the
   samples. It is written after them, so a shard that has a record is whole;
-- ``index.json``: the rate and the number of shards, written last.
+- ``packed.json``: the rate and the number of shards, written last.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from asvspoof_cm.progress import Progress
 
 __all__ = ["PackedAudio", "pack"]
 
-INDEX_NAME: Final = "index.json"
+INDEX_NAME: Final = "packed.json"
 SHARD_PATTERN: Final = "shard-*.json"
 SHARD_SAMPLES: Final = 1 << 29
 _FORMAT: Final = 1

@@ -8,14 +8,16 @@ from asvspoof_cm.training.distributed import (
     process_group,
     rank_and_size,
 )
-from asvspoof_cm.training.fit import FitResult, fit
+from asvspoof_cm.training.fitting import FitResult, fit
 from asvspoof_cm.training.loop import EpochResult, train_epoch, validate
+from asvspoof_cm.training.run import Corpus, train_system
 from asvspoof_cm.training.schedule import EarlyStopping, linear_scaling, warmup_cosine
 from asvspoof_cm.training.systems import SEEDS, Objective, Recipe, System, system
 
 __all__ = [
     "AUGMENTATIONS",
     "SEEDS",
+    "Corpus",
     "EarlyStopping",
     "EpochResult",
     "FitResult",
@@ -32,6 +34,7 @@ __all__ = [
     "read_history",
     "system",
     "train_epoch",
+    "train_system",
     "validate",
     "warmup_cosine",
 ]

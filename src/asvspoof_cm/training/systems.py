@@ -72,6 +72,7 @@ class Recipe:
         final_lr: Where the cosine ends.
         patience: Epochs without a significant decrease of Dev minDCF before stopping.
         tolerance: What counts as significant.
+        crop_s: The length of training and validation crops, in seconds.
         augmentation: A name that `augmentation` knows.
         extra_spoof: Segment-shuffled copies (B12) to add as spoof, a bona fide row.
         clip_norm: The largest norm of the gradient; None leaves it.
@@ -93,6 +94,7 @@ class Recipe:
     final_lr: float = 1e-6
     patience: int = 15
     tolerance: float = 1e-4
+    crop_s: float = 4.0
     augmentation: str = "tfparn"
     extra_spoof: float = 0.0
     clip_norm: float | None = None
@@ -104,7 +106,7 @@ class Recipe:
         for name in ("n_epochs", "batch_size", "patience", "n_accumulate"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
-        for name in ("lr", "final_lr"):
+        for name in ("lr", "final_lr", "crop_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"`{name}` must be positive; got {getattr(self, name)}.")
         if not 0 <= self.extra_spoof <= 1:

@@ -20,7 +20,7 @@ from asvspoof_cm.files import atomic_path
 from asvspoof_cm.history import HISTORY_NAME
 from asvspoof_cm.memory import peak_resident_bytes
 from asvspoof_cm.metrics import Track1Result
-from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.models import AASIST, Countermeasure
 from asvspoof_cm.training.distributed import rank_and_size
 from asvspoof_cm.training.loop import EpochResult, Loss, train_epoch, validate
 from asvspoof_cm.training.schedule import EarlyStopping, warmup_cosine
@@ -68,7 +68,8 @@ def fit(
 
     After each epoch `out_dir` holds ``best.pt`` and ``last.pt``, checkpoints of the library,
     ``history.jsonl``, a record an epoch, and ``resume.pt``, from which the same call goes on after
-    a kill as if nothing had happened. A finished run returns at once.
+    a kill as if nothing had happened. A finished run returns at once. Where TensorBoard is
+    installed, its scalars go to ``tensorboard/``.
 
     A record has ``epoch`` (from 1), ``lr`` (at its end), ``train`` and ``dev`` (``loss``, ``eer``,
     ``min_dcf``, ``act_dcf``, ``cllr``), ``train_s``, ``dev_s``, ``clips_per_s``,
@@ -164,6 +165,7 @@ def fit(
         history.append(record)
         if rank == 0:
             _save(out, model, optimizer, stopping, history, settings, meta or {})
+            _write_scalars(out, record)
             if progress:
                 logger.info("%s", _line(record))
     return FitResult(
@@ -183,7 +185,8 @@ def _prepare(model: Countermeasure, config: Recipe) -> nn.Module:
         network = nn.parallel.DistributedDataParallel(
             network,
             device_ids=[device] if device.type == "cuda" else None,
-            find_unused_parameters=True,
+            # AASIST keeps parameters that its published code does not use.
+            find_unused_parameters=isinstance(model, AASIST),
         )
     if config.compile:
         network.compile()
@@ -265,6 +268,20 @@ def _save(
     with atomic_path(out / _STATE) as temporary:
         torch.save(state, temporary)
     _write_history(out, history)
+
+
+def _write_scalars(out: Path, record: dict[str, Any]) -> None:
+    """Write an epoch's figures for TensorBoard, where it is installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return
+    with SummaryWriter(str(out / "tensorboard")) as writer:
+        for part in ("train", "dev"):
+            for name, value in record[part].items():
+                writer.add_scalar(f"{part}/{name}", value, record["epoch"])
+        for name in ("lr", "clips_per_s"):
+            writer.add_scalar(name, record[name], record["epoch"])
 
 
 def _write_history(out: Path, history: list[dict[str, Any]]) -> None:

@@ -21,6 +21,7 @@ LAYERS = [
     "augmentation",
     "losses",
     "models",
+    "profiling",
     "metrics",
     "calibration",
     "checkpoint",

@@ -17,6 +17,7 @@ from torch import nn
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data import Batch, SpoofDataset, make_loader, read_protocol, write_miniature
 from asvspoof_cm.losses import focal_pairwise_loss
+from asvspoof_cm.metrics import evaluate, read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.training import (
     AUGMENTATIONS,
@@ -383,6 +384,13 @@ def test_a_run_folder(tmp_path, miniature):
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert run["n_parameters"] == sum(p.numel() for p in model.parameters())
     assert run["data"]["train"]["format"]
+    final = json.loads((tmp_path / "run" / "final.json").read_text())
+    scores = read_scores(tmp_path / "run" / "dev_scores.tsv")
+    dev = read_protocol(miniature.dev_protocol)
+    assert scores.filename.tolist() == dev.utterance.tolist()
+    assert final["dev"]["min_dcf"] == evaluate(scores.cm, dev.label).min_dcf.value
+    assert (final["n_crops"], final["dev"]["n_failed"]) == (5, 0)
+    assert final["ms_per_utterance"] > 0
     # The best checkpoint scores as the history says.
     dev = SpoofDataset(read_protocol(miniature.dev_protocol), miniature.audio_dir, n_samples=8000)
     loader = make_loader(dev, shuffle=False, batch_size=8, n_workers=0)

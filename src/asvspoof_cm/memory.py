@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import os
 import sys
 from pathlib import Path
 
@@ -19,16 +19,20 @@ def resident_bytes() -> int:
         True
     """
     if _STATM.exists():
-        return int(_STATM.read_text().split()[1]) * resource.getpagesize()
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return peak_resident_bytes()
 
 
 def peak_resident_bytes() -> int:
-    """Return the most memory that this process ever had.
+    """Return the most memory that this process ever had; 0 on Windows, which does not say.
 
     Example:
         >>> peak_resident_bytes() > 1_000_000
         True
     """
+    try:
+        import resource
+    except ImportError:
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

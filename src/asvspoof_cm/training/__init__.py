@@ -8,6 +8,7 @@ from asvspoof_cm.training.distributed import (
     process_group,
     rank_and_size,
 )
+from asvspoof_cm.training.evaluation import evaluate_run
 from asvspoof_cm.training.fitting import FitResult, fit
 from asvspoof_cm.training.loop import EpochResult, train_epoch, validate
 from asvspoof_cm.training.run import Corpus, train_system
@@ -25,6 +26,7 @@ __all__ = [
     "Recipe",
     "System",
     "augmentation",
+    "evaluate_run",
     "fit",
     "gather_batch",
     "gather_objects",

@@ -19,10 +19,9 @@ from asvspoof_cm.data.loader import Loader
 from asvspoof_cm.files import atomic_path
 from asvspoof_cm.history import HISTORY_NAME
 from asvspoof_cm.memory import peak_resident_bytes
-from asvspoof_cm.metrics import Track1Result
 from asvspoof_cm.models import AASIST, Countermeasure
 from asvspoof_cm.training.distributed import rank_and_size
-from asvspoof_cm.training.loop import EpochResult, Loss, train_epoch, validate
+from asvspoof_cm.training.loop import EpochResult, Loss, summary, train_epoch, validate
 from asvspoof_cm.training.schedule import EarlyStopping, warmup_cosine
 from asvspoof_cm.training.systems import Recipe
 
@@ -193,15 +192,6 @@ def _prepare(model: Countermeasure, config: Recipe) -> nn.Module:
     return network
 
 
-def _metrics(result: Track1Result) -> dict[str, float]:
-    return {
-        "eer": result.eer.value,
-        "min_dcf": result.min_dcf.value,
-        "act_dcf": result.act_dcf.value,
-        "cllr": result.cllr,
-    }
-
-
 def _record(
     epoch: int,
     trained: EpochResult,
@@ -213,8 +203,8 @@ def _record(
     return {
         "epoch": epoch + 1,
         "lr": lr,
-        "train": {"loss": trained.loss, **_metrics(trained.metrics())},
-        "dev": {"loss": validated.loss, **_metrics(validated.metrics())},
+        "train": {"loss": trained.loss, **summary(trained.metrics())},
+        "dev": {"loss": validated.loss, **summary(validated.metrics())},
         "train_s": trained.seconds,
         "dev_s": validated.seconds,
         "clips_per_s": len(trained.scores) / trained.seconds,

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from asvspoof_cm.augmentation import as_extra_spoof
@@ -29,7 +30,7 @@ from asvspoof_cm.metrics import Track1Result, evaluate
 from asvspoof_cm.progress import Progress
 from asvspoof_cm.training.distributed import gather_batch, gather_objects, rank_and_size
 
-__all__ = ["EpochResult", "Loss", "Precision", "train_epoch", "validate"]
+__all__ = ["EpochResult", "Loss", "Precision", "summary", "train_epoch", "validate"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Precision = Literal["fp32", "bf16"]
@@ -56,9 +57,34 @@ class EpochResult:
 
     def metrics(self) -> Track1Result:
         """Return the Track 1 metrics, without the warnings meant for finished systems."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            return evaluate(self.scores, self.labels)
+        return evaluate_quietly(self.scores, self.labels)
+
+
+def evaluate_quietly(scores: ArrayLike, labels: ArrayLike) -> Track1Result:
+    """Return the Track 1 metrics of a system that may not have learned anything yet.
+
+    Example:
+        >>> evaluate_quietly([2.0, 1.0, -1.0, -2.0], [0, 0, 1, 1]).eer.value
+        1.0
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return evaluate(scores, labels)
+
+
+def summary(result: Track1Result) -> dict[str, float]:
+    """Return the four official metrics as plain numbers.
+
+    Example:
+        >>> summary(evaluate([2.0, 1.0, -1.0, -2.0], [1, 1, 0, 0]))["eer"]
+        0.0
+    """
+    return {
+        "eer": result.eer.value,
+        "min_dcf": result.min_dcf.value,
+        "act_dcf": result.act_dcf.value,
+        "cllr": result.cllr,
+    }
 
 
 def train_epoch(

@@ -18,6 +18,7 @@ from asvspoof_cm.data import Protocol, SpoofDataset, make_loader, read_protocol
 from asvspoof_cm.files import atomic_path
 from asvspoof_cm.training.augmentations import augmentation
 from asvspoof_cm.training.distributed import process_group, rank_and_size
+from asvspoof_cm.training.evaluation import FINAL, evaluate_run
 from asvspoof_cm.training.fitting import FitResult, fit
 from asvspoof_cm.training.systems import System
 
@@ -58,9 +59,9 @@ def train_system(
 ) -> FitResult:
     """Train a system from protocol files, with its best checkpoint evaluated at the end.
 
-    The folder gets what `fit` writes, and ``run.json``: the system, the seed, the data and the
-    versions. Under torchrun the processes share the work. The same call goes on with a run that was
-    killed, and returns at once for one that is finished.
+    The folder gets what `fit` and `evaluate_run` write, and ``run.json``: the system, the seed, the
+    data and the versions. Under torchrun the processes share the work. The same call goes on with
+    a run that was killed, and returns at once for one that is finished.
 
     Args:
         system: The model, objective and recipe.
@@ -121,7 +122,7 @@ def train_system(
             )
 
         dev_audio_dir = corpus.dev_audio_dir or corpus.audio_dir
-        return fit(
+        result = fit(
             model,
             loader(train, corpus.audio_dir, True),
             loader(dev, dev_audio_dir, False),
@@ -133,6 +134,9 @@ def train_system(
             progress=progress,
             meta={"system": asdict(system), "data": description["data"]},
         )
+        if not (out / FINAL).exists():
+            evaluate_run(out, dev, dev_audio_dir, device=place, progress=progress)
+        return result
 
 
 def _choose_device(name: str) -> torch.device:

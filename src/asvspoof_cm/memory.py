@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import os
 import sys
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def resident_bytes() -> int:
         True
     """
     if _STATM.exists():
-        return int(_STATM.read_text().split()[1]) * resource.getpagesize()
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return peak_resident_bytes()
 
 
@@ -30,5 +30,7 @@ def peak_resident_bytes() -> int:
         >>> peak_resident_bytes() > 1_000_000
         True
     """
+    import resource  # not on Windows, where the rest of the library works
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

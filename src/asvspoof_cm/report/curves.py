@@ -22,6 +22,11 @@ class SeedCurve:
         time_s: Cumulative training and validation time after each epoch, shape (n_epochs,).
         values: The metric, shape (n_epochs,).
         is_finished: Whether the run has come to its end.
+
+    Example:
+        >>> time_s, values = np.array([60.0, 120.0, 180.0]), np.array([0.5, 0.3, 0.4])
+        >>> SeedCurve(seed=42, time_s=time_s, values=values, is_finished=True).best
+        (120.0, 0.3)
     """
 
     seed: int
@@ -49,6 +54,12 @@ class Curve:
         mean: The mean over finished seeds at these points, shape (n_points,).
         std: Their sample standard deviation, shape (n_points,); None with one finished seed.
         seeds: The records of each seed that has an epoch.
+
+    Example:
+        >>> none = np.empty(0)
+        >>> Curve(system="6", split="dev", metric="eer", n_runs=3, time_s=none, mean=none, std=None,
+        ...       seeds=()).n_finished
+        0
     """
 
     system: str

@@ -36,6 +36,14 @@ class Run:
         data: What it was trained on.
         history: One record an epoch; see `training.fit`.
         final: The evaluation of the best checkpoint, None while the run is unfinished.
+
+    Example:
+        >>> values = {1: 0.5, 2: 0.3, 3: 0.4}
+        >>> records = [{"epoch": k, "dev": {"min_dcf": v}} for k, v in values.items()]
+        >>> run = Run(path=Path("6-42"), system={"name": "6"}, seed=42, n_parameters=1, data={},
+        ...           history=tuple(records), final=None)
+        >>> run.name, run.is_finished, run.best["epoch"]
+        ('6', False, 2)
     """
 
     path: Path

@@ -182,6 +182,11 @@ class Summary:
         main: EER, minDCF, Cllr and actDCF.
         efficiency: Parameters, memory and times.
         unfinished: Runs that are counted in the rows but have no part in the values.
+
+    Example:
+        >>> empty = Table(columns=(), rows=())
+        >>> Summary(main=empty, efficiency=empty, unfinished=()).main.csv()
+        'system,n_runs,n_finished'
     """
 
     main: Table

@@ -66,7 +66,7 @@ def evaluate_run(
     label_of = dict(zip(protocol.utterance.tolist(), protocol.label.tolist(), strict=True))
     labels = np.array([label_of[name] for name in scores.filename.tolist()])
     result = evaluate_quietly(scores.cm if scores.cm is not None else [], labels)
-    cost = profile(model.to(scorer.device), n_utterances=16, n_crops=n_crops, batch_size=4)
+    cost = profile(model.to(scorer.device), n_utterances=8, n_crops=n_crops, batch_size=4)
     path = out / FINAL
     final = json.loads(path.read_text()) if path.exists() else {}
     final |= {

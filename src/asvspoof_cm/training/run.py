@@ -16,6 +16,7 @@ import torch
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.data import Protocol, SpoofDataset, make_loader, read_protocol
 from asvspoof_cm.files import atomic_path
+from asvspoof_cm.scorer.scorer import resolve_device
 from asvspoof_cm.training.augmentations import augmentation
 from asvspoof_cm.training.distributed import process_group, rank_and_size
 from asvspoof_cm.training.evaluation import FINAL, evaluate_run
@@ -90,7 +91,7 @@ def train_system(
     """
     out = Path(out_dir)
     train, dev = read_protocol(corpus.train_protocol), read_protocol(corpus.dev_protocol)
-    with process_group(_choose_device(device)) as place:
+    with process_group(resolve_device(device)) as place:
         rank, size = rank_and_size()
         recipe = system.recipe
         if recipe.batch_size % size:
@@ -137,14 +138,6 @@ def train_system(
         if not (out / FINAL).exists():
             evaluate_run(out, dev, dev_audio_dir, device=place, progress=progress)
         return result
-
-
-def _choose_device(name: str) -> torch.device:
-    if name != "auto":
-        return torch.device(name)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
 def _describe(

@@ -87,7 +87,8 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (batch, n_out, frequency, time // 3) of (batch, n_in, frequency, time)."""
-        if self.training:
+        # A traced graph must not depend on how many tiles its example had.
+        if self.training or torch.compiler.is_compiling():
             return functional.max_pool2d(self._convolve(x, self.bn2(self.conv1(x))), (1, 3))
         # In evaluation bn2 is part of conv1, and long maps are computed in tiles that fit the
         # cache. Both convolutions together reach two columns to each side: a tile is computed

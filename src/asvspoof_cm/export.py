@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asvspoof_cm.audio import CROP_SAMPLES
 from asvspoof_cm.files import atomic_path
-from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.models import AASIST, Countermeasure
 
 __all__ = ["OnnxModel", "export_onnx", "load_onnx"]
 
@@ -31,16 +31,18 @@ _LEAST_SAMPLES, _MOST_SAMPLES = 4096, 1 << 24
 
 
 def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bool = False) -> None:
-    """Write a model as ONNX: waveform (batch, time) in, logits (batch, 2) out, both axes free.
+    """Write a model as ONNX: waveform (batch, time) in, logits (batch, 2) out.
 
-    The front-end is part of the graph. The file holds everything, weights included; the model
-    itself is not changed.
+    The front-end is part of the graph. Batch and time may be any; for AASIST, whose graph has a
+    node for each stretch of time, time is the 64000 samples of a crop. The file holds everything,
+    weights included; the model itself is not changed.
 
     Args:
         model: A TFPARN, AASIST or RawNet2.
         path: The file to write or replace, such as ``tfparn.onnx``.
         int8: Store the weights of linear layers as int8 and multiply in int8 (dynamic
-            quantisation). A quarter of the size; scores change, see docs/onnx.md.
+            quantisation): a quarter of the size. Scores change in the third digit; docs/onnx.md
+            has figures.
 
     Raises:
         ImportError: Without the extra ``onnx``.
@@ -49,26 +51,28 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bo
         >>> from asvspoof_cm.models import TFPARN
         >>> export_onnx(TFPARN(), "tfparn.onnx")  # doctest: +SKIP
     """
-    _require("onnx", "onnxscript")
+    onnx = _require("onnxscript", "onnx")
     model = copy.deepcopy(model).cpu().eval()
     # The batch of the example must not be 1, which export takes for a constant.
-    example = torch.zeros(2, CROP_SAMPLES)
-    shapes = {
-        0: torch.export.Dim("batch"),
-        1: torch.export.Dim("time", min=_LEAST_SAMPLES, max=_MOST_SAMPLES),
-    }
+    example = (torch.zeros(2, CROP_SAMPLES),)
+    buffer = io.BytesIO()
     with _quiet():
-        program = torch.onnx.export(
-            model,
-            (example,),
-            dynamo=True,
-            dynamic_shapes=(shapes,),
-            input_names=[INPUT],
-            output_names=[OUTPUT],
-        )
-    if program is None:
-        raise RuntimeError("torch.onnx.export returned no program.")
-    proto = program.model_proto
+        if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+            # The exporter by graph capture writes a recurrent layer out step by step, for one
+            # length only; the older one by tracing has an operator for it.
+            export: Any = torch.onnx.export
+            export(
+                model,
+                example,
+                buffer,
+                dynamo=False,
+                dynamic_axes={INPUT: {0: "batch", 1: "time"}, OUTPUT: {0: "batch"}},
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+            )
+            proto = onnx.load_from_string(buffer.getvalue())
+        else:
+            proto = _capture(model, example)
     # Shapes of inner values only help readers, and some contradict ONNX's own inference.
     del proto.graph.value_info[:]
     with atomic_path(path) as temporary:
@@ -130,17 +134,38 @@ def load_onnx(path: str | os.PathLike[str], *, n_threads: int | None = None) -> 
     return OnnxModel(path, n_threads=n_threads)
 
 
+def _capture(model: Countermeasure, example: tuple[Tensor]) -> Any:
+    shapes = {0: torch.export.Dim("batch")}
+    if not isinstance(model, AASIST):
+        shapes[1] = torch.export.Dim("time", min=_LEAST_SAMPLES, max=_MOST_SAMPLES)
+    program = torch.onnx.export(
+        model,
+        example,
+        dynamo=True,
+        dynamic_shapes=(shapes,),
+        input_names=[INPUT],
+        output_names=[OUTPUT],
+    )
+    if program is None:
+        raise RuntimeError("torch.onnx.export returned no program.")
+    return program.model_proto
+
+
 def _write_int8(proto: Any, path: Path) -> None:
     _require("onnxruntime")
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with _quiet():
-        # Only products with constant weights: attention and the front-end stay in float.
+        # Only products with constant weights: attention, front-end and classifier stay in float.
+        # Seven bits a weight: with eight, the sums of two products overflow 16 bits on processors
+        # without VNNI and scores are wrong, not just rough.
         quantize_dynamic(
             proto,
             path,
             weight_type=QuantType.QInt8,
-            op_types_to_quantize=["MatMul", "Gemm"],
+            per_channel=True,
+            reduce_range=True,
+            op_types_to_quantize=["MatMul"],
             extra_options={"MatMulConstBOnly": True},
         )
 

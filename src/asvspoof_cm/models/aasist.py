@@ -343,8 +343,9 @@ class AASIST(Countermeasure):
     def _encode(self, waveform: Tensor) -> tuple[Tensor, Tensor]:
         """Return the largest magnitudes over time and over frequency, as graph nodes."""
         # Batch normalisation needs the whole batch in training; in evaluation utterances are
-        # independent, and one at a time stays in the cache.
-        parts = [waveform] if self.training else [row[None] for row in waveform]
+        # independent, and one at a time stays in the cache. A traced graph takes any batch.
+        is_whole = self.training or torch.compiler.is_compiling()
+        parts = [waveform] if is_whole else [row[None] for row in waveform]
         maxima = []
         for part in parts:
             bands = self.sinc(part).unsqueeze(1).abs()

@@ -312,8 +312,16 @@ def plot_timeline(
     ax.plot(centre, timeline.score, color=BONAFIDE_COLOR, linewidth=1.0, **style)  # type: ignore[arg-type]
     if threshold is not None:
         ax.axhline(threshold, color="black", linewidth=0.9, linestyle="--")
-        below = np.minimum(timeline.score, threshold)
-        ax.fill_between(centre, below, threshold, color=SPOOF_COLOR, alpha=0.35, linewidth=0)
+        ax.fill_between(
+            centre,
+            timeline.score,
+            threshold,
+            where=(timeline.score < threshold).tolist(),
+            interpolate=True,
+            color=SPOOF_COLOR,
+            alpha=0.35,
+            linewidth=0,
+        )
     ax.set_xlim(0.0, timeline.duration_s)
     return _finish(ax, "time (s)", "score")
 

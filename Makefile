@@ -18,7 +18,7 @@ demo: $(INSTALLED)  ## build the models and score a few clips
 	$(BIN)/python examples/demo.py
 
 test: $(INSTALLED)  ## run the whole test suite, doctests included
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(INSTALLED)  ## formatting, lint and types
 	$(BIN)/ruff format --check .

@@ -157,6 +157,8 @@ def test_official_folders_are_found_below_the_root(tmp_path):
 
 
 def test_wrong_folders(protocol, tmp_path):
+    with pytest.raises(ValueError, match="`protocol` must hold at least one utterance"):
+        make(protocol.select([]), tmp_path)
     with pytest.raises(NotADirectoryError, match="`audio_dir` must be a folder"):
         make(protocol, tmp_path / "absent")
     with pytest.raises(FileNotFoundError, match=r"hold any of the first 3 .*such as short\.flac"):

@@ -139,7 +139,7 @@ GOOD = "D_1 u{} F - - - - bonafide bonafide -\n"
         ('filename,label\n"x.wav,spoof\n', "line 2: not valid CSV"),
         ("path,filename,label\nx,y,spoof\n", r"several columns give the utterance: \['path', 'fi"),
         ("a b c\n", "unknown format: the first line has 3 columns"),
-        ("a.wav,spoof\n", "there are no labels"),
+        ("a.wav,spoof\n", r"unknown format: the first line has 1 columns, \['a.wav,spoof'\]"),
         ("filename\nx.wav\n", r"there are no labels \(recognised as 'table'\)"),
         ("D_0062 D_0000000001 F A11 spoof\n", "Track 2 trials"),
         ("D_0062 D_0000000001 - - target\n", "Track 2 trials"),
@@ -208,7 +208,7 @@ def test_both_ways_of_splitting_agree(lines, newline, space):
     columns = {"first": 0, "third": 2}
     results = []
     for blocks in (table_module._ascii_blocks, table_module._row_blocks):
-        args = (text,) if blocks is table_module._ascii_blocks else (text, None)
+        args = (text.encode(),) if blocks is table_module._ascii_blocks else (text, None)
         try:
             found = [
                 (*row, line)
@@ -222,7 +222,7 @@ def test_both_ways_of_splitting_agree(lines, newline, space):
 
 
 def test_blocks_meet_without_a_seam(monkeypatch):
-    text = "".join(f"u{k} {'x' * (k % 7 + 1)}\n" + "\n" * (k % 3) for k in range(500))
+    text = "".join(f"u{k} {'x' * (k % 7 + 1)}\n" + "\n" * (k % 3) for k in range(500)).encode()
     whole, lines = read_table(text, None, {"a": 0, "b": 1}, 2)
     monkeypatch.setattr(table_module, "_BLOCK_BYTES", 64)
     parts, part_lines = read_table(text, None, {"a": 0, "b": 1}, 2)

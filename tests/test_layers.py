@@ -14,11 +14,14 @@ LAYERS = [
     "labels",
     "files",
     "progress",
+    "history",
+    "memory",
     "audio",
     "frontends",
     "augmentation",
     "losses",
     "models",
+    "profiling",
     "metrics",
     "calibration",
     "checkpoint",
@@ -33,7 +36,16 @@ LAYERS = [
     "__init__",
     "__main__",
 ]
-TORCH_FREE = {"labels", "files", "progress", "metrics", "calibration"}
+TORCH_FREE = {
+    "labels",
+    "files",
+    "progress",
+    "history",
+    "memory",
+    "metrics",
+    "calibration",
+    "report",
+}
 
 
 def _layer(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -331,3 +332,15 @@ def test_bad_labels(scores, labels, message):
 def test_unknown_tie_convention():
     with pytest.raises(ValueError, match="`ties` must be one of 'official', 'grouped'; got 'mean'"):
         metrics.eer([1.0], [0.0], ties="mean")
+
+
+def test_memory_is_a_few_arrays_of_the_trials():
+    rng = np.random.default_rng(0)
+    n = 200_000
+    scores, labels = rng.normal(size=n), rng.integers(0, 2, n)
+    scores += 2 * labels
+    tracemalloc.start()
+    metrics.evaluate(scores, labels)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak <= 10 * scores.nbytes

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asvspoof_cm.audio import fix_length, load_audio, peak_normalize, resample, tta_crops
+    from asvspoof_cm.augmentation import RawBoost, TFPARNAugment, rawboost, tfparn_augment
+    from asvspoof_cm.calibration import Calibration, fit_calibration
     from asvspoof_cm.checkpoint import load_checkpoint, load_published_aasist, save_checkpoint
+    from asvspoof_cm.data.dataset import SpoofDataset
+    from asvspoof_cm.data.loader import make_loader
+    from asvspoof_cm.data.protocol import read_protocol
     from asvspoof_cm.labels import BONAFIDE, SPOOF
     from asvspoof_cm.losses import focal_loss, focal_pairwise_loss, pairwise_ranking_loss
     from asvspoof_cm.models import (
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
         RawNet2Config,
         TFPARNConfig,
     )
+    from asvspoof_cm.training import fit, system
 
 __all__ = [
     "BONAFIDE",
@@ -44,23 +50,42 @@ __all__ = [
     "peak_normalize",
     "resample",
     "tta_crops",
-    # checkpoints
+    # augmentation
+    "RawBoost",
+    "TFPARNAugment",
+    "rawboost",
+    "tfparn_augment",
+    # checkpoints and calibration
+    "Calibration",
+    "fit_calibration",
     "load_checkpoint",
     "load_published_aasist",
     "save_checkpoint",
+    # data and training
+    "SpoofDataset",
+    "fit",
+    "make_loader",
+    "read_protocol",
+    "system",
 ]
 
 __version__ = _version("asvspoof-cm")
 
 _HOMES = {
     "audio": ("fix_length", "load_audio", "peak_normalize", "resample", "tta_crops"),
+    "augmentation": ("RawBoost", "TFPARNAugment", "rawboost", "tfparn_augment"),
+    "calibration": ("Calibration", "fit_calibration"),
     "checkpoint": ("load_checkpoint", "load_published_aasist", "save_checkpoint"),
+    "data.dataset": ("SpoofDataset",),
+    "data.loader": ("make_loader",),
+    "data.protocol": ("read_protocol",),
     "labels": ("BONAFIDE", "SPOOF"),
     "losses": ("focal_loss", "focal_pairwise_loss", "pairwise_ranking_loss"),
     "models": (
         *("AASIST", "AASISTConfig", "RawNet2", "RawNet2Config"),
         *("TFPARN", "TFPARNConfig"),
     ),
+    "training": ("fit", "system"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

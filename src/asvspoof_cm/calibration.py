@@ -214,6 +214,11 @@ class LinearFusion:
         weights: One weight per system and class (target, nontarget, spoof): (n_systems, 3).
         biases: One bias per class: (3,).
         costs: Costs and priors that weigh nontarget against spoof.
+
+    Example:
+        >>> fusion = LinearFusion(weights=((0.0, -1.0, 0.0), (0.0, 0.0, -1.0)), biases=(0, 0, 0))
+        >>> bool(np.allclose(fusion.apply([[5.0, -5.0]]), fuse_sasv(5.0, -5.0)))
+        True
     """
 
     weights: tuple[tuple[float, ...], ...]

@@ -1,4 +1,4 @@
-"""Figures for papers: DET curve, score histograms, calibration, groups, time and attention.
+"""Figures for papers: DET, histograms, calibration, groups, training, time and attention.
 
 Every function draws into the `ax` that it is given, or into a new one of a column's width, and
 returns it; `save_figure` writes it. matplotlib is the extra ``asvspoof-cm[plots]`` and
@@ -8,11 +8,12 @@ is imported when a figure is made. No function touches pyplot or the global styl
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from asvspoof_cm.files import atomic_path
@@ -26,9 +27,13 @@ from asvspoof_cm.metrics import (
 from asvspoof_cm.metrics.checks import FloatArray, IntArray, as_scores, check_choice
 from asvspoof_cm.metrics.curves import SortedScores, dcf, default_cost
 from asvspoof_cm.metrics.track1 import eer_of, min_dcf_of
+from asvspoof_cm.report.curves import Curve
+from asvspoof_cm.report.runs import METRICS as RECORDED_METRICS
+from asvspoof_cm.report.runs import SPLITS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from asvspoof_cm.scorer import Attention, Timeline
 
@@ -41,14 +46,27 @@ __all__ = [
     "plot_scores",
     "plot_timeline",
     "save_figure",
+    "training_efficiency",
 ]
 
 COLUMN_WIDTH_IN = 3.5
+PAGE_WIDTH_IN = 7.16
 BONAFIDE_COLOR, SPOOF_COLOR = "#0072b2", "#d55e00"
 _FONT_SIZE = 8
 _DET_TICKS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99)
 _MARKS = ("EER", "minDCF", "actDCF")
 _METRIC_LABELS = {"min_dcf": "minDCF", "act_dcf": "actDCF", "eer": "EER (%)", "cllr": "Cllr (bits)"}
+_SPLIT_LABELS = {"train": "training set", "dev": "development set"}
+# Colours that the colour-blind can tell apart (Okabe and Ito).
+_SYSTEM_COLORS = (BONAFIDE_COLOR, SPOOF_COLOR, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "black")
+_REPEAT_STYLES = ("-", "--", "-.")
+_STAR: dict[str, Any] = {
+    "marker": "*",
+    "markersize": 6,
+    "markeredgecolor": "black",
+    "markeredgewidth": 0.4,
+    "linestyle": "none",
+}
 
 
 def new_axes(width_in: float = COLUMN_WIDTH_IN, height_in: float = 2.6) -> Axes:
@@ -61,13 +79,7 @@ def new_axes(width_in: float = COLUMN_WIDTH_IN, height_in: float = 2.6) -> Axes:
         >>> new_axes().figure.get_size_inches().tolist()
         [3.5, 2.6]
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError(
-            "plots need matplotlib, an extra: pip install asvspoof-cm[plots]"
-        ) from None
-    return Figure(figsize=(width_in, height_in), layout="constrained").add_subplot()
+    return _new_figure(width_in, height_in).add_subplot()
 
 
 def save_figure(ax: Axes, path: str | os.PathLike[str], *, dpi: int = 200) -> None:
@@ -359,6 +371,132 @@ def plot_attention(attention: Attention, ax: Axes | None = None) -> Axes:
     right.spines["right"].set_linewidth(0.6)
     right.spines["left"].set_visible(False)
     return ax
+
+
+def training_efficiency(curves: Sequence[Curve], axes: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Draw the paper's figure: each metric over training time, on the training and the Dev set.
+
+    A thick line is the mean over the finished seeds of a system, in the range of time that they
+    share, its band ± 1 standard deviation. Thin lines are the seeds' own records to the last epoch,
+    dashed for a run that is unfinished. On the development set a star marks each finished seed's
+    lowest record.
+
+    Args:
+        curves: What `report.training_efficiency` returned.
+        axes: Where to draw, shape (4, 2); None makes a figure as wide as two columns, the legend
+            above the panels. In axes that are given it stands in the first one.
+
+    Returns:
+        The axes, shape (4, 2): minDCF, EER, Cllr, actDCF by training set, development set.
+
+    Example:
+        >>> from asvspoof_cm.report import SeedCurve
+        >>> time_s, values = np.array([60.0, 120.0]), np.array([0.5, 0.25])
+        >>> seed = SeedCurve(seed=42, time_s=time_s, values=values, is_finished=True)
+        >>> curve = Curve(system="6", split="dev", metric="eer", n_runs=1, time_s=time_s,
+        ...               mean=values, std=None, seeds=(seed,))
+        >>> axes = training_efficiency([curve])
+        >>> axes.shape, axes[1, 0].get_ylabel()
+        ((4, 2), 'EER (%)')
+    """
+    systems = list(dict.fromkeys(curve.system for curve in curves))
+    if not systems:
+        raise ValueError("`curves` must hold at least one curve; got none.")
+    panels = axes
+    if panels is None:
+        figure = _new_figure(PAGE_WIDTH_IN, 7.6)
+        panels = figure.subplots(
+            len(RECORDED_METRICS), len(SPLITS), sharex=True, sharey="row", squeeze=False
+        )
+    elif panels.shape != (len(RECORDED_METRICS), len(SPLITS)):
+        raise ValueError(f"`axes` must have shape (4, 2); got {panels.shape}.")
+    handles: dict[str, Any] = {}
+    for curve in curves:
+        ax = panels[RECORDED_METRICS.index(curve.metric), SPLITS.index(curve.split)]
+        repeat, index = divmod(systems.index(curve.system), len(_SYSTEM_COLORS))
+        style = {"color": _SYSTEM_COLORS[index], "linestyle": _REPEAT_STYLES[repeat % 3]}
+        _draw_curve(ax, curve, style)
+        of = "" if curve.n_finished == curve.n_runs else f"{curve.n_finished} of "
+        seeds = f"{of}{curve.n_runs} seed{'s' if curve.n_runs > 1 else ''}"
+        handles[f"{curve.system} ({seeds})"] = _proxy(**style, linewidth=1.4)
+    handles["one seed"] = _proxy(color="0.4", linewidth=0.6, alpha=0.7)
+    handles["± 1 std"] = _proxy(color="0.4", linewidth=5, alpha=0.2)
+    handles["lowest of a seed"] = _proxy(color="0.4", **_STAR)
+    for row, metric in enumerate(RECORDED_METRICS):
+        for column, split in enumerate(SPLITS):
+            ax = panels[row, column]
+            last, first = row == len(RECORDED_METRICS) - 1, column == 0
+            _finish(
+                ax, "training time (min)" if last else "", _METRIC_LABELS[metric] if first else ""
+            )
+            if row == 0:
+                ax.set_title(_SPLIT_LABELS[split], fontsize=_FONT_SIZE)
+            _log_minutes(ax)
+    legend: dict[str, Any] = {"fontsize": _FONT_SIZE - 1, "frameon": False, "handlelength": 1.8}
+    if axes is None:
+        figure.align_ylabels(panels[:, 0])
+        legend |= {"loc": "outside upper center", "ncols": 3}
+        figure.legend(list(handles.values()), list(handles), **legend)
+    else:
+        panels[0, 0].legend(list(handles.values()), list(handles), **legend)
+    return panels
+
+
+def _draw_curve(ax: Axes, curve: Curve, style: dict[str, Any]) -> None:
+    color = style["color"]
+    scale = 100.0 if curve.metric == "eer" else 1.0
+    for seed in curve.seeds:
+        ax.plot(
+            seed.time_s / 60,
+            scale * seed.values,
+            color=color,
+            linewidth=0.5,
+            alpha=0.45,
+            linestyle="-" if seed.is_finished else "--",
+            marker="." if len(seed.values) == 1 else "",
+        )
+        if curve.split == "dev" and seed.is_finished:
+            time_s, value = seed.best
+            ax.plot(time_s / 60, scale * value, color=color, zorder=4, **_STAR)
+    minutes, mean = curve.time_s / 60, scale * curve.mean
+    ax.plot(minutes, mean, **style, linewidth=1.4, zorder=3)
+    if curve.std is not None:
+        std = scale * curve.std
+        ax.fill_between(minutes, mean - std, mean + std, color=color, alpha=0.2, linewidth=0)
+
+
+def _log_minutes(ax: Axes) -> None:
+    """Give the x axis a logarithmic scale with numbers that can be read, however short it is."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    if high / low < 8:
+        ax.xaxis.set_major_locator(MaxNLocator(5))
+    else:
+        ax.xaxis.set_major_locator(
+            LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 5000 else (1.0,))
+        )
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.tick_params(which="minor", width=0.4, length=1.5)
+
+
+def _proxy(**style: Any) -> Any:
+    """Return a line for a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **style)
+
+
+def _new_figure(width_in: float, height_in: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError(
+            "plots need matplotlib, an extra: pip install asvspoof-cm[plots]"
+        ) from None
+    return Figure(figsize=(width_in, height_in), layout="constrained")
 
 
 def _finish(ax: Axes, x_label: str, y_label: str) -> Axes:

@@ -15,11 +15,14 @@ from importlib import import_module
 __all__ = ["main"]
 
 COMMANDS: tuple[str, ...] = (
+    "score",
+    "export",
     "evaluate",
     "protocol",
     "pack",
-    "score",
-    "export",
+    "train",
+    "study",
+    "report",
 )
 
 

@@ -28,7 +28,11 @@ class Augment(Interface):
 
 
 class Item(NamedTuple):
-    """One utterance of a dataset."""
+    """One utterance of a dataset.
+
+    Example:
+        >>> waveform, label, index = Item(torch.zeros(5), 1, 7)
+    """
 
     waveform: Tensor
     """The crop, of shape (n_samples,)."""
@@ -39,7 +43,12 @@ class Item(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """An utterance that could not be read."""
+    """An utterance that could not be read.
+
+    Example:
+        >>> Failure(3, "T_0000000004", "T_0000000004.flac is an empty file.").index
+        3
+    """
 
     index: int  # type: ignore[assignment]
     """The row of the protocol."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path, PureWindowsPath
 from typing import Final
 
@@ -16,6 +17,8 @@ SUBFOLDERS: Final = ("flac_T", "flac_D", "flac_E_eval", "flac_E_prog", "flac")
 EXTENSION: Final = ".flac"
 _AUDIO_EXTENSIONS: Final = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au")
 _N_PROBED = 100
+# What a name that leaves its folder has; hardly any name has it, and a closer look is slow.
+_SUSPECT = re.compile(r"[/\\:\0]|\.\.")
 
 
 class AudioFolder:
@@ -52,28 +55,17 @@ class AudioFolder:
         sample_rate: int = SAMPLE_RATE,
         extension: str = EXTENSION,
     ) -> None:
+        if len(protocol) == 0:
+            raise ValueError("`protocol` must hold at least one utterance; it holds none.")
+        _check_names(protocol)
         self.sample_rate = sample_rate
         self.extension = extension
         self._names = protocol.utterance
-        _check_names(protocol)
-        root = Path(audio_dir)
-        if not root.is_dir():
-            raise NotADirectoryError(f"`audio_dir` must be a folder; {root} is not one.")
-        probed = range(min(_N_PROBED, len(protocol)))
-        for self.folder in (root, *(root / name for name in SUBFOLDERS)):
-            if any(self.path(k).is_file() for k in probed):
-                return
-        raise FileNotFoundError(
-            f"`audio_dir`: neither {root} nor its folders {', '.join(SUBFOLDERS)} hold any of the "
-            f"first {len(probed)} utterances, such as {self.path(0).name}."
-        )
+        self.folder = self._find(Path(audio_dir))
 
     def path(self, index: int) -> Path:
         """Return the file of row `index`, whether it exists or not."""
-        name = str(self._names[index])
-        if not name.lower().endswith(_AUDIO_EXTENSIONS):
-            name += self.extension
-        return self.folder / name
+        return self.folder / self._file_name(index)
 
     def open(self, index: int) -> AudioFile:
         """Open the file of row `index`."""
@@ -83,12 +75,25 @@ class AudioFolder:
         """Return the rows whose file does not exist."""
         return [k for k in range(len(self._names)) if not self.path(k).is_file()]
 
+    def _file_name(self, index: int) -> str:
+        name = str(self._names[index])
+        return name if name.lower().endswith(_AUDIO_EXTENSIONS) else name + self.extension
+
+    def _find(self, root: Path) -> Path:
+        if not root.is_dir():
+            raise NotADirectoryError(f"`audio_dir` must be a folder; {root} is not one.")
+        probed = [self._file_name(row) for row in range(min(_N_PROBED, len(self._names)))]
+        for folder in (root, *(root / name for name in SUBFOLDERS)):
+            if any((folder / name).is_file() for name in probed):
+                return folder
+        raise FileNotFoundError(
+            f"`audio_dir`: neither {root} nor its folders {', '.join(SUBFOLDERS)} hold any of the "
+            f"first {len(probed)} utterances, such as {probed[0]}."
+        )
+
 
 def _check_names(protocol: Protocol) -> None:
-    for name in protocol.utterance.tolist():
-        # Hardly any name has one of these, and looking closer is slow.
-        if name.isalnum() or not any(mark in name for mark in ("/", "\\", ":", "\0", "..")):
-            continue
+    for name in filter(_SUSPECT.search, protocol.utterance.tolist()):
         # Windows paths know both separators, drives and shares.
         path = PureWindowsPath(name)
         if path.anchor or ".." in path.parts or "\0" in name:

@@ -22,7 +22,11 @@ _MAX_WORKERS = 8
 
 
 class Batch(NamedTuple):
-    """Several utterances; `index` stays on the CPU."""
+    """Several utterances; `index` stays on the CPU.
+
+    Example:
+        >>> waveform, label, index = Batch(torch.zeros(2, 5), torch.tensor([0, 1]), torch.arange(2))
+    """
 
     waveform: Tensor
     """Crops of shape (batch, n_samples)."""
@@ -110,6 +114,15 @@ class Loader:
         failures: The utterances of the newest epoch that could not be read; only with
             ``on_error="skip"``. A warning is logged at the end of an epoch that has any.
         world_size: How many processes share the dataset.
+
+    Example:
+        >>> import tempfile
+        >>> from asvspoof_cm.data import read_protocol, write_miniature
+        >>> paths = write_miniature(tempfile.mkdtemp(), n_train=2, n_dev=6)
+        >>> dataset = SpoofDataset(read_protocol(paths.dev_protocol), paths.audio_dir)
+        >>> loader = make_loader(dataset, shuffle=False, batch_size=4, n_workers=0)
+        >>> len(loader), [batch.index.tolist() for batch in loader], loader.failures
+        (2, [[0, 1, 2, 3], [4, 5]], [])
     """
 
     def __init__(

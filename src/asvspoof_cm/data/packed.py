@@ -6,7 +6,7 @@ folder with
 - ``shard-00000.i16``, …: the samples of one utterance after another, little-endian int16;
 - ``shard-00000.json``, …: the utterances' names, lengths and errors, and the SHA-256 of the
   samples. It is written after them, so a shard that has a record is whole;
-- ``index.json``: the rate and the number of shards, written last.
+- ``packed.json``: the rate and the number of shards, written last.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.data.folder import EXTENSION, AudioFolder
@@ -34,7 +33,7 @@ from asvspoof_cm.progress import Progress
 
 __all__ = ["PackedAudio", "pack"]
 
-INDEX_NAME: Final = "index.json"
+INDEX_NAME: Final = "packed.json"
 SHARD_PATTERN: Final = "shard-*.json"
 SHARD_SAMPLES: Final = 1 << 29
 _FORMAT: Final = 1
@@ -182,31 +181,38 @@ class PackedAudio:
                 f"`sample_rate` must be that of the pack {self.folder}, {self.sample_rate}; got "
                 f"{sample_rate}. Pack the files at that rate."
             )
-        self._shards = [self._record(number) for number in range(index["n_shards"])]
+        self._n_shards: int = index["n_shards"]
         self._maps: dict[int, _Samples] = {}
-        self.errors = {name: why for shard in self._shards for name, why in shard.errors.items()}
-        self._utterance: list[str] = [name for shard in self._shards for name in shard.utterances]
-        lengths = [np.array(shard.lengths, dtype=np.int64) for shard in self._shards]
+        self.errors: dict[str, str] = {}
+        names: list[str] = []
+        lengths = []
+        for shard in self._records():
+            self.errors.update(shard.errors)
+            names += shard.utterances
+            lengths.append(np.array(shard.lengths, dtype=np.int64))
+        self._utterance = np.array(names, dtype=np.str_)
         self._length = np.concatenate(lengths)
         self._offset = np.concatenate([np.cumsum(part) - part for part in lengths])
         self._shard = np.repeat(np.arange(len(lengths)), [len(part) for part in lengths])
+        self._shard_samples = [int(part.sum()) for part in lengths]
         if protocol is not None:
-            self._keep(protocol)
+            self._keep(protocol, names)
 
-    def open(self, index: int) -> _PackedUtterance:
+    def open(self, index: int) -> AbstractContextManager[PackedUtterance]:
         """Open the utterance of row `index`."""
-        name = self._utterance[index]
-        if name in self.errors:
+        n_samples = int(self._length[index])
+        if n_samples == 0:
+            name = str(self._utterance[index])
             raise ValueError(f"{self.folder}: {name} could not be packed: {self.errors[name]}")
         start = int(self._offset[index])
         samples = self._map(int(self._shard[index]))
-        return _PackedUtterance(samples[start : start + int(self._length[index])])
+        return nullcontext(PackedUtterance(samples[start : start + n_samples]))
 
     def damaged(self) -> list[str]:
         """Return the names of shards whose samples no longer have their SHA-256; reads them all."""
         return [
             _shard_path(self.folder, number).name
-            for number, shard in enumerate(self._shards)
+            for number, shard in enumerate(self._records())
             if not _is_whole(self.folder, number, shard)
         ]
 
@@ -217,14 +223,15 @@ class PackedAudio:
         # A memory map would be pickled as a copy of its samples.
         return {**self.__dict__, "_maps": {}}
 
-    def _record(self, number: int) -> _Shard:
-        shard = _read_record(self.folder, number)
-        if shard is None:
-            raise FileNotFoundError(f"{self.folder} lacks the record of shard {number}.")
-        return shard
+    def _records(self) -> Iterator[_Shard]:
+        for number in range(self._n_shards):
+            shard = _read_record(self.folder, number)
+            if shard is None:
+                raise FileNotFoundError(f"{self.folder} lacks the record of shard {number}.")
+            yield shard
 
-    def _keep(self, protocol: Protocol) -> None:
-        row_of = {name: row for row, name in enumerate(self._utterance)}
+    def _keep(self, protocol: Protocol, packed_names: list[str]) -> None:
+        row_of = {name: row for row, name in enumerate(packed_names)}
         names: list[str] = protocol.utterance.tolist()
         absent = [name for name in names if name not in row_of]
         if absent:
@@ -233,7 +240,7 @@ class PackedAudio:
                 f"{self.folder}, such as {absent[0]!r}. Pack the whole protocol."
             )
         rows = np.array([row_of[name] for name in names], dtype=np.int64)
-        self._utterance = names
+        self._utterance = protocol.utterance
         self._length, self._offset = self._length[rows], self._offset[rows]
         self._shard = self._shard[rows]
 
@@ -241,34 +248,24 @@ class PackedAudio:
         if number not in self._maps:
             path = _shard_path(self.folder, number)
             # Reading a map beyond the end of its file would kill the process.
-            if path.stat().st_size != self._shards[number].n_bytes:
+            if path.stat().st_size != self._shard_samples[number] * _DTYPE.itemsize:
                 raise ValueError(f"{path} is damaged: its size has changed. Run pack again.")
             self._maps[number] = np.memmap(path, dtype=_DTYPE, mode="r")
         return self._maps[number]
 
 
-class _PackedUtterance:
-    """What `AudioFile` is for a file."""
+class PackedUtterance:
+    """One utterance of a pack, read as an `AudioFile` is."""
 
     def __init__(self, samples: _Samples) -> None:
         self._samples = samples
         self.n_samples = len(samples)
 
     def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
+        """Return up to `n_samples` samples from sample `start`, shape (time,)."""
         stop = self.n_samples if n_samples is None else start + n_samples
         part = self._samples[start:stop]
         return torch.from_numpy(np.multiply(part, 1 / _FULL_SCALE, dtype=np.float32))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        return None
 
 
 def _decode(

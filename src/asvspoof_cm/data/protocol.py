@@ -20,6 +20,7 @@ column one of ``label``, ``cm-label`` and ``key``.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -164,7 +165,7 @@ class Protocol:
 
     def select(self, rows: np.ndarray[Any, Any] | Sequence[int] | slice) -> Protocol:
         """Return the protocol of some rows: a mask of shape (n,), indexes or a slice."""
-        keep = rows if isinstance(rows, slice) else np.asarray(rows)
+        keep = rows if isinstance(rows, slice | np.ndarray) else list(rows)
         changed = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, column in changed.items():
             if isinstance(column, np.ndarray):
@@ -224,18 +225,17 @@ def read_protocol(
     path = Path(path)
     if expect is not None and expect not in OFFICIAL_COUNTS:
         raise ValueError(f"`expect` must be one of {[*OFFICIAL_COUNTS]} or None; got {expect!r}.")
+    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
-    try:
-        layout = _recognise(text)
+        layout = _recognise(data)
         if require_labels and "label" not in layout.column_names:
             raise ValueError(
                 f"there are no labels (recognised as {layout.format!r}). Add a label column, or "
                 "pass require_labels=False to read a list of utterances to score."
             )
-        columns = _read_columns(text, layout)
+        columns = _read_columns(data, layout)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     protocol = Protocol.from_columns(**columns, format=layout.format, path=path)
@@ -244,11 +244,11 @@ def read_protocol(
     return protocol
 
 
-def _recognise(text: str) -> _Layout:
-    match = re.search(r"\S[^\r\n]*", text)
+def _recognise(data: bytes) -> _Layout:
+    match = re.search(rb"\S[^\r\n]*", data)
     if match is None:
         raise ValueError("the file is empty: it holds no utterance.")
-    first = match.group()
+    first = match.group().decode("utf-8")
     delimiter = "\t" if "\t" in first else "," if "," in first else None
     header = [name.strip().lower() for name in first.split(delimiter)]
     names = [_FIELD_OF.get(name, ".") for name in header]
@@ -268,7 +268,8 @@ def _recognise(text: str) -> _Layout:
             "A countermeasure is trained and scored with the Track 1 protocol."
         )
     for layout in _HEADERLESS:
-        if len(row) == len(layout.column_names):
+        # A comma means a CSV whose header is missing, not a list of names.
+        if len(row) == len(layout.column_names) and (len(row) > 1 or delimiter is None):
             return layout
     known = ", ".join(f"{len(layout.column_names)} ({layout.format})" for layout in _HEADERLESS)
     raise ValueError(
@@ -277,9 +278,9 @@ def _recognise(text: str) -> _Layout:
     )
 
 
-def _read_columns(text: str, layout: _Layout) -> dict[str, np.ndarray[Any, Any]]:
+def _read_columns(data: bytes, layout: _Layout) -> dict[str, np.ndarray[Any, Any]]:
     positions = {name: k for k, name in enumerate(layout.column_names) if name != "."}
-    table, lines = read_table(text, layout.delimiter, positions, len(layout.column_names))
+    table, lines = read_table(data, layout.delimiter, positions, len(layout.column_names))
     if layout.has_header:
         table, lines = {name: column[1:] for name, column in table.items()}, lines[1:]
         if not len(lines):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol as Interface
 
 from torch import Tensor
-from typing_extensions import Self
 
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.data.folder import EXTENSION, AudioFolder
@@ -26,20 +25,11 @@ class OpenAudio(Interface):
     def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
         """Return up to `n_samples` samples from sample `start`, shape (time,)."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
 
 class AudioSource(Interface):
     """What gives the audio of row `index` of a protocol: `AudioFolder` or `PackedAudio`."""
 
-    def open(self, index: int) -> OpenAudio:
+    def open(self, index: int) -> AbstractContextManager[OpenAudio]:
         """Open the utterance of row `index`."""
 
 

@@ -18,12 +18,12 @@ _IS_SPACE = np.array([chr(code).isspace() for code in range(128)])
 
 
 def read_table(
-    text: str, delimiter: str | None, columns: Mapping[str, int], n_columns: int
+    data: bytes, delimiter: str | None, columns: Mapping[str, int], n_columns: int
 ) -> tuple[dict[str, Array], Array]:
     r"""Return some columns of a table, and the line number of each row; blank lines are no rows.
 
     Args:
-        text: The table.
+        data: The table, UTF-8 text.
         delimiter: "," for CSV, "\t" for tabs, None for white space.
         columns: The position of each column to return.
         n_columns: How many columns each line must have.
@@ -35,14 +35,14 @@ def read_table(
         ValueError: A line has another number of columns; the message starts with the line.
 
     Example:
-        >>> table, lines = read_table("a 1 x\n\nb 2 y\n", None, {"name": 0, "value": 1}, 3)
+        >>> table, lines = read_table(b"a 1 x\n\nb 2 y\n", None, {"name": 0, "value": 1}, 3)
         >>> table["name"].tolist(), table["value"].tolist(), lines.tolist()
         (['a', 'b'], ['1', '2'], [1, 3])
     """
-    if delimiter is None and text.isascii():
-        blocks = _ascii_blocks(text, columns, n_columns)
+    if delimiter is None and data.isascii():
+        blocks = _ascii_blocks(data, columns, n_columns)
     else:
-        blocks = _row_blocks(text, delimiter, columns, n_columns)
+        blocks = _row_blocks(data.decode("utf-8"), delimiter, columns, n_columns)
     parts: dict[str, list[Array]] = {name: [np.empty(0, dtype=np.str_)] for name in columns}
     lines = [np.empty(0, dtype=np.int64)]
     for block, block_lines in blocks:
@@ -54,10 +54,10 @@ def read_table(
 
 
 def _ascii_blocks(
-    text: str, columns: Mapping[str, int], n_columns: int
+    data: bytes, columns: Mapping[str, int], n_columns: int
 ) -> Iterator[tuple[dict[str, Array], Array]]:
     """Find the cells of whole blocks of bytes at once."""
-    data = text.encode("ascii").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     data += b"" if data.endswith(b"\n") else b"\n"
     start, n_lines = 0, 0
     while start < len(data):

@@ -24,7 +24,7 @@ from asvspoof_cm.metrics.checks import (
 from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.metrics.curves import SortedScores
 from asvspoof_cm.metrics.intervals import METRICS, Interval, bootstrap
-from asvspoof_cm.metrics.track1 import act_dcf, cllr, eer_of, min_dcf_of
+from asvspoof_cm.metrics.track1 import act_dcf_of, cllr_of, eer_of, min_dcf_of
 from asvspoof_cm.progress import Progress
 
 __all__ = ["Breakdown", "BreakdownRow", "breakdown"]
@@ -39,6 +39,11 @@ class BreakdownRow:
 
     The metrics are NaN where the group has no bonafide trial to stand against. `intervals` is empty
     unless it was asked for.
+
+    Example:
+        >>> row = breakdown([1.0, -1.0], [1, 0], {"attack": ["-", "A09"]}).rows[0]
+        >>> row.group, row.n_spoof, row.eer
+        (('A09',), 1, 0.0)
     """
 
     group: tuple[str, ...]
@@ -67,6 +72,11 @@ class Breakdown:
     """One row per group, in the order of the groups' names, and all trials together at the end.
 
     ``print`` shows a table; the other forms are for papers and programs.
+
+    Example:
+        >>> result = breakdown([1.0, -1.0], [1, 0], {"attack": ["-", "A09"]})
+        >>> print(result.to_csv().splitlines()[0])
+        attack,n_bonafide,n_spoof,min_dcf,act_dcf,eer,cllr
     """
 
     columns: tuple[str, ...]
@@ -272,9 +282,9 @@ def _row(
         curve = SortedScores(bonafide, spoof)
         values = {
             "min_dcf": min_dcf_of(curve, costs, "official").value,
-            "act_dcf": act_dcf(bonafide, spoof, costs).value,
+            "act_dcf": act_dcf_of(bonafide, spoof, costs).value,
             "eer": eer_of(curve).value,
-            "cllr": cllr(bonafide, spoof),
+            "cllr": cllr_of(bonafide, spoof),
         }
     return BreakdownRow(
         group=group, n_bonafide=len(bonafide), n_spoof=len(spoof), intervals=intervals, **values

@@ -16,7 +16,7 @@ FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
 
 
-def as_scores(name: str, scores: ArrayLike, *, allow_empty: bool = False) -> FloatArray:
+def as_scores(name: str, scores: ArrayLike) -> FloatArray:
     """Return `scores` as float64 of shape (n,), or say what is wrong with the argument `name`.
 
     Example:
@@ -28,7 +28,7 @@ def as_scores(name: str, scores: ArrayLike, *, allow_empty: bool = False) -> Flo
         raise ValueError(
             f"`{name}` must have shape (n,); got {values.shape}. Pass one score per trial."
         )
-    if values.size == 0 and not allow_empty:
+    if values.size == 0:
         raise ValueError(
             f"`{name}` must hold at least one score; got none. "
             "A metric needs trials of every class: check the labels and the order of arguments."

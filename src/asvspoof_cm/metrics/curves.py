@@ -45,7 +45,13 @@ BELOW_LOWEST = 0.001
 
 
 class DetCurve(NamedTuple):
-    """Error rates for every threshold, each of shape (n_points,), from "accept all" on."""
+    """Error rates for every threshold, each of shape (n_points,), from "accept all" on.
+
+    Example:
+        >>> p_miss, p_fa, thresholds = det_curve([1.0], [0.0])
+        >>> p_fa
+        array([1., 0., 0.])
+    """
 
     p_miss: FloatArray
     p_fa: FloatArray
@@ -157,7 +163,12 @@ def dcf(
     n_spoof: int,
     costs: DetectionCosts,
 ) -> FloatArray:
-    """Detection cost, not normalised, where `missed` bonafide and `rejected` spoofs lie below."""
+    """Detection cost, not normalised, where `missed` bonafide and `rejected` spoofs lie below.
+
+    Example:
+        >>> float(dcf(0, 1, n_bonafide=2, n_spoof=4, costs=DetectionCosts(p_spoof=0.5)))
+        3.75
+    """
     # The organisers compute 1 − (1 − p_spoof) and multiply from the left. Doing the same, rounding
     # included, makes equal costs fall alike, so that the first minimum has their threshold.
     p_bonafide = 1.0 - costs.p_spoof
@@ -168,7 +179,12 @@ def dcf(
 
 
 def default_cost(costs: DetectionCosts) -> float:
-    """The cost of the cheaper trivial decision, accept all or reject all."""
+    """The cost of the cheaper trivial decision, accept all or reject all.
+
+    Example:
+        >>> default_cost(DetectionCosts(p_spoof=0.5, c_miss=1.0, c_fa=10.0))
+        0.5
+    """
     p_bonafide = 1.0 - costs.p_spoof
     return min(costs.c_miss * p_bonafide, costs.c_fa * (1.0 - p_bonafide))
 

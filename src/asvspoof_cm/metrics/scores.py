@@ -54,6 +54,11 @@ class Key:
         cm_label: 0 (spoof) or 1 (bonafide), shape (n_trials,).
         speaker: Claimed speakers, shape (n_trials,); Track 2 only.
         asv_label: "target", "nontarget" or "spoof", shape (n_trials,); Track 2 only.
+
+    Example:
+        >>> key = Key(filename=np.array(["E_1", "E_2"]), cm_label=np.array([1, 0]))
+        >>> key.speaker is None
+        True
     """
 
     filename: NDArray[np.str_]
@@ -72,6 +77,10 @@ class Scores:
         speaker: Claimed speakers, shape (n_trials,); Track 2 only.
         asv: Speaker verification scores, shape (n_trials,); Track 2 only.
         sasv: Scores of the combined system, shape (n_trials,); Track 2 only.
+
+    Example:
+        >>> Scores(filename=np.array(["E_1", "E_2"]), cm=np.array([0.5, -1.0])).cm
+        array([ 0.5, -1. ])
     """
 
     filename: NDArray[np.str_]

@@ -125,11 +125,7 @@ def act_dcf(
         >>> round(act_dcf([2.0, 0.5], [-1.0, 1.0, 0.5]).value, 6)
         0.666667
     """
-    bonafide, spoof = as_scores("bonafide", bonafide), as_scores("spoof", spoof)
-    missed = int(np.count_nonzero(bonafide < costs.threshold))
-    rejected = int(np.count_nonzero(spoof < costs.threshold))
-    cost = float(dcf(missed, rejected, len(bonafide), len(spoof), costs))
-    return OperatingPoint(cost / default_cost(costs), costs.threshold)
+    return act_dcf_of(as_scores("bonafide", bonafide), as_scores("spoof", spoof), costs)
 
 
 def cllr(bonafide: ArrayLike, spoof: ArrayLike) -> float:
@@ -151,10 +147,7 @@ def cllr(bonafide: ArrayLike, spoof: ArrayLike) -> float:
         >>> cllr([-800.0], [-1.0]) < 1000
         True
     """
-    bonafide, spoof = as_scores("bonafide", bonafide), as_scores("spoof", spoof)
-    miss = _sum_softplus(bonafide, sign=-1.0) / len(bonafide)
-    false_alarm = _sum_softplus(spoof, sign=1.0) / len(spoof)
-    return 0.5 * (miss + false_alarm) / math.log(2.0)
+    return cllr_of(as_scores("bonafide", bonafide), as_scores("spoof", spoof))
 
 
 def min_cllr(bonafide: ArrayLike, spoof: ArrayLike) -> float:
@@ -192,6 +185,11 @@ class Track1Result:
     """Everything that Track 1 reports about one set of trials; ``print`` shows a table.
 
     `eer` is a fraction; `cllr` and `min_cllr` are bits.
+
+    Example:
+        >>> result = evaluate([2.0, 1.0, -1.0], [1, 1, 0])
+        >>> result.eer, result.as_dict()["auc"]
+        (OperatingPoint(value=0.0, threshold=-1.0), 1.0)
     """
 
     n_bonafide: int
@@ -260,15 +258,15 @@ def evaluate(
         n_spoof=len(spoof),
         eer=_eer_warned(curve, ties),
         min_dcf=min_dcf_of(curve, costs, ties),
-        act_dcf=act_dcf(bonafide, spoof, costs),
-        cllr=cllr(bonafide, spoof),
+        act_dcf=act_dcf_of(bonafide, spoof, costs),
+        cllr=cllr_of(bonafide, spoof),
         min_cllr=min_cllr_of(curve),
         auc=auc_of(curve),
         costs=costs,
     )
 
 
-# The mathematics on scores that are already sorted.
+# The mathematics on scores that are already checked, and sorted where it matters.
 
 
 def eer_rate(counts: tuple[int, int], n_bonafide: int, n_spoof: int) -> tuple[float, float]:
@@ -313,6 +311,20 @@ def min_dcf_of(curve: SortedScores, costs: DetectionCosts, ties: Ties) -> Operat
     counts = int(missed[best]), int(rejected[best])
     threshold = curve.last_rejected if ties == "official" else curve.first_accepted
     return OperatingPoint(float(values[best]) / default_cost(costs), threshold(*counts))
+
+
+def act_dcf_of(bonafide: FloatArray, spoof: FloatArray, costs: DetectionCosts) -> OperatingPoint:
+    """The actDCF of checked scores in any order."""
+    missed, rejected = (int(np.count_nonzero(x < costs.threshold)) for x in (bonafide, spoof))
+    cost = float(dcf(missed, rejected, len(bonafide), len(spoof), costs))
+    return OperatingPoint(cost / default_cost(costs), costs.threshold)
+
+
+def cllr_of(bonafide: FloatArray, spoof: FloatArray) -> float:
+    """The Cllr of checked scores in any order."""
+    miss = _sum_softplus(bonafide, negate=True) / len(bonafide)
+    false_alarm = _sum_softplus(spoof) / len(spoof)
+    return 0.5 * (miss + false_alarm) / math.log(2.0)
 
 
 def auc_of(curve: SortedScores) -> float:
@@ -369,22 +381,25 @@ def spoof_bits(llr: FloatArray) -> FloatArray:
     return bits
 
 
-def _sum_softplus(scores: FloatArray, sign: float) -> float:
-    """Sum of log(1 + e^(sign·s)): max(x, 0) + log(1 + e^(−|x|)) with 32 factors per logarithm.
+def _sum_softplus(scores: FloatArray, *, negate: bool = False) -> float:
+    """Sum of log(1 + e^x) = max(x, 0) + log(1 + e^(−|x|)) over x = s, or −s; 32 factors a log.
 
     Chunks stay in the cache. Each halving multiplies pairs, (1 + a)(1 + b) = 1 + (a + b + ab), and
     keeps only what exceeds one, so tiny terms lose no digits; 2³² bounds the product.
     """
     total = 0.0
     for start in range(0, len(scores), SOFTPLUS_CHUNK):
-        x = sign * scores[start : start + SOFTPLUS_CHUNK]
-        total += float(np.maximum(x, 0.0).sum())
-        excess = np.zeros(-(-len(x) // 32) * 32)
-        np.exp(-np.abs(x), out=excess[: len(x)])
+        chunk = scores[start : start + SOFTPLUS_CHUNK]
+        positive = -np.minimum(chunk, 0.0).sum() if negate else np.maximum(chunk, 0.0).sum()
+        excess = np.zeros(-(-len(chunk) // 32) * 32)
+        filled = excess[: len(chunk)]
+        np.exp(np.copysign(chunk, -1.0, out=filled), out=filled)
         for _ in range(5):
             left, right = excess[: len(excess) // 2], excess[len(excess) // 2 :]
-            excess = left + right + left * right
-        total += float(np.log1p(excess).sum())
+            excess = left * right
+            excess += left
+            excess += right
+        total += float(positive) + float(np.log1p(excess).sum())
     return total
 
 

@@ -33,7 +33,12 @@ A_DCF_BELOW_LOWEST = 1e-8
 
 @dataclass(frozen=True)
 class TandemPoint:
-    """The concurrent t-EER, as a fraction, and the two thresholds that reach it."""
+    """The concurrent t-EER, as a fraction, and the two thresholds that reach it.
+
+    Example:
+        >>> float(TandemPoint(0.109, asv_threshold=-0.8, cm_threshold=0.2))
+        0.109
+    """
 
     value: float
     asv_threshold: float

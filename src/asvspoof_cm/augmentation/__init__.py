@@ -1,0 +1,99 @@
+"""Random changes of waveforms: each draws its parameters, then applies them.
+
+The paper's three algorithms, RawBoost 1-8, shuffled segments (B12), codecs, recorded noise and
+rooms, gain, masks for log-Mel features, and what combines them. `base` states the contract.
+"""
+
+from __future__ import annotations
+
+from asvspoof_cm.augmentation.base import Augmentation, Parameters
+from asvspoof_cm.augmentation.codecs import (
+    CODECS,
+    Codec,
+    CodecParameters,
+    available_codecs,
+    transcode,
+)
+from asvspoof_cm.augmentation.compose import (
+    Branch,
+    Branches,
+    Compose,
+    OneOf,
+    RandomApply,
+    Stages,
+)
+from asvspoof_cm.augmentation.filters import (
+    add_noise,
+    fir_filter,
+    limit_peak,
+    polynomial_filter,
+    sos_filter,
+)
+from asvspoof_cm.augmentation.folders import (
+    FolderNoise,
+    FolderNoiseParameters,
+    FolderReverb,
+    FolderReverbParameters,
+    reverberate,
+)
+from asvspoof_cm.augmentation.gain import Gain, GainParameters
+from asvspoof_cm.augmentation.masking import LogMelMask, MaskParameters, mask_log_mel
+from asvspoof_cm.augmentation.notch import NotchBands, NotchParameters, notch_taps
+from asvspoof_cm.augmentation.rawboost import (
+    ConvolutiveNoise,
+    ImpulsiveNoise,
+    ImpulsiveParameters,
+    RawBoost,
+    StationaryNoise,
+    StationaryParameters,
+    convolutive_noise,
+    impulsive_noise,
+    rawboost,
+    stationary_noise,
+)
+from asvspoof_cm.augmentation.segments import (
+    SegmentParameters,
+    ShuffleSegments,
+    as_extra_spoof,
+    reorder_segments,
+    shuffle_segments,
+)
+from asvspoof_cm.augmentation.tfparn import (
+    ButterworthParameters,
+    FIRParameters,
+    NoiseParameters,
+    RandomButterworth,
+    RandomFIR,
+    TFPARNAugment,
+    WhiteNoise,
+    butterworth_sos,
+    convolve_tanh,
+    tfparn_augment,
+)
+
+__all__ = [
+    # the contract, and combining
+    "Augmentation", "Parameters",
+    "Compose", "OneOf", "RandomApply", "Branch", "Branches", "Stages",
+    # the paper's three
+    "TFPARNAugment", "tfparn_augment",
+    "RandomFIR", "RandomButterworth", "WhiteNoise", "convolve_tanh", "butterworth_sos",
+    "FIRParameters", "ButterworthParameters", "NoiseParameters",
+    # RawBoost
+    "RawBoost", "rawboost", "NotchBands", "notch_taps",
+    "ConvolutiveNoise", "ImpulsiveNoise", "StationaryNoise",
+    "convolutive_noise", "impulsive_noise", "stationary_noise",
+    "NotchParameters", "ImpulsiveParameters", "StationaryParameters",
+    # B12
+    "ShuffleSegments", "shuffle_segments", "reorder_segments", "as_extra_spoof",
+    "SegmentParameters",
+    # codecs
+    "CODECS", "Codec", "available_codecs", "transcode", "CodecParameters",
+    # folders
+    "FolderNoise", "FolderReverb", "reverberate", "FolderNoiseParameters",
+    "FolderReverbParameters",
+    # gain and masks
+    "Gain", "GainParameters", "LogMelMask", "mask_log_mel", "MaskParameters",
+    # filters
+    "add_noise", "fir_filter", "limit_peak", "polynomial_filter", "sos_filter",
+]  # fmt: skip

@@ -1,0 +1,155 @@
+"""Filters with their own coefficients a row: FIR by FFT, second-order sections, exact SNR."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+import scipy.fft
+import scipy.signal
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import pad
+
+from asvspoof_cm.augmentation.base import working_precision
+
+__all__ = ["add_noise", "fir_filter", "limit_peak", "polynomial_filter", "sos_filter"]
+
+TAIL: Final = 1e-12  # where a recursive filter's impulse response is cut for the FFT
+
+
+@working_precision
+def fir_filter(waveform: Tensor, taps: Tensor, delay: int = 0) -> Tensor:
+    """Filter each waveform by its own FIR: y[t] = Σ_k taps[k] · x[t + delay − k].
+
+    Samples outside the waveform count as zero, and the length is kept.
+
+    Args:
+        waveform: `(..., time)`.
+        taps: `(..., n_taps)`, the leading axes as in `waveform`.
+        delay: How many samples the output is moved ahead, 0 to n_taps − 1; half of n_taps − 1
+            keeps a symmetric filter of odd length in place.
+
+    Example:
+        >>> import torch
+        >>> fir_filter(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 1.0])).round(decimals=5)
+        tensor([0., 1., 2.])
+    """
+    return polynomial_filter(waveform, taps[..., None, :], delay)
+
+
+@working_precision
+def polynomial_filter(waveform: Tensor, taps: Tensor, delay: int = 0) -> Tensor:
+    """Sum FIR-filtered powers: y[t] = Σ_i Σ_k taps[i, k] · x[t + delay − k]^(i + 1).
+
+    Args:
+        waveform: `(..., time)`.
+        taps: `(..., n_orders, n_taps)`, the leading axes as in `waveform`.
+        delay: As in `fir_filter`.
+
+    Example:
+        >>> import torch
+        >>> taps = torch.tensor([[1.0], [10.0]])  # x + 10 x²
+        >>> polynomial_filter(torch.tensor([1.0, 2.0]), taps).round(decimals=3)
+        tensor([11., 42.])
+    """
+    if not 0 <= delay < taps.shape[-1]:
+        raise ValueError(
+            f"`delay` must be from 0 to n_taps - 1 = {taps.shape[-1] - 1}; got {delay}."
+        )
+    n_samples, (n_orders, n_taps) = waveform.shape[-1], taps.shape[-2:]
+    # Overlap-save: blocks a few times the filter keep the transforms small.
+    n_fft = max(2048, 1 << (3 * n_taps - 1).bit_length())
+    if n_fft >= n_samples + n_taps - 1:
+        n_fft = scipy.fft.next_fast_len(n_samples + n_taps - 1, real=True)
+    hop_length = n_fft - n_taps + 1
+    n_blocks = -(-n_samples // hop_length)
+    left = n_taps - 1 - delay
+    right = (n_blocks - 1) * hop_length + n_fft - left - n_samples
+    blocks = pad(waveform, (left, right)).unfold(-1, n_fft, hop_length)
+    responses = torch.fft.rfft(taps.to(waveform), n_fft)[..., None, :]
+    power, spectrum = blocks, torch.fft.rfft(blocks) * responses[..., 0, :, :]
+    for order in range(1, n_orders):
+        power = power * blocks
+        spectrum = torch.addcmul(spectrum, torch.fft.rfft(power), responses[..., order, :, :])
+    filtered: Tensor = torch.fft.irfft(spectrum, n_fft)[..., n_taps - 1 :]
+    return filtered.flatten(-2)[..., :n_samples]
+
+
+@working_precision
+def sos_filter(waveform: Tensor, sos: Tensor) -> Tensor:
+    """Filter each waveform by its own cascade of second-order sections.
+
+    The recursion runs once, on an impulse: in float64 on the CPU (`scipy.signal.sosfilt`), until
+    the response has decayed to 1e-12. The waveform is then filtered by FFT, where it lies.
+
+    Args:
+        waveform: `(..., time)`.
+        sos: `(..., n_sections, 6)`, float64 on the CPU, each section b0 b1 b2 a0 a1 a2; the
+            leading axes as in `waveform`.
+
+    Example:
+        >>> import torch
+        >>> halve_and_delay = torch.tensor([[0.0, 0.5, 0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
+        >>> sos_filter(torch.tensor([2.0, 4.0, 6.0]), halve_and_delay).round(decimals=4).abs()
+        tensor([0., 1., 2.])
+    """
+    sections = sos.reshape(-1, *sos.shape[-2:]).numpy()
+    radius = _pole_radius(sections)
+    if radius >= 1:
+        raise ValueError(f"`sos` must be stable; it has a pole of radius {radius:.6g}.")
+    # Poles of several sections can lie together: their product decays later than each.
+    decay = math.log(TAIL) / math.log(radius) if radius > 0 else 0.0
+    impulse = np.zeros(min(waveform.shape[-1], 2 * math.ceil(decay) + 2 * sections.shape[1] + 1))
+    impulse[0] = 1.0
+    taps = np.stack([scipy.signal.sosfilt(section, impulse) for section in sections])
+    n_taps = 1 + int(np.flatnonzero((np.abs(taps) > TAIL).any(axis=0)).max(initial=0))
+    return fir_filter(waveform, torch.from_numpy(taps[:, :n_taps]).reshape(*sos.shape[:-2], n_taps))
+
+
+def _pole_radius(sos: NDArray[np.float64]) -> float:
+    """Return the largest |z| among the roots of a0 z² + a1 z + a2 of all sections."""
+    a0, a1, a2 = sos[..., 3], sos[..., 4], sos[..., 5]
+    root = np.sqrt(a1**2 - 4 * a0 * a2 + 0j)
+    return float((np.maximum(abs(root - a1), abs(root + a1)) / abs(2 * a0)).max())
+
+
+@working_precision
+def add_noise(waveform: Tensor, noise: Tensor, snr_db: Tensor | float) -> Tensor:
+    """Add `noise`, scaled so that E[x²] / E[n²] = 10^(SNR / 10) holds exactly.
+
+    Args:
+        waveform: `(..., time)`.
+        noise: `(..., time)`.
+        snr_db: `(...)` or a number; infinite adds nothing.
+
+    Note:
+        Beside silence (all zeros) any finite SNR means no noise: silence stays silence.
+
+    Example:
+        >>> import torch
+        >>> x, n = torch.ones(4), torch.tensor([3.0, -3.0, 3.0, -3.0])
+        >>> add_noise(x, n, 20.0)
+        tensor([1.1000, 0.9000, 1.1000, 0.9000])
+    """
+    noise = noise.to(waveform)
+    ratio = 10.0 ** (-torch.as_tensor(snr_db).to(waveform) / 20)
+    level = noise.norm(dim=-1)
+    scale = torch.where(level > 0, ratio * waveform.norm(dim=-1) / level, 0)
+    return torch.addcmul(waveform, noise, scale[..., None])
+
+
+@working_precision
+def limit_peak(waveform: Tensor) -> Tensor:
+    """Divide each waveform `(..., time)` by its peak where that exceeds 1.
+
+    Example:
+        >>> import torch
+        >>> limit_peak(torch.tensor([[0.5, -4.0], [0.5, 0.25]]))
+        tensor([[ 0.1250, -1.0000],
+                [ 0.5000,  0.2500]])
+    """
+    peak: Tensor = torch.linalg.vector_norm(waveform, float("inf"), dim=-1, keepdim=True)
+    return waveform / peak.clamp_min(1.0)

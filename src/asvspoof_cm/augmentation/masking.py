@@ -1,0 +1,139 @@
+"""Masks over log-Mel features: D. S. Park et al., "SpecAugment", Interspeech 2019."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from asvspoof_cm.augmentation.base import Parameters, beside, check_between, check_generator
+
+__all__ = ["LogMelMask", "MaskParameters", "mask_log_mel"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskParameters(Parameters):
+    """The masks of `LogMelMask`: each covers `start` to `start + width`.
+
+    Attributes:
+        mel_start: `(n_rows, n_mel_masks)`.
+        mel_width: `(n_rows, n_mel_masks)`.
+        frame_start: `(n_rows, n_frame_masks)`.
+        frame_width: `(n_rows, n_frame_masks)`.
+    """
+
+    mel_start: Tensor
+    mel_width: Tensor
+    frame_start: Tensor
+    frame_width: Tensor
+
+
+def mask_log_mel(log_mel: Tensor, parameters: MaskParameters) -> Tensor:
+    """Set the masked bands and frames of `(batch, n_mels, n_frames)` to each row's mean.
+
+    Note:
+        SpecAugment sets them to 0 after the features' mean was subtracted; here the features
+        need no preparation.
+
+    Example:
+        >>> import torch
+        >>> zero, one = torch.tensor([[0]]), torch.tensor([[1]])
+        >>> drawn = MaskParameters(
+        ...     n_rows=1, mel_start=one, mel_width=one, frame_start=zero, frame_width=zero
+        ... )
+        >>> mask_log_mel(torch.tensor([[[0.0, 2.0], [4.0, 6.0]]]), drawn)
+        tensor([[[0., 2.],
+                 [3., 3.]]])
+    """
+    n_mels, n_frames = log_mel.shape[-2:]
+    mels = _covered(parameters.mel_start, parameters.mel_width, n_mels)
+    frames = _covered(parameters.frame_start, parameters.frame_width, n_frames)
+    masked = beside(mels[:, :, None] | frames[:, None, :], log_mel)
+    return torch.where(masked, log_mel.mean(dim=(-2, -1), keepdim=True), log_mel)
+
+
+def _covered(start: Tensor, width: Tensor, n: int) -> Tensor:
+    place = torch.arange(n)
+    inside = (place >= start[..., None]) & (place < (start + width)[..., None])
+    return inside.any(dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogMelMask:
+    """Random masks over mel bands and over frames, drawn for each row.
+
+    A mask's width is uniform from 0 to its maximum, its start uniform over the places where it
+    fits. The defaults are SpecAugment's policy "LibriSpeech double", for 80 bands, with 0.2 as
+    the bound on the share of time.
+
+    Args:
+        n_mel_masks: Masks over bands.
+        max_mels: Their largest width.
+        n_frame_masks: Masks over frames.
+        max_frames: Their largest width.
+        max_share: No mask over frames is wider than this share of them.
+
+    Example:
+        >>> import torch
+        >>> LogMelMask()(torch.randn(2, 80, 400), generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([2, 80, 400])
+    """
+
+    n_mel_masks: int = 2
+    max_mels: int = 27
+    n_frame_masks: int = 2
+    max_frames: int = 100
+    max_share: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in ("n_mel_masks", "max_mels", "n_frame_masks", "max_frames"):
+            check_between(name, getattr(self, name), 0)
+        check_between("max_share", self.max_share, 0, 1)
+
+    def draw(
+        self, n_rows: int, n_mels: int, n_frames: int, generator: torch.Generator
+    ) -> MaskParameters:
+        """Return the masks for `n_rows` features of `n_mels` bands and `n_frames`."""
+        check_generator(generator)
+        widest = min(self.max_frames, int(self.max_share * n_frames))
+        mels = _draw_spans(n_rows, self.n_mel_masks, min(self.max_mels, n_mels), n_mels, generator)
+        frames = _draw_spans(n_rows, self.n_frame_masks, widest, n_frames, generator)
+        return MaskParameters(
+            n_rows=n_rows,
+            mel_start=mels[0],
+            mel_width=mels[1],
+            frame_start=frames[0],
+            frame_width=frames[1],
+        )
+
+    def apply(self, log_mel: Tensor, parameters: MaskParameters) -> Tensor:
+        """Return `(n_mels, n_frames)` or `(batch, n_mels, n_frames)` masked."""
+        rows = _as_batch(log_mel)
+        if len(rows) != parameters.n_rows:
+            raise ValueError(
+                f"`parameters` were drawn for {parameters.n_rows} rows; `log_mel` has {len(rows)}."
+            )
+        return mask_log_mel(rows, parameters).reshape(log_mel.shape)
+
+    def __call__(self, log_mel: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Draw and apply."""
+        n_rows, n_mels, n_frames = _as_batch(log_mel).shape
+        return self.apply(log_mel, self.draw(n_rows, n_mels, n_frames, generator))
+
+
+def _as_batch(log_mel: Tensor) -> Tensor:
+    if log_mel.dim() not in (2, 3) or not log_mel.is_floating_point():
+        raise ValueError(
+            "`log_mel` must be real of shape (n_mels, n_frames) or (batch, n_mels, n_frames); "
+            f"got {tuple(log_mel.shape)} of {log_mel.dtype}."
+        )
+    return log_mel if log_mel.dim() == 3 else log_mel[None]
+
+
+def _draw_spans(
+    n_rows: int, n_masks: int, widest: int, n: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    u, v = torch.rand(2, n_rows, n_masks, dtype=torch.float64, generator=generator)
+    width = (u * (widest + 1)).long()
+    return (v * (n - width + 1)).long(), width

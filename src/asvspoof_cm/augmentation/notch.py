@@ -1,0 +1,157 @@
+"""RawBoost's notch filters: their design, and the ranges they are drawn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.augmentation.base import (
+    Parameters,
+    beside,
+    check_between,
+    check_range,
+    integers,
+    uniform,
+)
+
+__all__ = ["NotchBands", "NotchParameters", "notch_taps"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NotchParameters(Parameters):
+    """Filters with several notches each.
+
+    Attributes:
+        centre_hz: `(n_rows, n_filters, n_bands)`.
+        width_hz: `(n_rows, n_filters, n_bands)`.
+        n_taps: `(n_rows, n_filters, n_bands)`, odd.
+        gain_db: `(n_rows, n_filters)`, the largest gain over all frequencies.
+    """
+
+    centre_hz: Tensor
+    width_hz: Tensor
+    n_taps: Tensor
+    gain_db: Tensor
+
+
+def notch_taps(
+    centre_hz: Tensor, width_hz: Tensor, n_taps: Tensor, gain_db: Tensor, sample_rate: int
+) -> Tensor:
+    """Return cascades of band-stop FIRs: Hamming-windowed, symmetric, of the gain asked for.
+
+    Each band-stop passes all but [centre − width/2, centre + width/2], cut at 0 and at half the
+    sample rate. The cascade's largest gain, over 512 frequencies, is `gain_db`.
+
+    Args:
+        centre_hz: `(..., n_bands)`; its dtype and device are those of the result.
+        width_hz: `(..., n_bands)`.
+        n_taps: `(..., n_bands)`, odd, of each band-stop.
+        gain_db: `(...)`.
+        sample_rate: In Hz.
+
+    Returns:
+        `(..., n)` with n odd: the longest cascade of all; the others are centred between zeros.
+
+    Example:
+        >>> import torch
+        >>> centre, width = torch.tensor([3000.0, 5000.0]), torch.tensor([500.0, 500.0])
+        >>> n_taps = torch.tensor([51, 99])
+        >>> taps = notch_taps(centre, width, n_taps, torch.tensor(0.0), 16000)
+        >>> taps.shape  # 51 + 99 - 1
+        torch.Size([149])
+        >>> gain = torch.fft.rfft(taps, 16000).abs()
+        >>> [round(float(gain[hz]), 2) for hz in (1000, 3000, 5000)]
+        [0.99, 0.28, 0.02]
+    """
+    half = (n_taps - 1) // 2
+    n_half = int(half.sum(dim=-1).max())
+    nyquist_hz = sample_rate / 2
+    low = ((centre_hz - width_hz / 2).clamp_min(1e-3) / nyquist_hz)[..., None]
+    high = ((centre_hz + width_hz / 2).clamp_max(nyquist_hz - 1e-3) / nyquist_hz)[..., None]
+    # One side of each symmetric band-stop: everything less the band, under the window.
+    m = torch.arange(int(half.max()) + 1).to(centre_hz)
+    side = low * torch.sinc(low * m) - high * torch.sinc(high * m)
+    side[..., 0] += 1
+    window = 0.54 + 0.46 * torch.cos(torch.pi * m / half.clamp_min(1)[..., None])
+    side = side * window * (m <= half[..., None])
+    # A symmetric filter has a real response, h[0] + 2 Σ h[m] cos(ωm); a cascade multiplies them.
+    n_fft = max(1024, 1 << (2 * n_half).bit_length())
+    responses = 2 * torch.fft.rfft(side, n_fft).real - side[..., :1]
+    # The published design scales each filter to 1 at 0 Hz. Of that, only the sign outlives the
+    # scaling of the whole, and a filter whose notch covers 0 Hz can't be divided by its gain.
+    sign = torch.where(responses[..., :1] < 0, -1, 1)
+    response = (responses * sign).prod(dim=-2)
+    grid = response[..., : -1 : n_fft // 1024]
+    gain = 10 ** (gain_db / 20) / grid.abs().amax(dim=-1)
+    impulse = torch.fft.irfft(response * gain[..., None], n_fft)
+    return torch.cat((impulse[..., n_fft - n_half :], impulse[..., : n_half + 1]), dim=-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotchBands:
+    """The ranges that notch filters are drawn from; defaults as published.
+
+    Args:
+        n_bands: Notches in a filter.
+        centre_hz: Range of a notch's centre.
+        width_hz: Range of a notch's width.
+        n_taps: Range of a notch's number of coefficients, the upper end excluded; an even
+            number gets one more.
+        gain_db: Range of a filter's gain.
+        sample_rate: Of the waveforms, in Hz.
+
+    Example:
+        >>> import torch
+        >>> drawn = NotchBands().draw(64, 5, torch.Generator().manual_seed(0))
+        >>> drawn.centre_hz.shape, int(drawn.n_taps.min()), int(drawn.n_taps.max())
+        (torch.Size([64, 5, 5]), 11, 99)
+    """
+
+    n_bands: int = 5
+    centre_hz: tuple[float, float] = (20.0, 8000.0)
+    width_hz: tuple[float, float] = (100.0, 1000.0)
+    n_taps: tuple[int, int] = (10, 100)
+    gain_db: tuple[float, float] = (0.0, 0.0)
+    sample_rate: int = SAMPLE_RATE
+
+    def __post_init__(self) -> None:
+        check_between("n_bands", self.n_bands, 1)
+        check_range("centre_hz", self.centre_hz, 0, self.sample_rate / 2)
+        check_range("width_hz", self.width_hz, 1)
+        check_range("n_taps", self.n_taps, 1)
+        check_range("gain_db", self.gain_db)
+
+    def draw(
+        self,
+        n_rows: int,
+        n_filters: int,
+        generator: torch.Generator,
+        bias_db: tuple[float, float] = (0.0, 0.0),
+    ) -> NotchParameters:
+        """Return `n_filters` filters a row; all but the first have the gain less `bias_db`."""
+        shape = (n_rows, n_filters, self.n_bands)
+        low, high = self.n_taps
+        n_taps = integers(shape, (low, max(low, high - 1)), generator)
+        gain_db = uniform((n_rows, n_filters), self.gain_db, generator)
+        biased = (self.gain_db[0] - bias_db[0], self.gain_db[1] - bias_db[1])
+        gain_db[:, 1:] = uniform((n_rows, n_filters - 1), biased, generator)
+        return NotchParameters(
+            n_rows=n_rows,
+            centre_hz=uniform(shape, self.centre_hz, generator),
+            width_hz=uniform(shape, self.width_hz, generator),
+            n_taps=n_taps + (n_taps + 1) % 2,
+            gain_db=gain_db,
+        )
+
+    def taps(self, parameters: NotchParameters, waveform: Tensor) -> Tensor:
+        """Return the filters `(n_rows, n_filters, n)`, on the device of `waveform`."""
+        return notch_taps(
+            beside(parameters.centre_hz, waveform),
+            beside(parameters.width_hz, waveform),
+            beside(parameters.n_taps, waveform),
+            beside(parameters.gain_db, waveform),
+            self.sample_rate,
+        )

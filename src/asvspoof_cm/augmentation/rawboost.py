@@ -1,0 +1,330 @@
+"""RawBoost: H. Tak et al., "RawBoost: a raw data boosting and augmentation method applied to
+automatic speaker verification anti-spoofing", ICASSP 2022; algorithms 1 to 8.
+
+Three noises, each alone or combined: linear and non-linear convolutive noise (LnL), impulsive
+signal-dependent noise (ISD), and stationary signal-independent, coloured noise (SSI). Waveforms
+are taken to lie in [-1, 1].
+"""  # noqa: D205
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from asvspoof_cm.augmentation.base import (
+    Augmentation,
+    Parameters,
+    beside,
+    check_between,
+    check_range,
+    draw_seeds,
+    row_generators,
+    row_noise,
+    uniform,
+    working_precision,
+)
+from asvspoof_cm.augmentation.compose import Compose, RandomApply, Stages
+from asvspoof_cm.augmentation.filters import add_noise, fir_filter, limit_peak, polynomial_filter
+from asvspoof_cm.augmentation.notch import NotchBands, NotchParameters
+
+__all__ = [
+    "ConvolutiveNoise",
+    "ImpulsiveNoise",
+    "ImpulsiveParameters",
+    "RawBoost",
+    "StationaryNoise",
+    "StationaryParameters",
+    "convolutive_noise",
+    "impulsive_noise",
+    "rawboost",
+    "stationary_noise",
+]
+
+
+@working_precision
+def convolutive_noise(waveform: Tensor, taps: Tensor) -> Tensor:
+    """LnL: y = Σ_i h_i ∗ x^i without its mean, divided by its peak where that exceeds 1.
+
+    Args:
+        waveform: `(..., time)`.
+        taps: `(..., n_orders, n_taps)`, symmetric filters of odd length.
+
+    Note:
+        The filters' delay is removed exactly. The published code removes one sample more, so
+        its output leads by one sample.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([0.5, -0.5, 0.5, -0.5])
+        >>> convolutive_noise(x, torch.ones(1, 1)).round(decimals=4)
+        tensor([ 0.5000, -0.5000,  0.5000, -0.5000])
+    """
+    distorted = polynomial_filter(waveform, taps, (taps.shape[-1] - 1) // 2)
+    return limit_peak(distorted - distorted.mean(dim=-1, keepdim=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutiveNoise(Augmentation[NotchParameters]):
+    """LnL, algorithm 1: notch filters on the waveform and on its powers.
+
+    Args:
+        bands: The ranges of the filters.
+        n_orders: Powers of the waveform; 1 is linear.
+        bias_db: How far the gain of the powers from 2 on lies below that of the first: drawn
+            between ``gain_db[0] - bias_db[0]`` and ``gain_db[1] - bias_db[1]``.
+
+    Example:
+        >>> import torch
+        >>> x = torch.sin(torch.arange(16000) / 10)
+        >>> ConvolutiveNoise()(x, generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([16000])
+    """
+
+    bands: NotchBands = field(default_factory=NotchBands)
+    n_orders: int = 5
+    bias_db: tuple[float, float] = (5.0, 20.0)
+
+    parameters_type: ClassVar[type[Parameters]] = NotchParameters
+
+    def __post_init__(self) -> None:
+        check_between("n_orders", self.n_orders, 1)
+        check_range("bias_db", self.bias_db)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> NotchParameters:
+        return self.bands.draw(n_rows, self.n_orders, generator, self.bias_db)
+
+    def _apply(self, waveform: Tensor, parameters: NotchParameters) -> Tensor:
+        return convolutive_noise(waveform, self.bands.taps(parameters, waveform))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImpulsiveParameters(Parameters):
+    """The impulses of `ImpulsiveNoise`.
+
+    Attributes:
+        share: `(n_rows,)`, of the samples that change.
+        seed: `(n_rows,)`, of their places and sizes.
+    """
+
+    share: Tensor
+    seed: Tensor
+
+
+@working_precision
+def impulsive_noise(waveform: Tensor, share: Tensor, seed: Tensor, gain: float = 2.0) -> Tensor:
+    """ISD: y[t] = x[t] (1 + gain · u · v) at ⌊share · n⌋ random places t, u and v in U(−1, 1).
+
+    The result is divided by its peak where that exceeds 1.
+
+    Args:
+        waveform: `(n_rows, time)`.
+        share: `(n_rows,)`, between 0 and 1.
+        seed: `(n_rows,)`.
+        gain: g_sd of the paper.
+
+    Example:
+        >>> import torch
+        >>> x = torch.full((1, 100), 0.1)
+        >>> y = impulsive_noise(x, torch.tensor([0.1]), torch.tensor([0]))
+        >>> int((y != x).sum())
+        10
+    """
+    n_samples, device, dtype = waveform.shape[-1], waveform.device, waveform.dtype
+    counts = (share.double() * n_samples).long().tolist()
+    rows = []
+    for row, count, generator in zip(waveform, counts, row_generators(seed, device), strict=True):
+        u, v = 2 * torch.rand(2, count, dtype=dtype, device=device, generator=generator) - 1
+        factor = torch.ones(n_samples, dtype=dtype, device=device)
+        factor[_random_places(n_samples, count, generator)] += gain * u * v
+        rows.append(limit_peak(row * factor))
+    return torch.stack(rows)
+
+
+def _random_places(n_samples: int, count: int, generator: torch.Generator) -> Tensor:
+    """Return `count` of `n_samples` places, drawn without replacement, in ascending order."""
+    # Random places join a set until it is full: several times faster than a permutation of all.
+    # Of more than half the places, those left out are drawn.
+    few = min(count, n_samples - count)
+    joined = torch.zeros(n_samples, dtype=torch.bool, device=generator.device)
+    while (missing := few - int(joined.count_nonzero())) > 0:
+        new = torch.randint(n_samples, (missing,), device=joined.device, generator=generator)
+        joined[new] = True
+    return (joined if few == count else ~joined).nonzero()[:, 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImpulsiveNoise(Augmentation[ImpulsiveParameters]):
+    """ISD, algorithm 2: impulses in proportion to the samples they change.
+
+    Args:
+        max_share: The share of changed samples is uniform between 0 and this (P of the paper).
+        gain: g_sd of the paper; 0 changes nothing.
+
+    Example:
+        >>> import torch
+        >>> x = torch.sin(torch.arange(16000) / 10)
+        >>> ImpulsiveNoise()(x, generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([16000])
+    """
+
+    max_share: float = 0.1
+    gain: float = 2.0
+
+    parameters_type: ClassVar[type[Parameters]] = ImpulsiveParameters
+
+    def __post_init__(self) -> None:
+        check_between("max_share", self.max_share, 0, 1)
+        check_between("gain", self.gain, 0)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> ImpulsiveParameters:
+        return ImpulsiveParameters(
+            n_rows=n_rows,
+            share=uniform((n_rows,), (0, self.max_share), generator),
+            seed=draw_seeds(n_rows, generator),
+        )
+
+    def _apply(self, waveform: Tensor, parameters: ImpulsiveParameters) -> Tensor:
+        return impulsive_noise(waveform, parameters.share, parameters.seed, self.gain)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StationaryParameters(Parameters):
+    """The noise of `StationaryNoise`.
+
+    Attributes:
+        notch: One filter a row, which colours the noise.
+        snr_db: `(n_rows,)`.
+        seed: `(n_rows,)`, of the white noise.
+    """
+
+    notch: NotchParameters
+    snr_db: Tensor
+    seed: Tensor
+
+
+@working_precision
+def stationary_noise(waveform: Tensor, taps: Tensor, snr_db: Tensor, seed: Tensor) -> Tensor:
+    """SSI: add white Gaussian noise, coloured by `taps`, at exactly `snr_db`.
+
+    Args:
+        waveform: `(n_rows, time)`.
+        taps: `(n_rows, n_taps)`, symmetric filters of odd length.
+        snr_db: `(n_rows,)`.
+        seed: `(n_rows,)`.
+
+    Example:
+        >>> import torch
+        >>> x = torch.ones(1, 1000)
+        >>> y = stationary_noise(x, torch.ones(1, 1), torch.tensor([20.0]), torch.tensor([0]))
+        >>> round(float((y - x).square().mean()), 5)
+        0.01
+    """
+    noise = row_noise(waveform, seed)
+    return add_noise(waveform, fir_filter(noise, taps, (taps.shape[-1] - 1) // 2), snr_db)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StationaryNoise(Augmentation[StationaryParameters]):
+    """SSI, algorithm 3: white noise through a notch filter, added at a drawn SNR.
+
+    Args:
+        bands: The ranges of the filter.
+        snr_db: Range of the SNR.
+
+    Example:
+        >>> import torch
+        >>> x = torch.sin(torch.arange(16000) / 10)
+        >>> StationaryNoise()(x, generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([16000])
+    """
+
+    bands: NotchBands = field(default_factory=NotchBands)
+    snr_db: tuple[float, float] = (10.0, 40.0)
+
+    parameters_type: ClassVar[type[Parameters]] = StationaryParameters
+
+    def __post_init__(self) -> None:
+        check_range("snr_db", self.snr_db)
+
+    def _draw(
+        self, n_rows: int, n_samples: int, generator: torch.Generator
+    ) -> StationaryParameters:
+        return StationaryParameters(
+            n_rows=n_rows,
+            notch=self.bands.draw(n_rows, 1, generator),
+            snr_db=uniform((n_rows,), self.snr_db, generator),
+            seed=draw_seeds(n_rows, generator),
+        )
+
+    def _apply(self, waveform: Tensor, parameters: StationaryParameters) -> Tensor:
+        taps = self.bands.taps(parameters.notch, waveform)[:, 0]
+        return stationary_noise(
+            waveform, taps, beside(parameters.snr_db, waveform), parameters.seed
+        )
+
+
+class _ParallelSum(Compose):
+    """The sum of what each augmentation makes of the same input, peak-limited."""
+
+    def _apply(self, waveform: Tensor, parameters: Stages) -> Tensor:
+        stages = zip(self.augmentations, parameters.stages, strict=True)
+        return limit_peak(torch.stack([a.apply(waveform, drawn) for a, drawn in stages]).sum(0))
+
+
+class RawBoost(RandomApply):
+    """RawBoost, algorithms 1 to 8; defaults as published.
+
+    1 LnL, 2 ISD, 3 SSI; in turn: 4 = 1, 2, 3; 5 = 1, 2; 6 = 1, 3; 7 = 2, 3; 8 = 1 and 2 of the
+    same input, summed, and divided by the peak where that exceeds 1.
+
+    Args:
+        algorithm: 1 to 8.
+        p: Probability that a row is augmented.
+        convolutive: LnL, with its ranges.
+        impulsive: ISD, with its ranges.
+        stationary: SSI, with its ranges.
+
+    Example:
+        >>> import torch
+        >>> augment = RawBoost(algorithm=5, convolutive=ConvolutiveNoise(n_orders=3))
+        >>> augment(torch.ones(2, 16000), generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([2, 16000])
+    """
+
+    def __init__(
+        self,
+        algorithm: int = 4,
+        p: float = 1.0,
+        *,
+        convolutive: ConvolutiveNoise | None = None,
+        impulsive: ImpulsiveNoise | None = None,
+        stationary: StationaryNoise | None = None,
+    ) -> None:
+        lnl: Augmentation[Any] = convolutive or ConvolutiveNoise()
+        isd: Augmentation[Any] = impulsive or ImpulsiveNoise()
+        ssi: Augmentation[Any] = stationary or StationaryNoise()
+        in_turn = {
+            1: [lnl], 2: [isd], 3: [ssi], 4: [lnl, isd, ssi], 5: [lnl, isd], 6: [lnl, ssi],
+            7: [isd, ssi],
+        }  # fmt: skip
+        if algorithm not in (*in_turn, 8):
+            raise ValueError(f"`algorithm` must be 1 to 8; got {algorithm!r}.")
+        stages = _ParallelSum([lnl, isd]) if algorithm == 8 else Compose(in_turn[algorithm])
+        super().__init__(stages, p)
+        self.algorithm = algorithm
+
+
+def rawboost(
+    waveform: Tensor, algorithm: int = 4, *, generator: torch.Generator, p: float = 1.0
+) -> Tensor:
+    """Augment `(time,)` or `(batch, time)` by RawBoost as published; see `RawBoost`.
+
+    Example:
+        >>> import torch
+        >>> rawboost(torch.ones(16000), 1, generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([16000])
+    """
+    return RawBoost(algorithm, p)(waveform, generator=generator)

@@ -1,0 +1,217 @@
+"""B12: bona fide speech cut into short segments and shuffled, an extra spoof example.
+
+It resembles unit selection (attack A12 of ASVspoof 5), which waveform-level detectors miss most.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.augmentation.base import (
+    Augmentation,
+    Parameters,
+    beside,
+    check_between,
+    check_generator,
+    integers,
+    working_precision,
+)
+from asvspoof_cm.labels import BONAFIDE, SPOOF
+
+__all__ = [
+    "SegmentParameters",
+    "ShuffleSegments",
+    "as_extra_spoof",
+    "reorder_segments",
+    "shuffle_segments",
+]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SegmentParameters(Parameters):
+    """The cuts of `ShuffleSegments`.
+
+    Attributes:
+        n_samples: `(n_rows, n_segments)`, the length of each segment; their sum is the waveform's
+            and rows with fewer segments end in zeros.
+        order: `(n_rows, n_segments)`, a permutation: which segment comes when.
+    """
+
+    n_samples: Tensor
+    order: Tensor
+
+
+@working_precision
+def reorder_segments(
+    waveform: Tensor, n_samples: Tensor, order: Tensor, silence: float = 0.05
+) -> Tensor:
+    """Cut each waveform, drop its near-silent segments and put the rest in another order.
+
+    Args:
+        waveform: `(n_rows, time)`.
+        n_samples: `(n_rows, n_segments)`, lengths that sum to `time`.
+        order: `(n_rows, n_segments)`, a permutation of the segments.
+        silence: A segment is near-silent where its mean |x| is below this share of the peak.
+
+    Note:
+        The threshold is published for waveforms whose peak is 1, hence "share of the peak": the
+        result doesn't depend on the level. What is kept is repeated up to the input's length. A
+        row of near-silent segments only keeps them all. An order that would leave two or more
+        kept segments as they were is rotated by one, so that no bona fide waveform comes out.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([[1.0, 2.0, 3.0, 0.0, 0.0, 4.0]])
+        >>> reorder_segments(x, torch.tensor([[1, 2, 2, 1]]), torch.tensor([[3, 2, 1, 0]]))
+        tensor([[4., 2., 3., 1., 4., 2.]])
+    """
+    time = waveform.shape[1]
+    ends = n_samples.cumsum(dim=1)
+    if not bool((ends[:, -1] == time).all()):
+        raise ValueError(
+            f"`n_samples` must sum to the waveform's {time} samples in each row; got "
+            f"{ends[:, -1].tolist()}. Draw the parameters for this length."
+        )
+    starts = ends - n_samples
+    size = waveform.abs()
+    total = pad(size.cumsum(dim=1), (1, 0))
+    mean = (total.gather(1, ends) - total.gather(1, starts)) / n_samples.clamp_min(1)
+    loud = mean >= silence * size.amax(dim=1, keepdim=True)
+
+    drawn = (starts.tolist(), n_samples.tolist(), loud.tolist(), order.tolist())
+    rows = []
+    for row, start, length, is_loud, places in zip(waveform, *drawn, strict=True):
+        places = [i for i in places if length[i] > 0]
+        kept = [i for i in places if is_loud[i]] or places
+        if kept == sorted(kept):
+            kept = kept[1:] + kept[:1]
+        shuffled = torch.cat([row[start[i] : start[i] + length[i]] for i in kept])
+        rows.append(shuffled.repeat(-(-time // len(shuffled)))[:time])
+    return torch.stack(rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffleSegments(Augmentation[SegmentParameters]):
+    """Shuffle segments of random length; see `reorder_segments`. The result counts as spoof.
+
+    Args:
+        mean_s: Mean lengths in seconds; each row takes one of them.
+        variance_s2: Variance of the length, in s²; lengths are normal, at least one sample.
+        silence: A segment is dropped where its mean |x| is below this share of the peak.
+        sample_rate: Of the waveforms, in Hz.
+
+    Example:
+        >>> import torch
+        >>> x = torch.sin(torch.arange(16000) / 10)
+        >>> ShuffleSegments()(x, generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([16000])
+    """
+
+    mean_s: tuple[float, ...] = (0.08, 0.2)
+    variance_s2: float = 2.5e-5
+    silence: float = 0.05
+    sample_rate: int = SAMPLE_RATE
+
+    parameters_type: ClassVar[type[Parameters]] = SegmentParameters
+
+    def __post_init__(self) -> None:
+        if not self.mean_s or min(self.mean_s) * self.sample_rate < 1:
+            raise ValueError(
+                "`mean_s` must hold lengths in seconds of at least one sample; "
+                f"got {self.mean_s} at {self.sample_rate} Hz."
+            )
+        check_between("variance_s2", self.variance_s2, 0)
+        check_between("silence", self.silence, 0, 1)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> SegmentParameters:
+        choice = integers((n_rows,), (0, len(self.mean_s) - 1), generator)
+        mean_s = torch.tensor(self.mean_s, dtype=torch.float64)[choice, None]
+        n_more = math.ceil(1.2 * n_samples / (min(self.mean_s) * self.sample_rate)) + 1
+        lengths = torch.empty(n_rows, 0, dtype=torch.int64)
+        while lengths.shape[1] == 0 or int(lengths.sum(dim=1).min()) < n_samples:
+            normal = torch.randn(n_rows, n_more, dtype=torch.float64, generator=generator)
+            more_s = mean_s + math.sqrt(self.variance_s2) * normal
+            more = (more_s * self.sample_rate).round().long().clamp_min(1)
+            lengths = torch.cat((lengths, more), dim=1)
+        ends = pad(lengths.cumsum(dim=1).clamp_max(n_samples), (1, 0))
+        lengths = ends.diff(dim=1)
+        lengths = lengths[:, : int((lengths > 0).sum(dim=1).max())]
+        keys = torch.rand(lengths.shape, dtype=torch.float64, generator=generator)
+        return SegmentParameters(n_rows=n_rows, n_samples=lengths, order=keys.argsort(dim=1))
+
+    def _apply(self, waveform: Tensor, parameters: SegmentParameters) -> Tensor:
+        lengths = beside(parameters.n_samples, waveform)
+        return reorder_segments(waveform, lengths, parameters.order, self.silence)
+
+
+def shuffle_segments(
+    waveform: Tensor, *, generator: torch.Generator, sample_rate: int = SAMPLE_RATE
+) -> Tensor:
+    """Shuffle segments of `(time,)` or `(batch, time)` as published; see `ShuffleSegments`.
+
+    Example:
+        >>> import torch
+        >>> shuffle_segments(torch.ones(16000), generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([16000])
+    """
+    return ShuffleSegments(sample_rate=sample_rate)(waveform, generator=generator)
+
+
+def as_extra_spoof(
+    waveforms: Tensor,
+    labels: Tensor,
+    generator: torch.Generator,
+    *,
+    fraction: float = 0.5,
+    shuffle: ShuffleSegments | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Append shuffled copies of bona fide rows to a training batch, labelled spoof.
+
+    Args:
+        waveforms: `(batch, time)`, of two segments or more.
+        labels: `(batch,)`, `SPOOF` or `BONAFIDE`.
+        generator: Chooses the rows and shuffles them.
+        fraction: How many rows to add for each bona fide row, 0 to 1. What isn't a whole number
+            of rows is rounded up or down at random, so that the average is exact.
+        shuffle: The augmentation; None takes the published one.
+
+    Returns:
+        `(batch + extra, time)` and `(batch + extra,)`. A batch without bona fide gains nothing.
+
+    Example:
+        >>> import torch
+        >>> x, y = torch.randn(3, 16000), torch.tensor([BONAFIDE, SPOOF, BONAFIDE])
+        >>> more_x, more_y = as_extra_spoof(x, y, torch.Generator().manual_seed(0), fraction=1.0)
+        >>> more_x.shape, more_y.tolist()
+        (torch.Size([5, 16000]), [1, 0, 1, 0, 0])
+    """
+    shuffle = shuffle or ShuffleSegments()
+    if waveforms.dim() != 2 or labels.shape != waveforms.shape[:1]:
+        raise ValueError(
+            "`waveforms` must have shape (batch, time) and `labels` (batch,); got "
+            f"{tuple(waveforms.shape)} and {tuple(labels.shape)}."
+        )
+    shortest = math.ceil(2 * max(shuffle.mean_s) * shuffle.sample_rate)
+    if waveforms.shape[1] < shortest:
+        raise ValueError(
+            f"`waveforms` must be at least {shortest} samples long, two segments, or a bona fide "
+            f"row could be left as it is and called spoof; got {waveforms.shape[1]}."
+        )
+    check_between("fraction", fraction, 0, 1)
+    check_generator(generator)
+    bonafide = (labels == BONAFIDE).nonzero()[:, 0]
+    spare = torch.rand(1, dtype=torch.float64, generator=generator).item()
+    n_extra = math.floor(fraction * len(bonafide) + spare)
+    if n_extra == 0:
+        return waveforms, labels
+    chosen = torch.randperm(len(bonafide), generator=generator)[:n_extra].sort().values
+    rows = bonafide[chosen.to(bonafide.device)].to(waveforms.device)
+    extra = shuffle(waveforms[rows], generator=generator)
+    return torch.cat((waveforms, extra)), torch.cat((labels, labels.new_full((n_extra,), SPOOF)))

@@ -1,0 +1,320 @@
+r"""The three algorithms of the TFPARN paper, section III-B.2.
+
+The paper calls them RawBoost; they are not those of Tak et al. (2022), which `rawboost` has.
+It gives the formulas, the SNR range and the probability, and leaves the other ranges open: the
+defaults here are ours, and each class documents its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
+
+import numpy as np
+import scipy.signal
+import torch
+from torch import Tensor
+
+from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.augmentation.base import (
+    Augmentation,
+    Parameters,
+    beside,
+    check_between,
+    check_range,
+    draw_seeds,
+    integers,
+    row_noise,
+    uniform,
+    working_precision,
+)
+from asvspoof_cm.augmentation.compose import OneOf, RandomApply
+from asvspoof_cm.augmentation.filters import add_noise, fir_filter, sos_filter
+
+__all__ = [
+    "ButterworthParameters",
+    "FIRParameters",
+    "NoiseParameters",
+    "RandomButterworth",
+    "RandomFIR",
+    "TFPARNAugment",
+    "WhiteNoise",
+    "butterworth_sos",
+    "convolve_tanh",
+    "tfparn_augment",
+]
+
+PassBand = Literal["lowpass", "highpass", "bandpass"]
+PASS_BANDS: Final[tuple[PassBand, ...]] = ("lowpass", "highpass", "bandpass")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FIRParameters(Parameters):
+    """The filters of `RandomFIR`.
+
+    Attributes:
+        taps: `(n_rows, n_taps)`, zeros after each row's last tap.
+        alpha: `(n_rows,)`, α of tanh(α x̃), or 0 where tanh is left out.
+    """
+
+    taps: Tensor
+    alpha: Tensor
+
+
+@working_precision
+def convolve_tanh(waveform: Tensor, taps: Tensor, alpha: Tensor) -> Tensor:
+    """Algorithm 1: x̃ = x ∗ h, then x′ = tanh(α x̃) where α > 0.
+
+    Args:
+        waveform: `(..., time)`.
+        taps: `(..., n_taps)`.
+        alpha: `(...)`; 0 leaves x̃ as it is.
+
+    Example:
+        >>> import torch
+        >>> x, taps = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 0.5])
+        >>> convolve_tanh(x, taps, torch.tensor(0.0)).round(decimals=4)
+        tensor([1.0000, 0.5000, 0.0000])
+        >>> convolve_tanh(x, taps, torch.tensor(2.0)).round(decimals=4)
+        tensor([0.9640, 0.7616, 0.0000])
+    """
+    filtered = fir_filter(waveform, taps).contiguous()
+    rows = filtered.view(-1, filtered.shape[-1])
+    for i, value in enumerate(alpha.flatten().tolist()):
+        if value > 0:  # tanh costs as much as the filter: only where it is wanted
+            rows[i].mul_(value).tanh_()
+    return filtered
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomFIR(Augmentation[FIRParameters]):
+    """Algorithm 1: convolution with a random short FIR, then tanh(αx) for some of the rows.
+
+    The filter is a direct path and a Gaussian tail of falling level,
+    h[k] = δ[k] + spread · g[k] · exp(−3k / n_taps), scaled to unit energy so that the level of a
+    white signal is kept. The output stays aligned with the input.
+
+    Args:
+        n_taps: Range of the number of taps, both ends included.
+        spread: Standard deviation of the first tap of the tail; 0 makes the filter an identity.
+        tanh_p: Probability of the tanh.
+        alpha: Range of α.
+
+    Example:
+        >>> import torch
+        >>> augment = RandomFIR(n_taps=(8, 8))
+        >>> augment.draw(2, 16000, torch.Generator().manual_seed(0)).taps.shape
+        torch.Size([2, 8])
+    """
+
+    n_taps: tuple[int, int] = (8, 32)
+    spread: float = 0.5
+    tanh_p: float = 0.5
+    alpha: tuple[float, float] = (1.0, 4.0)
+
+    parameters_type: ClassVar[type[Parameters]] = FIRParameters
+
+    def __post_init__(self) -> None:
+        check_range("n_taps", self.n_taps, 1)
+        check_between("spread", self.spread, 0)
+        check_between("tanh_p", self.tanh_p, 0, 1)
+        check_range("alpha", self.alpha, 0)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> FIRParameters:
+        n_taps = integers((n_rows, 1), self.n_taps, generator)
+        k = torch.arange(int(n_taps.max()))
+        tail = torch.randn(n_rows, len(k), dtype=torch.float64, generator=generator)
+        taps = self.spread * tail * torch.exp(-3 * k / n_taps) * (k < n_taps)
+        taps[:, 0] += 1
+        taps /= taps.norm(dim=1, keepdim=True)
+        with_tanh = uniform((n_rows,), (0, 1), generator) < self.tanh_p
+        alpha = uniform((n_rows,), self.alpha, generator) * with_tanh
+        return FIRParameters(n_rows=n_rows, taps=taps, alpha=alpha)
+
+    def _apply(self, waveform: Tensor, parameters: FIRParameters) -> Tensor:
+        return convolve_tanh(waveform, beside(parameters.taps, waveform), parameters.alpha)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ButterworthParameters(Parameters):
+    """The filters of `RandomButterworth`.
+
+    Attributes:
+        kind: One of lowpass, highpass, bandpass for each row.
+        order: `(n_rows,)`.
+        low_hz: `(n_rows,)`, the lower cut-off; a low-pass has none and ignores it.
+        high_hz: `(n_rows,)`, the upper cut-off; a high-pass has none and ignores it.
+    """
+
+    kind: tuple[PassBand, ...]
+    order: Tensor
+    low_hz: Tensor
+    high_hz: Tensor
+
+
+def butterworth_sos(
+    kind: Sequence[PassBand],
+    order: Sequence[int],
+    low_hz: Sequence[float],
+    high_hz: Sequence[float],
+    sample_rate: int,
+) -> Tensor:
+    """Return Butterworth filters as second-order sections, `(n_rows, n_sections, 6)`.
+
+    Rows with fewer sections than the longest end in sections that pass everything.
+
+    Example:
+        >>> butterworth_sos(["lowpass", "bandpass"], [2, 2], [0, 100], [4000, 4000], 16000).shape
+        torch.Size([2, 2, 6])
+    """
+    rows = []
+    for name, n, low, high in zip(kind, order, low_hz, high_hz, strict=True):
+        cut_offs: dict[str, float | list[float]]
+        cut_offs = {"lowpass": high, "highpass": low, "bandpass": [low, high]}
+        if name not in cut_offs:
+            raise ValueError(f"`kind` must hold {', '.join(cut_offs)}; got {name!r}.")
+        rows.append(scipy.signal.butter(n, cut_offs[name], name, output="sos", fs=sample_rate))
+    n_sections = max(len(row) for row in rows)
+    sos = np.tile([1.0, 0, 0, 1, 0, 0], (len(rows), n_sections, 1))
+    for padded, row in zip(sos, rows, strict=True):
+        padded[: len(row)] = row
+    return torch.from_numpy(sos)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomButterworth(Augmentation[ButterworthParameters]):
+    """Algorithm 2: a random low-, high- or band-pass Butterworth filter, as stable sections.
+
+    The kind is uniform over the three; a band-pass takes both cut-offs. A band-pass of order n
+    has n poles at either edge, as in `scipy.signal.butter`.
+
+    Args:
+        order: Range of the order, both ends included.
+        low_hz: Range of the lower cut-off.
+        high_hz: Range of the upper cut-off, above that of the lower one.
+        sample_rate: Of the waveforms, in Hz.
+
+    Example:
+        >>> import torch
+        >>> x = torch.sin(torch.arange(16000) / 10)
+        >>> RandomButterworth()(x, generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([16000])
+    """
+
+    order: tuple[int, int] = (1, 6)
+    low_hz: tuple[float, float] = (50.0, 1000.0)
+    high_hz: tuple[float, float] = (2000.0, 7500.0)
+    sample_rate: int = SAMPLE_RATE
+
+    parameters_type: ClassVar[type[Parameters]] = ButterworthParameters
+
+    def __post_init__(self) -> None:
+        check_range("order", self.order, 1, 12)
+        check_range("low_hz", self.low_hz, 1)
+        if not self.low_hz[1] < self.high_hz[0] <= self.high_hz[1] < self.sample_rate / 2:
+            raise ValueError(
+                "`high_hz` must lie above `low_hz` and below half the sample rate, "
+                f"{self.sample_rate / 2:g} Hz; got low_hz={self.low_hz}, high_hz={self.high_hz}."
+            )
+
+    def _draw(
+        self, n_rows: int, n_samples: int, generator: torch.Generator
+    ) -> ButterworthParameters:
+        kinds = integers((n_rows,), (0, len(PASS_BANDS) - 1), generator)
+        return ButterworthParameters(
+            n_rows=n_rows,
+            kind=tuple(PASS_BANDS[kind] for kind in kinds.tolist()),
+            order=integers((n_rows,), self.order, generator),
+            low_hz=uniform((n_rows,), self.low_hz, generator),
+            high_hz=uniform((n_rows,), self.high_hz, generator),
+        )
+
+    def _apply(self, waveform: Tensor, parameters: ButterworthParameters) -> Tensor:
+        sos = butterworth_sos(
+            parameters.kind,
+            parameters.order.tolist(),
+            parameters.low_hz.tolist(),
+            parameters.high_hz.tolist(),
+            self.sample_rate,
+        )
+        return sos_filter(waveform, sos)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NoiseParameters(Parameters):
+    """The noise of `WhiteNoise`.
+
+    Attributes:
+        snr_db: `(n_rows,)`.
+        seed: `(n_rows,)`, of each row's noise.
+    """
+
+    snr_db: Tensor
+    seed: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhiteNoise(Augmentation[NoiseParameters]):
+    """Algorithm 3: white Gaussian noise at an SNR uniform in `snr_db`, met exactly.
+
+    Args:
+        snr_db: Range of the SNR; ``(inf, inf)`` adds nothing.
+
+    Example:
+        >>> import torch
+        >>> x = torch.sin(torch.arange(16000) / 10)
+        >>> noisy = WhiteNoise(snr_db=(20, 20))(x, generator=torch.Generator().manual_seed(0))
+        >>> round(float(10 * torch.log10(x.square().sum() / (noisy - x).square().sum())), 3)
+        20.0
+    """
+
+    snr_db: tuple[float, float] = (10.0, 40.0)
+
+    parameters_type: ClassVar[type[Parameters]] = NoiseParameters
+
+    def __post_init__(self) -> None:
+        check_range("snr_db", self.snr_db)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> NoiseParameters:
+        return NoiseParameters(
+            n_rows=n_rows,
+            snr_db=uniform((n_rows,), self.snr_db, generator),
+            seed=draw_seeds(n_rows, generator),
+        )
+
+    def _apply(self, waveform: Tensor, parameters: NoiseParameters) -> Tensor:
+        noise = row_noise(waveform, parameters.seed)
+        return add_noise(waveform, noise, beside(parameters.snr_db, waveform))
+
+
+class TFPARNAugment(RandomApply):
+    """The paper's augmentation: with probability `p`, one of its three algorithms a row.
+
+    Args:
+        p: Probability that a row is augmented.
+        sample_rate: Of the waveforms, in Hz.
+
+    Example:
+        >>> import torch
+        >>> augment = TFPARNAugment(p=0.5)
+        >>> augment(torch.ones(4, 16000), generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([4, 16000])
+    """
+
+    def __init__(self, p: float = 0.5, *, sample_rate: int = SAMPLE_RATE) -> None:
+        butterworth = RandomButterworth(sample_rate=sample_rate)
+        super().__init__(OneOf([RandomFIR(), butterworth, WhiteNoise()]), p)
+
+
+def tfparn_augment(
+    waveform: Tensor, *, generator: torch.Generator, p: float = 0.5, sample_rate: int = SAMPLE_RATE
+) -> Tensor:
+    """Augment `(time,)` or `(batch, time)` as the paper does; see `TFPARNAugment`.
+
+    Example:
+        >>> import torch
+        >>> tfparn_augment(torch.ones(16000), generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([16000])
+    """
+    return TFPARNAugment(p, sample_rate=sample_rate)(waveform, generator=generator)

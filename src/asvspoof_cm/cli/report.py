@@ -1,0 +1,76 @@
+"""``asvspoof-cm report``: the paper's tables and its figure from run folders."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from asvspoof_cm.files import atomic_path
+
+__all__ = ["add_parser", "run"]
+
+_SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Describe the arguments."""
+    parser = subparsers.add_parser(
+        "report",
+        help="make the paper's tables and figure from run folders",
+        description=(
+            "Print the main table (EER, minDCF, Cllr, actDCF) and the efficiency table of run "
+            "folders, one row a system, mean ± sample standard deviation over its seeds. "
+            "Unfinished runs are counted and named, but not averaged."
+        ),
+    )
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="folder that train or study wrote"
+    )
+    parser.add_argument("--format", choices=[*_SUFFIXES], default="markdown", help="(markdown)")
+    parser.add_argument(
+        "--split", choices=("dev", "eval"), default="dev", help="set of the main table (dev)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="write main and efficiency.{md,tex,csv} there instead of printing them",
+    )
+    parser.add_argument(
+        "--figure",
+        type=Path,
+        metavar="FILE",
+        help="draw every metric over training time, for example into figure.pdf",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the folders; write the tables and the figure."""
+    from asvspoof_cm import report
+
+    runs = [report.read_run(path) for path in args.runs]
+    summary = report.summarize(runs, split=args.split)
+    for unfinished in summary.unfinished:
+        sys.stderr.write(
+            f"asvspoof-cm report: {unfinished.path} is unfinished "
+            f"(epochs: {len(unfinished.history)}); it is not in the means.\n"
+        )
+    tables = {"main": summary.main, "efficiency": summary.efficiency}
+    texts = {name: getattr(table, args.format)() + "\n" for name, table in tables.items()}
+    if args.out is None:
+        sys.stdout.write("\n".join(texts.values()))
+    else:
+        for name, text in texts.items():
+            path = args.out / f"{name}.{_SUFFIXES[args.format]}"
+            with atomic_path(path) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"{path}\n")
+    if args.figure is not None:
+        from asvspoof_cm import plots
+
+        axes = plots.training_efficiency(report.training_efficiency(runs))
+        plots.save_figure(axes[0, 0], args.figure)
+    return 0

@@ -1,0 +1,115 @@
+"""``asvspoof-cm train``: one of the paper's systems, from protocol files to a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from typing import Any
+
+from asvspoof_cm.cli.options import add_device, add_seed
+
+__all__ = ["add_parser", "run"]
+
+# Options that replace a field of the recipe, with the type of their value and their help.
+_RECIPE: dict[str, tuple[type, str]] = {
+    "epochs": (int, "the most epochs (100)"),
+    "lr": (float, "learning rate after the warm-up (the system's, scaled to the batch size)"),
+    "weight-decay": (float, "weight decay (the system's)"),
+    "warmup-epochs": (float, "epochs of linear warm-up (5)"),
+    "patience": (int, "epochs without a significant decrease of Dev minDCF (15)"),
+    "crop-s": (float, "length of training crops, in seconds (4)"),
+    "augment": (str, "none, tfparn (the paper's), rawboost, codec or wide (tfparn)"),
+    "extra-spoof": (float, "segment-shuffled copies added as spoof, a bona fide clip (0)"),
+    "clip-norm": (float, "largest norm of the gradient (no limit)"),
+    "accumulate": (int, "batches whose gradients are averaged before a step (1)"),
+    "precision": (str, "fp32 or bf16 (fp32)"),
+}
+_FIELDS = {"epochs": "n_epochs", "augment": "augmentation", "accumulate": "n_accumulate"}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Describe the arguments."""
+    parser = subparsers.add_parser(
+        "train",
+        help="train one of the paper's systems",
+        description=(
+            "Train a system of the paper: 1 AASIST, 2 RawNet2, 3 TFPARN with cross-entropy, "
+            "4 + pairwise ranking, 5 + focal loss, 6 + attention pooling. A run that was killed "
+            "goes on with the same command. Several GPUs: torchrun --nproc-per-node N -m "
+            "asvspoof_cm train …"
+        ),
+    )
+    parser.add_argument("--system", type=int, choices=range(1, 7), default=6, help="1 to 6 (6)")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the run")
+    add_seed(parser)
+    add_training(parser)
+    parser.set_defaults(run=run)
+
+
+def add_training(parser: argparse.ArgumentParser) -> None:
+    """Add the options that ``train`` and ``study`` share."""
+    data = parser.add_argument_group("data")
+    data.add_argument("--train-protocol", required=True, metavar="FILE")
+    data.add_argument("--dev-protocol", required=True, metavar="FILE")
+    data.add_argument("--audio", required=True, metavar="DIR", help="audio, or a packed folder")
+    data.add_argument("--dev-audio", metavar="DIR", help="audio of the dev set, if elsewhere")
+    data.add_argument(
+        "--expect", action="store_true", help="check the official ASVspoof 5 trial counts"
+    )
+    data.add_argument(
+        "--skip-unreadable", action="store_true", help="report files that can't be read, go on"
+    )
+    data.add_argument("--workers", type=int, metavar="N", help="processes that read ahead")
+    recipe = parser.add_argument_group("recipe (defaults: the paper's)")
+    recipe.add_argument("--batch-size", type=int, default=64, help="of all processes (64)")
+    for name, (kind, text) in _RECIPE.items():
+        recipe.add_argument(f"--{name}", type=kind, help=text)
+    recipe.add_argument("--compile", action="store_true", help="use torch.compile")
+    add_device(parser)
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train and say where the best checkpoint is."""
+    train(args, args.system, args.seed, args.out)
+    return 0
+
+
+def train(args: argparse.Namespace, number: int, seed: int, out: str) -> None:
+    """Train system `number` with the options of `add_training`."""
+    from asvspoof_cm.data import read_protocol
+    from asvspoof_cm.training import Corpus, system, train_system
+
+    if not args.quiet:
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    if args.expect:
+        read_protocol(args.train_protocol, expect="train")
+        read_protocol(args.dev_protocol, expect="dev")
+    changes = {
+        _FIELDS.get(name, name.replace("-", "_")): value
+        for name in _RECIPE
+        if (value := getattr(args, name.replace("-", "_"))) is not None
+    }
+    chosen = system(number, batch_size=args.batch_size)
+    result = train_system(
+        chosen.with_recipe(**changes, compile=args.compile),
+        Corpus(
+            train_protocol=args.train_protocol,
+            dev_protocol=args.dev_protocol,
+            audio_dir=args.audio,
+            dev_audio_dir=args.dev_audio,
+            on_error="skip" if args.skip_unreadable else "raise",
+        ),
+        out,
+        seed=seed,
+        device=args.device,
+        n_workers=args.workers,
+        progress=not args.quiet,
+    )
+    best = result.history[result.best_epoch - 1]["dev"]
+    sys.stdout.write(
+        f"{chosen.name}, seed {seed}: best Dev minDCF {best['min_dcf']:.4f} "
+        f"(EER {100 * best['eer']:.2f} %) in epoch {result.best_epoch} of "
+        f"{len(result.history)}: {result.best_path}\n"
+    )

@@ -1,0 +1,42 @@
+"""Training: the paper's six systems and recipe, the loop, and the pieces to build another."""
+
+from asvspoof_cm.history import read_history
+from asvspoof_cm.training.augmentations import AUGMENTATIONS, augmentation
+from asvspoof_cm.training.distributed import (
+    gather_batch,
+    gather_objects,
+    process_group,
+    rank_and_size,
+)
+from asvspoof_cm.training.evaluation import evaluate_run
+from asvspoof_cm.training.fitting import FitResult, fit
+from asvspoof_cm.training.loop import EpochResult, train_epoch, validate
+from asvspoof_cm.training.run import Corpus, train_system
+from asvspoof_cm.training.schedule import EarlyStopping, linear_scaling, warmup_cosine
+from asvspoof_cm.training.systems import SEEDS, Objective, Recipe, System, system
+
+__all__ = [
+    "AUGMENTATIONS",
+    "SEEDS",
+    "Corpus",
+    "EarlyStopping",
+    "EpochResult",
+    "FitResult",
+    "Objective",
+    "Recipe",
+    "System",
+    "augmentation",
+    "evaluate_run",
+    "fit",
+    "gather_batch",
+    "gather_objects",
+    "linear_scaling",
+    "process_group",
+    "rank_and_size",
+    "read_history",
+    "system",
+    "train_epoch",
+    "train_system",
+    "validate",
+    "warmup_cosine",
+]

@@ -1,0 +1,90 @@
+"""The final evaluation of a run: its best checkpoint, with test-time augmentation."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from asvspoof_cm.checkpoint import load_checkpoint
+from asvspoof_cm.data.protocol import Protocol
+from asvspoof_cm.files import atomic_path
+from asvspoof_cm.metrics import read_scores
+from asvspoof_cm.profiling import profile
+from asvspoof_cm.scorer import Scorer
+from asvspoof_cm.training.distributed import rank_and_size
+from asvspoof_cm.training.loop import evaluate_quietly, summary
+
+__all__ = ["evaluate_run"]
+
+FINAL = "final.json"
+
+
+def evaluate_run(
+    run: str | os.PathLike[str],
+    protocol: Protocol,
+    audio_dir: str | os.PathLike[str],
+    *,
+    split: Literal["dev", "eval"] = "dev",
+    n_crops: int = 5,
+    device: str | torch.device = "auto",
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Score a set with the best checkpoint of a run folder, and measure what scoring costs.
+
+    Writes ``<split>_scores.tsv``, the challenge's score file, and ``final.json``: the metrics of
+    each split that was evaluated, the number of parameters, the time an utterance and the peak
+    memory of inference, measured on synthetic utterances so that reading files does not count.
+    Goes on where it was killed; under `torch.distributed` the processes share the scoring.
+
+    Args:
+        run: The folder that `fit` wrote.
+        protocol: The utterances, with labels.
+        audio_dir: Their audio.
+        split: What to call the set.
+        n_crops: Crops an utterance.
+        device: Where to score.
+        progress: Show progress.
+
+    Returns:
+        The content of ``final.json``; empty in other processes than the first.
+    """
+    out = Path(run)
+    is_first = rank_and_size()[0] == 0
+    model = load_checkpoint(out / "best.pt")
+    scorer = Scorer(model, device=device, n_crops=n_crops)
+    done = scorer.score_protocol(
+        protocol, audio_dir, out / f"{split}_scores.tsv", progress=progress and is_first
+    )
+    if not is_first:
+        return {}
+    scores = read_scores(done.output)
+    label_of = dict(zip(protocol.utterance.tolist(), protocol.label.tolist(), strict=True))
+    labels = np.array([label_of[name] for name in scores.filename.tolist()])
+    result = evaluate_quietly(scores.cm if scores.cm is not None else [], labels)
+    cost = profile(model.to(scorer.device), n_utterances=8, n_crops=n_crops, batch_size=4)
+    path = out / FINAL
+    final = json.loads(path.read_text()) if path.exists() else {}
+    final |= {
+        "checkpoint": "best.pt",
+        "n_crops": n_crops,
+        split: {
+            "n_bonafide": result.n_bonafide,
+            "n_spoof": result.n_spoof,
+            "n_failed": done.n_failed,
+            **summary(result),
+            "min_cllr": result.min_cllr,
+            "auc": result.auc,
+        },
+        "n_parameters": cost.n_parameters,
+        "peak_memory_bytes": cost.peak_memory_bytes,
+        "ms_per_utterance": cost.ms_per_utterance,
+        "device": cost.device,
+    }
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(final, indent=1) + "\n")
+    return dict(final)

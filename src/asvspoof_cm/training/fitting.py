@@ -1,0 +1,312 @@
+"""`fit`: a run from the first epoch to the last, in a folder that can be resumed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from asvspoof_cm.checkpoint import save_checkpoint
+from asvspoof_cm.data.dataset import Augment
+from asvspoof_cm.data.loader import Loader
+from asvspoof_cm.files import atomic_path
+from asvspoof_cm.history import HISTORY_NAME
+from asvspoof_cm.memory import peak_resident_bytes
+from asvspoof_cm.models import AASIST, Countermeasure
+from asvspoof_cm.training.distributed import rank_and_size
+from asvspoof_cm.training.loop import EpochResult, Loss, summary, train_epoch, validate
+from asvspoof_cm.training.schedule import EarlyStopping, warmup_cosine
+from asvspoof_cm.training.systems import Recipe
+
+__all__ = ["FitResult", "fit"]
+
+logger = logging.getLogger(__name__)
+
+_STATE = "resume.pt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitResult:
+    """Where a run stands when `fit` returns.
+
+    Attributes:
+        history: One record an epoch; see `fit`.
+        best_epoch: The epoch of the lowest Dev minDCF, from 1.
+        best_path: Its checkpoint.
+        stopped_early: Whether patience ran out before the last epoch.
+    """
+
+    history: list[dict[str, Any]]
+    best_epoch: int
+    best_path: Path
+    stopped_early: bool
+
+
+def fit(
+    model: Countermeasure,
+    train: Loader,
+    dev: Loader,
+    *,
+    loss: Loss,
+    config: Recipe,
+    out_dir: str | os.PathLike[str],
+    resume: Literal["auto", "never"] = "auto",
+    augment: Augment | None = None,
+    seed: int = 42,
+    progress: bool = True,
+    meta: dict[str, Any] | None = None,
+) -> FitResult:
+    """Train a model until Dev minDCF stops falling, and keep the best checkpoint.
+
+    After each epoch `out_dir` holds ``best.pt`` and ``last.pt``, checkpoints of the library,
+    ``history.jsonl``, a record an epoch, and ``resume.pt``, from which the same call goes on after
+    a kill as if nothing had happened. A finished run returns at once. Where TensorBoard is
+    installed, its scalars go to ``tensorboard/``.
+
+    A record has ``epoch`` (from 1), ``lr`` (at its end), ``train`` and ``dev`` (``loss``, ``eer``,
+    ``min_dcf``, ``act_dcf``, ``cllr``), ``train_s``, ``dev_s``, ``clips_per_s``,
+    ``peak_memory_bytes``, ``cumulative_s`` (training and validation only, as the paper counts) and
+    ``is_best``. Training metrics are those of the augmented crops while they were trained on.
+
+    Args:
+        model: A model on the device to train on. Under torchrun it is wrapped in
+            DistributedDataParallel, with synchronised batch normalisation on CUDA.
+        train: Batches to train on, from `make_loader` with shuffling.
+        dev: Batches to validate on, from `make_loader` without.
+        loss: Maps logits (batch, 2) and labels (batch,) to a scalar.
+        config: The recipe.
+        out_dir: The folder of the run.
+        resume: "auto" goes on where the folder's run stopped; "never" refuses such a folder.
+        augment: Applied to training batches on the device.
+        seed: The seed of augmentation and dropout.
+        progress: Show bars and log a line an epoch.
+        meta: Plain values to store in the checkpoints.
+
+    Raises:
+        FloatingPointError: The loss is not finite; names the utterances of the batch.
+        ValueError: The folder holds a run with another recipe or seed.
+
+    Example:
+        >>> import tempfile
+        >>> from asvspoof_cm.data import SpoofDataset, make_loader, read_protocol, write_miniature
+        >>> from asvspoof_cm.models import TFPARN, TFPARNConfig
+        >>> from asvspoof_cm.training import Objective
+        >>> folder = tempfile.mkdtemp()
+        >>> paths = write_miniature(folder, n_train=8, n_dev=8)
+        >>> train, dev = (
+        ...     make_loader(
+        ...         SpoofDataset(read_protocol(path), paths.audio_dir, n_samples=8000),
+        ...         shuffle=shuffle, batch_size=4, n_workers=0,
+        ...     )
+        ...     for path, shuffle in ((paths.train_protocol, True), (paths.dev_protocol, False))
+        ... )
+        >>> model = TFPARN(TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16))
+        >>> result = fit(model, train, dev, loss=Objective(), config=Recipe(n_epochs=2),
+        ...              out_dir=folder + "/run", progress=False)
+        >>> [record["epoch"] for record in result.history]
+        [1, 2]
+    """
+    out = Path(out_dir)
+    rank, size = rank_and_size()
+    settings = {"recipe": asdict(config), "seed": seed, "n_processes": size}
+    stopping = EarlyStopping(config.patience, config.tolerance)
+    optimizer = config.make_optimizer(model)
+    history: list[dict[str, Any]] = []
+    state = _load_state(out, resume, settings)
+    if state is not None:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        stopping = EarlyStopping(**state["stopping"])
+        history = json.loads(state["history"])
+        if rank == 0:
+            _write_history(out, history)
+        logger.info("%s: resuming after epoch %d", out, len(history))
+    learning_rate = partial(
+        warmup_cosine,
+        base_lr=config.lr,
+        final_lr=config.final_lr,
+        warmup_epochs=config.warmup_epochs,
+        n_epochs=config.n_epochs,
+    )
+    network = _prepare(model, config)
+    for epoch in range(len(history), config.n_epochs):
+        if stopping.should_stop:
+            break
+        train.set_epoch(epoch)
+        trained = train_epoch(
+            network,
+            train,
+            optimizer,
+            loss=loss,
+            learning_rate=learning_rate,
+            augment=augment,
+            extra_spoof=config.extra_spoof,
+            seed=seed,
+            epoch=epoch,
+            precision=config.precision,
+            n_accumulate=config.n_accumulate,
+            clip_norm=config.clip_norm,
+            progress=progress and rank == 0,
+            names=train.dataset.protocol.utterance,
+        )
+        validated = validate(
+            network, dev, loss=loss, precision=config.precision, progress=progress and rank == 0
+        )
+        record = _record(epoch, trained, validated, optimizer.param_groups[0]["lr"], history)
+        record["is_best"] = stopping.update(epoch + 1, record["dev"]["min_dcf"])
+        history.append(record)
+        if rank == 0:
+            _save(out, model, optimizer, stopping, history, settings, meta or {})
+            _write_scalars(out, record)
+            if progress:
+                logger.info("%s", _line(record))
+    return FitResult(
+        history=history,
+        best_epoch=stopping.best_epoch,
+        best_path=out / "best.pt",
+        stopped_early=stopping.should_stop,
+    )
+
+
+def _prepare(model: Countermeasure, config: Recipe) -> nn.Module:
+    network: nn.Module = model
+    device = next(model.parameters()).device
+    if rank_and_size()[1] > 1:
+        if device.type == "cuda":
+            network = nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+        network = nn.parallel.DistributedDataParallel(
+            network,
+            device_ids=[device] if device.type == "cuda" else None,
+            # AASIST keeps parameters that its published code does not use.
+            find_unused_parameters=isinstance(model, AASIST),
+        )
+    if config.compile:
+        network.compile()
+    return network
+
+
+def _record(
+    epoch: int,
+    trained: EpochResult,
+    validated: EpochResult,
+    lr: float,
+    history: list[dict[str, Any]],
+) -> dict[str, Any]:
+    seconds = trained.seconds + validated.seconds
+    return {
+        "epoch": epoch + 1,
+        "lr": lr,
+        "train": {"loss": trained.loss, **summary(trained.metrics())},
+        "dev": {"loss": validated.loss, **summary(validated.metrics())},
+        "train_s": trained.seconds,
+        "dev_s": validated.seconds,
+        "clips_per_s": len(trained.scores) / trained.seconds,
+        "peak_memory_bytes": _peak_memory(),
+        "cumulative_s": seconds + (history[-1]["cumulative_s"] if history else 0.0),
+    }
+
+
+def _line(record: dict[str, Any]) -> str:
+    dev = record["dev"]
+    return (
+        f"epoch {record['epoch']}: loss {record['train']['loss']:.4f} / {dev['loss']:.4f}, "
+        f"Dev minDCF {dev['min_dcf']:.4f}, EER {100 * dev['eer']:.2f} %, Cllr {dev['cllr']:.4f}, "
+        f"actDCF {dev['act_dcf']:.4f}, lr {record['lr']:.2e}, {record['clips_per_s']:.1f} clips/s, "
+        f"{record['cumulative_s'] / 60:.1f} min{' (best)' if record['is_best'] else ''}"
+    )
+
+
+def _peak_memory() -> int:
+    """Return the most memory used so far: CUDA's allocator's, else this process's."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    return peak_resident_bytes()
+
+
+def _save(
+    out: Path,
+    model: Countermeasure,
+    optimizer: torch.optim.Optimizer,
+    stopping: EarlyStopping,
+    history: list[dict[str, Any]],
+    settings: dict[str, Any],
+    meta: dict[str, Any],
+) -> None:
+    """Write the checkpoints, then the state that makes the epoch count, then the history.
+
+    A kill before the state is written loses the epoch, which is then run again with the same
+    result; one after it loses nothing, because the history is rewritten from the state.
+    """
+    meta = {**meta, **settings, "epoch": history[-1]["epoch"], "dev": history[-1]["dev"]}
+    if history[-1]["is_best"]:
+        save_checkpoint(out / "best.pt", model, **meta)
+    save_checkpoint(out / "last.pt", model, **meta)
+    state = {
+        "settings": json.dumps(settings),
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "stopping": asdict(stopping),
+        "history": json.dumps(history),
+    }
+    with atomic_path(out / _STATE) as temporary:
+        torch.save(state, temporary)
+    _write_history(out, history)
+
+
+def _write_scalars(out: Path, record: dict[str, Any]) -> None:
+    """Write an epoch's figures for TensorBoard, where it is installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return
+    with SummaryWriter(str(out / "tensorboard")) as writer:
+        for part in ("train", "dev"):
+            for name, value in record[part].items():
+                writer.add_scalar(f"{part}/{name}", value, record["epoch"])
+        for name in ("lr", "clips_per_s"):
+            writer.add_scalar(name, record[name], record["epoch"])
+
+
+def _write_history(out: Path, history: list[dict[str, Any]]) -> None:
+    with atomic_path(out / HISTORY_NAME) as temporary:
+        temporary.write_text("".join(json.dumps(record) + "\n" for record in history))
+
+
+def _load_state(
+    out: Path, resume: Literal["auto", "never"], settings: dict[str, Any]
+) -> dict[str, Any] | None:
+    path = out / _STATE
+    if resume not in ("auto", "never"):
+        raise ValueError(f'`resume` must be "auto" or "never"; got {resume!r}.')
+    if not path.exists():
+        return None
+    if resume == "never":
+        raise FileExistsError(
+            f'`out_dir` {out} holds a run already, and resume="never". Choose another folder.'
+        )
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    stored = json.loads(state["settings"])
+    if stored != json.loads(json.dumps(settings)):
+        raise ValueError(
+            f"`out_dir` {out} holds a run with other settings: {_changes(stored, settings)}. "
+            "Use the same ones to resume it, or another folder."
+        )
+    return state
+
+
+def _changes(stored: dict[str, Any], settings: dict[str, Any]) -> str:
+    before, now = (
+        {**s["recipe"], **{k: s[k] for k in s if k != "recipe"}} for s in (stored, settings)
+    )
+    return "; ".join(
+        f"{name} was {before.get(name)!r}, now {now.get(name)!r}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    )

@@ -1,0 +1,168 @@
+"""Codecs: which there are, that they leave length, level and alignment, and that they code."""
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from asvspoof_cm.augmentation import CODECS, Codec, available_codecs, transcode
+from asvspoof_cm.augmentation import codecs as module
+
+AVAILABLE = available_codecs()
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def wave(n_samples, seed=0):
+    """Noise with most of its energy below 2 kHz, so that 8 kHz keeps it; peak 0.5."""
+    rng = np.random.default_rng(seed)
+    x = np.convolve(rng.standard_normal(n_samples + 40), np.hanning(16), mode="same")[20:-20]
+    return torch.from_numpy((0.5 * x / np.abs(x).max()).astype(np.float32))
+
+
+def lag(x, y):
+    """By how many samples `y` lags behind `x`, from the cross-correlation."""
+    n_fft = 2 * len(x)
+    spectrum = np.fft.rfft(y, n_fft) * np.fft.rfft(x, n_fft).conj()
+    k = int(np.fft.irfft(spectrum, n_fft).argmax())
+    return k if k < len(x) else k - n_fft
+
+
+def snr_db(x, y):
+    return float(10 * torch.log10(x.square().sum() / (y - x).square().sum()))
+
+
+def test_the_installed_libsndfile_has_most():
+    assert {"mu-law", "a-law", "gsm", "g721", "ima-adpcm"} <= set(AVAILABLE)
+    assert set(AVAILABLE) <= set(CODECS)
+
+
+@pytest.mark.parametrize("narrowband", [False, True])
+@pytest.mark.parametrize("codec", AVAILABLE)
+def test_length_level_and_alignment(codec, narrowband):
+    for n_samples in (16000, 24001):
+        x = wave(n_samples)
+        y = transcode(x, codec, narrowband=narrowband)
+        assert y.shape == x.shape
+        assert not torch.equal(y, x)
+        assert abs(lag(x.numpy(), y.numpy())) <= 1
+        assert abs(float(y.norm() / x.norm()) - 1) < 0.12
+        assert snr_db(x, y) > 5
+
+
+@pytest.mark.parametrize("n_samples", [1, 2, 159, 161])
+@pytest.mark.parametrize("codec", AVAILABLE)
+def test_short_waveforms(codec, n_samples):
+    y = transcode(wave(n_samples), codec, narrowband=True)
+    assert y.shape == (n_samples,)
+    assert y.isfinite().all()
+
+
+def test_laws_have_their_known_quality():
+    x = wave(16000)
+    for codec in ("mu-law", "a-law"):
+        assert 33 < snr_db(x, transcode(x, codec)) < 40  # 8-bit companding: about 37 dB
+
+
+def test_mu_law_is_the_g711_curve():
+    """G.711, 14 bits: segments start at powers of two less the bias of 33, each of 16 steps."""
+    x = torch.linspace(-0.9, 0.9, 4001)
+    y = transcode(x, "mu-law")
+    step = torch.exp2(torch.floor(torch.log2(x.abs() * 8192 + 33)) - 4) / 8192
+    assert ((y - x).abs() <= step / 2 + 2 / 8192).all()
+    assert len(y.unique()) > 230
+
+
+def test_narrowband_removes_what_is_above_4_khz():
+    t = torch.arange(16000) / 16000
+    x = 0.3 * torch.sin(2 * torch.pi * 1000 * t) + 0.3 * torch.sin(2 * torch.pi * 6000 * t)
+    spectrum = torch.fft.rfft(transcode(x, "mu-law", narrowband=True)).abs()
+    assert spectrum[6000] < 0.01 * spectrum[1000]
+
+
+def test_a_delaying_codec_is_moved_back(monkeypatch):
+    plain = module._encode_decode
+
+    def delaying(samples, *args):
+        return np.concatenate([np.zeros(529, np.float32), plain(samples, *args)])
+
+    expected = transcode(wave(16000), "a-law")
+    monkeypatch.setattr(module, "_encode_decode", delaying)
+    module._delay.cache_clear()
+    try:
+        assert torch.equal(transcode(wave(16000), "a-law"), expected)
+    finally:
+        module._delay.cache_clear()
+
+
+def test_loud_waveforms_are_not_clipped():
+    x = wave(8000)
+    assert torch.allclose(transcode(8 * x, "a-law") / 8, transcode(2 * x, "a-law") / 2, atol=1e-6)
+    assert snr_db(8 * x, transcode(8 * x, "a-law")) > 33
+
+
+@pytest.mark.skipif("vorbis" not in AVAILABLE, reason="libsndfile without Vorbis")
+def test_compression_level_lowers_the_quality():
+    x = wave(16000)
+    best = snr_db(x, transcode(x, "vorbis", compression_level=0.0))
+    assert best > snr_db(x, transcode(x, "vorbis", compression_level=1.0)) + 5
+
+
+def test_draw_covers_the_codecs_and_levels():
+    augment = Codec(codecs=("mu-law", "mp3"), narrowband_p=0.3, compression_level=(0.2, 0.8))
+    drawn = augment.draw(2000, 100, seeded())
+    assert abs(drawn.codec.count("mp3") / 2000 - 0.5) < 0.05
+    assert abs(drawn.narrowband.double().mean() - 0.3) < 0.05
+    levels = dict(zip(drawn.codec, drawn.compression_level, strict=True))
+    assert levels["mu-law"] is None
+    assert 0.2 <= levels["mp3"] <= 0.8
+
+
+def test_rows_equal_single_calls():
+    x = torch.stack([wave(4000, seed) for seed in range(4)])
+    augment = Codec(codecs=("mu-law", "gsm"), narrowband_p=0.5)
+    drawn = augment.draw(4, 4000, seeded())
+    output = augment.apply(x, drawn)
+    for i, codec in enumerate(drawn.codec):
+        expected = transcode(x[i], codec, narrowband=bool(drawn.narrowband[i]))
+        assert torch.equal(output[i], expected)
+
+
+def test_all_available_codecs_by_default():
+    drawn = Codec().draw(500, 100, seeded())
+    assert set(drawn.codec) == set(AVAILABLE)
+
+
+def test_missing_codecs_are_named(monkeypatch):
+    monkeypatch.setattr(soundfile, "check_format", lambda name, subtype: subtype == "ULAW")
+    module._works.cache_clear()
+    try:
+        assert available_codecs() == ("mu-law",)
+        with pytest.raises(ValueError, match=r"has at 16000 Hz, mu-law; got 'gsm'"):
+            transcode(torch.ones(10), "gsm")
+    finally:
+        module._works.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: transcode(torch.ones(9), "amr"), "`codec` must be one that .* mu-law.*got 'amr'"),
+        (lambda: transcode(torch.ones(9), "opus", sample_rate=22050), "at 22050 Hz.*got 'opus'"),
+        (
+            lambda: transcode(torch.ones(9), "gsm", compression_level=0.5),
+            "`compression_level` must be None but for mp3, vorbis, opus; got 0.5 for 'gsm'",
+        ),
+        (
+            lambda: transcode(torch.ones(9), "vorbis", compression_level=2),
+            "`compression_level` must be between 0 and 1; got 2",
+        ),
+        (lambda: Codec(codecs=("amr",)), r"`codecs` must be names among mu-law.*got \('amr',\)"),
+        (lambda: Codec(codecs=()), r"`codecs` must be names among mu-law.*got \(\)"),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

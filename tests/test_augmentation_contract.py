@@ -1,0 +1,325 @@
+"""What every augmentation promises, tried on every augmentation."""
+
+import io
+import pickle
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+import asvspoof_cm.augmentation as augmentation
+from asvspoof_cm.augmentation import (
+    Codec,
+    Compose,
+    FolderNoise,
+    FolderReverb,
+    Gain,
+    OneOf,
+    Parameters,
+    RandomApply,
+    RandomButterworth,
+    RandomFIR,
+    RawBoost,
+    ShuffleSegments,
+    TFPARNAugment,
+    WhiteNoise,
+    base,
+    rawboost,
+    shuffle_segments,
+    tfparn_augment,
+)
+
+CODECS = ("mu-law", "a-law", "gsm", "ima-adpcm", "vorbis")
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("recordings")
+    rng = np.random.default_rng(0)
+    soundfile.write(path / "noise.wav", 0.1 * rng.standard_normal(5000), 16000)
+    decay = np.exp(-np.arange(800) / 100)
+    soundfile.write(path / "room.flac", 0.3 * decay * rng.standard_normal(800), 8000)
+    return path
+
+
+NAMES = {
+    "gain": lambda folder: Gain(),
+    "fir": lambda folder: RandomFIR(),
+    "butterworth": lambda folder: RandomButterworth(),
+    "white_noise": lambda folder: WhiteNoise(),
+    "tfparn": lambda folder: TFPARNAugment(p=1.0),
+    **{f"rawboost_{a}": lambda folder, a=a: RawBoost(a) for a in range(1, 9)},
+    "segments": lambda folder: ShuffleSegments(mean_s=(0.01, 0.02)),
+    "codec": lambda folder: Codec(codecs=CODECS, narrowband_p=0.5),
+    "folder_noise": lambda folder: FolderNoise(folder=folder),
+    "folder_reverb": lambda folder: FolderReverb(folder=folder),
+    "compose": lambda folder: Compose([Gain(), WhiteNoise()]),
+    "one_of": lambda folder: OneOf([RandomFIR(), ShuffleSegments(mean_s=(0.01,))]),
+    "random_apply": lambda folder: RandomApply(RandomFIR(), p=0.5),
+}
+
+
+@pytest.fixture(params=NAMES)
+def augment(request, folder):
+    return NAMES[request.param](folder)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def speech(*shape, seed=0):
+    """Noise with a falling spectrum and a syllabic rhythm, peak 0.9."""
+    noise = torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+    smooth = torch.cumsum(noise, -1)
+    smooth = smooth - torch.nn.functional.avg_pool1d(
+        smooth.reshape(-1, 1, shape[-1]), 401, 1, 200, count_include_pad=False
+    ).reshape(shape)
+    rhythm = 0.6 + 0.4 * torch.sin(torch.arange(shape[-1]) / 700)
+    wave = smooth * rhythm
+    return (0.9 * wave / wave.abs().amax(-1, keepdim=True)).float()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_keeps_shape_and_dtype(augment, dtype):
+    for shape in [(4000,), (3, 4000)]:
+        waveform = speech(*shape).to(dtype)
+        output = augment(waveform, generator=seeded())
+        assert output.shape == waveform.shape
+        assert output.dtype == dtype
+        assert output.isfinite().all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_stays_on_the_device(augment):
+    waveform = speech(3, 4000).cuda()
+    output = augment(waveform, generator=seeded())
+    assert output.device == waveform.device
+    assert output.isfinite().all()
+
+
+def test_half_precision_is_float32_rounded_at_the_end(augment):
+    waveform = speech(3, 4000).bfloat16()
+    drawn = augment.draw(3, 4000, seeded())
+    wide = augment.apply(waveform.float(), drawn)
+    assert torch.equal(augment.apply(waveform, drawn), wide.bfloat16())
+
+
+def test_changes_its_input_and_leaves_the_argument_alone(augment):
+    waveform = speech(8, 4000)
+    before = waveform.clone()
+    drawn = augment.draw(8, 4000, seeded())
+    changed = (augment.apply(waveform, drawn) != waveform).any(dim=1)
+    assert torch.equal(waveform, before)
+    expected = torch.ones(8, dtype=torch.bool)
+    if isinstance(augment, RandomApply) and augment.p < 1:
+        expected[:] = False
+        expected[drawn.branches[0].rows] = True
+        assert 0 < expected.sum() < 8
+    assert torch.equal(changed, expected)
+
+
+def test_replay_is_bit_equal_also_from_a_file(augment):
+    waveform = speech(3, 4000)
+    drawn = augment.draw(3, 4000, seeded())
+    output = augment.apply(waveform, drawn)
+    assert torch.equal(augment(waveform, generator=seeded()), output)
+    file = io.BytesIO()
+    torch.save(drawn.to_dict(), file)
+    file.seek(0)
+    again = Parameters.from_dict(torch.load(file, weights_only=True))
+    assert repr(again) == repr(drawn)
+    assert torch.equal(augment.apply(waveform, again), output)
+    assert torch.equal(pickle.loads(pickle.dumps(augment)).apply(waveform, again), output)
+
+
+def test_seeds_decide(augment):
+    waveform = speech(4, 4000)
+    first = augment(waveform, generator=seeded(1))
+    assert torch.equal(first, augment(waveform, generator=seeded(1)))
+    assert not torch.equal(first, augment(waveform, generator=seeded(2)))
+
+
+def test_never_touches_the_global_generators(augment):
+    def states():
+        return torch.get_rng_state().tolist(), str(np.random.get_state())  # noqa: NPY002
+
+    before = states()
+    augment(speech(2, 4000), generator=seeded())
+    assert states() == before
+
+
+def test_each_row_has_its_own_draw(augment):
+    output = augment(speech(4000).expand(12, -1), generator=seeded())
+    assert len({tuple(row.tolist()) for row in output}) > 1
+
+
+def test_silence_stays_finite(augment):
+    output = augment(torch.zeros(3, 4000), generator=seeded())
+    assert output.isfinite().all()
+
+
+def test_one_sample(augment):
+    output = augment(torch.tensor([0.5]), generator=seeded())
+    assert output.shape == (1,)
+    assert output.isfinite().all()
+
+
+@pytest.fixture(scope="module")
+def minute():
+    return speech(960_000)
+
+
+def test_one_minute(augment, minute):
+    output = augment(minute, generator=seeded())
+    assert output.shape == (960_000,)
+    assert output.isfinite().all()
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"codec"}))
+def test_a_row_does_not_depend_on_its_neighbours(name, folder):
+    augment = NAMES[name](folder)
+    waveform = speech(4, 4000).double()
+    drawn = augment.draw(4, 4000, seeded())
+    other = waveform.clone()
+    other[1:] = speech(3, 4000, seed=5).double()
+    difference = augment.apply(waveform, drawn)[0] - augment.apply(other, drawn)[0]
+    assert difference.abs().max() < 1e-12
+
+
+def test_gradients_pass(augment):
+    if isinstance(augment, Codec):
+        pytest.skip("codecs leave torch")
+    waveform = speech(2, 2000).requires_grad_()
+    output = augment(waveform, generator=seeded())
+    output.square().sum().backward()
+    assert waveform.grad.isfinite().all()
+    assert waveform.grad.abs().sum() > 0
+    assert (output.detach() - augment(waveform.detach(), generator=seeded())).abs().max() < 1e-4
+
+
+def test_rows_can_be_replayed_alone(augment):
+    waveform = speech(6, 4000).double()
+    drawn = augment.draw(6, 4000, seeded())
+    output = augment.apply(waveform, drawn)
+    for start, stop in [(0, 1), (2, 5), (4, 9)]:
+        part = augment.apply(waveform[start:stop], drawn.select(start, stop))
+        assert (part - output[start:stop]).abs().max() < 1e-9
+
+
+def test_large_batches_are_taken_in_parts(augment, monkeypatch):
+    waveform = speech(7, 4000).double()
+    drawn = augment.draw(7, 4000, seeded())
+    whole = augment.apply(waveform, drawn)
+    monkeypatch.setattr(base, "CHUNK", 8000)
+    assert (augment.apply(waveform, drawn) - whole).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("function", "augment"),
+    [
+        (tfparn_augment, TFPARNAugment()),
+        (rawboost, RawBoost()),
+        (shuffle_segments, ShuffleSegments()),
+    ],
+)
+def test_function_and_class_agree(function, augment):
+    waveform = speech(3, 16000)
+    expected = augment(waveform, generator=seeded())
+    assert torch.equal(function(waveform, generator=seeded()), expected)
+
+
+def test_p_is_the_probability_of_a_row():
+    for augment, p in [(TFPARNAugment(), 0.5), (RawBoost(3, p=0.2), 0.2)]:
+        (branch,) = augment.draw(5000, 8, seeded()).branches
+        assert abs(branch.n_rows / 5000 - p) < 4 * np.sqrt(p * (1 - p) / 5000)
+
+
+def test_p_zero_is_the_identity():
+    waveform = speech(4, 1000)
+    for augment in (TFPARNAugment(p=0.0), RawBoost(4, p=0.0), RandomApply(Gain(), p=0.0)):
+        drawn = augment.draw(4, 1000, seeded())
+        assert drawn.branches == ()
+        assert torch.equal(augment.apply(waveform, drawn), waveform)
+
+
+def test_one_of_follows_its_weights():
+    drawn = OneOf([Gain(), WhiteNoise(), RandomFIR()], weights=[1, 0, 3]).draw(4000, 8, seeded())
+    assert [branch.choice for branch in drawn.branches] == [0, 2]
+    assert abs(drawn.branches[0].n_rows / 4000 - 0.25) < 0.03
+    rows = torch.cat([branch.rows for branch in drawn.branches])
+    assert torch.equal(rows.sort().values, torch.arange(4000))
+
+
+def test_compose_is_one_after_the_other():
+    waveform, stages = speech(2, 1000), [Gain(), RandomFIR()]
+    drawn = Compose(stages).draw(2, 1000, seeded())
+    expected = waveform
+    for stage, parameters in zip(stages, drawn.stages, strict=True):
+        expected = stage.apply(expected, parameters)
+    assert torch.equal(Compose(stages).apply(waveform, drawn), expected)
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in augmentation.__all__:
+        value = getattr(augmentation, name)
+        assert not callable(value) or value.__doc__, name
+    assert len(augmentation.__all__) == len(set(augmentation.__all__))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: Gain()(torch.ones(2, 3, 4), generator=seeded()),
+            ValueError,
+            r"`waveform` must have shape \(time,\) or \(batch, time\).*got \(2, 3, 4\)",
+        ),
+        (
+            lambda: Gain()(torch.ones(0, 3), generator=seeded()),
+            ValueError,
+            r"hold samples; got \(0, 3\)",
+        ),
+        (
+            lambda: Gain()(torch.ones(3, dtype=torch.int16), generator=seeded()),
+            TypeError,
+            "`waveform` must hold floating-point samples; got torch.int16",
+        ),
+        (
+            lambda: Gain()(torch.ones(3), generator=None),
+            TypeError,
+            "`generator` must be a torch.Generator on the CPU; got NoneType",
+        ),
+        (
+            lambda: Gain().draw(0, 10, seeded()),
+            ValueError,
+            "`n_rows` and `n_samples` must be at least 1; got 0 and 10",
+        ),
+        (
+            lambda: Gain().apply(torch.ones(3, 5), Gain().draw(2, 5, seeded())),
+            ValueError,
+            "drawn for 2 rows; `waveform` has 3. Draw with n_rows=3",
+        ),
+        (
+            lambda: Gain().apply(torch.ones(5), WhiteNoise().draw(1, 5, seeded())),
+            TypeError,
+            "`parameters` must be GainParameters, as Gain.draw returns; got NoiseParameters",
+        ),
+        (lambda: Gain(gain_db=(3, 1)), ValueError, r"`gain_db` must be \(low, high\)"),
+        (lambda: WhiteNoise(snr_db=(3, float("inf"))), ValueError, "finite width; got"),
+        (lambda: RandomApply(Gain(), p=1.5), ValueError, "`p` must be between 0 and 1; got 1.5"),
+        (lambda: Compose([]), ValueError, "at least one augmentation; got none"),
+        (lambda: Compose([Gain]), TypeError, "A class needs its parentheses"),
+        (lambda: OneOf([Gain()], weights=[1, 2]), ValueError, "`weights` must be 1 numbers >= 0"),
+        (
+            lambda: Parameters.from_dict({"type": "Evil"}),
+            ValueError,
+            "`content` must come from Parameters.to_dict.*got 'Evil'",
+        ),
+    ],
+)
+def test_errors_say_what_and_how(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

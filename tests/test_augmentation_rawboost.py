@@ -1,0 +1,264 @@
+"""RawBoost against its published description: distributions, filters (SciPy's), compositions."""
+
+import numpy as np
+import pytest
+import scipy.signal
+import torch
+
+from asvspoof_cm.augmentation import (
+    ConvolutiveNoise,
+    ImpulsiveNoise,
+    NotchBands,
+    RawBoost,
+    StationaryNoise,
+    convolutive_noise,
+    impulsive_noise,
+    notch_taps,
+    stationary_noise,
+)
+
+N_DRAWS = 2500
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def waves(n_rows, n_samples, dtype=torch.float64):
+    x = torch.randn(n_rows, n_samples, generator=seeded(9), dtype=dtype)
+    return 0.9 * x / x.abs().amax(dim=1, keepdim=True)
+
+
+def cascade(centre_hz, width_hz, n_taps, gain_db):
+    """The published design with SciPy's window method: firwin band-stops, convolved, scaled."""
+    taps = np.ones(1)
+    for centre, width, n in zip(centre_hz, width_hz, n_taps, strict=True):
+        edges = [max(centre - width / 2, 1e-3), min(centre + width / 2, 8000 - 1e-3)]
+        taps = np.convolve(taps, scipy.signal.firwin(int(n), edges, fs=16000))
+    _, response = scipy.signal.freqz(taps, fs=16000)
+    return 10 ** (gain_db / 20) * taps / np.abs(response).max()
+
+
+def is_uniform(values, low, high):
+    values = np.sort((np.asarray(values).ravel() - low) / (high - low))
+    distance = np.abs(values - (np.arange(len(values)) + 0.5) / len(values)).max()
+    return values[0] >= 0 and values[-1] <= 1 and distance < 1.95 / np.sqrt(len(values))
+
+
+def test_filter_draws_follow_the_published_ranges():
+    drawn = ConvolutiveNoise().draw(N_DRAWS, 64000, seeded())
+    assert drawn.centre_hz.shape == (N_DRAWS, 5, 5)
+    assert is_uniform(drawn.centre_hz, 20, 8000)
+    assert is_uniform(drawn.width_hz, 100, 1000)
+    odd = np.arange(11, 100, 2)
+    values, counts = np.unique(drawn.n_taps, return_counts=True)
+    assert values.tolist() == odd.tolist()
+    assert np.allclose(counts * len(odd) / drawn.n_taps.numel(), 1, atol=0.15)
+    total = drawn.n_taps.sum(dim=-1) - 4
+    assert 51 <= int(total.min()) <= int(total.max()) <= 491
+    assert abs(total.double().mean() - (5 * 54 + 1)) < 2
+    assert (drawn.gain_db[:, 0] == 0).all()
+    assert is_uniform(drawn.gain_db[:, 1:], -20, -5)
+
+
+def test_gains_take_the_bias_from_the_second_order_on():
+    bands = NotchBands(gain_db=(-3.0, 6.0))
+    drawn = ConvolutiveNoise(bands=bands, bias_db=(5.0, 10.0)).draw(N_DRAWS, 100, seeded())
+    assert is_uniform(drawn.gain_db[:, 0], -3, 6)
+    assert is_uniform(drawn.gain_db[:, 1:], -8, -4)
+
+
+def test_snr_and_share_follow_the_published_ranges():
+    assert is_uniform(StationaryNoise().draw(N_DRAWS, 64000, seeded()).snr_db, 10, 40)
+    assert is_uniform(ImpulsiveNoise().draw(N_DRAWS, 64000, seeded()).share, 0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)], ids=str
+)
+def test_filters_equal_scipys(dtype, tolerance):
+    bands = NotchBands(gain_db=(-6.0, 3.0))
+    drawn = bands.draw(60, 5, seeded())
+    taps = bands.taps(drawn, torch.zeros(1, dtype=dtype)).double().numpy()
+    worst = 0.0
+    for i, j in np.ndindex(60, 5):
+        rows = (drawn.centre_hz[i, j], drawn.width_hz[i, j], drawn.n_taps[i, j])
+        expected = cascade(*(row.numpy() for row in rows), float(drawn.gain_db[i, j]))
+        margin = (taps.shape[-1] - len(expected)) // 2
+        worst = max(worst, np.abs(taps[i, j] - np.pad(expected, margin)).max())
+    assert worst < tolerance
+
+
+def test_filters_are_symmetric_with_the_gain_asked_for():
+    bands = NotchBands()
+    taps = bands.taps(bands.draw(N_DRAWS, 1, seeded()), torch.zeros(1))[:, 0]
+    assert (taps - taps.flip(-1)).abs().max() < 1e-6
+    peak = torch.fft.rfft(taps, 1024).abs()[:, :-1].amax(dim=-1)  # freqz leaves out Nyquist
+    assert (peak - 1).abs().max() < 1e-5
+
+
+def test_notches_lie_where_they_were_drawn():
+    bands = NotchBands(n_bands=1, width_hz=(800, 1000), n_taps=(98, 100), centre_hz=(1000, 7000))
+    drawn = bands.draw(N_DRAWS, 1, seeded())
+    taps = bands.taps(drawn, torch.zeros(1))[:, 0]
+    gain = torch.fft.rfft(taps, 16000).abs()
+    centre = drawn.centre_hz[:, 0].round().long()
+    width = drawn.width_hz[:, 0]
+    assert gain.gather(1, centre).max() < 0.02
+    for edge in (-1, 1):
+        at_edge = (drawn.centre_hz[:, 0] + edge * width / 2).round().long()
+        assert (gain.gather(1, at_edge) - 0.5).abs().max() < 0.06
+
+
+def test_a_notch_over_0_hz_is_finite():
+    centre, width = torch.tensor([[20.0]]), torch.tensor([[1000.0]])
+    for n in range(11, 100, 2):
+        taps = notch_taps(centre, width, torch.tensor([[n]]), torch.zeros(1), 16000)
+        assert taps.isfinite().all()
+
+
+def test_lnl_is_the_sum_of_filtered_powers():
+    augment, x = ConvolutiveNoise(), waves(4, 5000)
+    drawn = augment.draw(4, 5000, seeded())
+    output = augment.apply(x, drawn).numpy()
+    for i, row in enumerate(x.numpy()):
+        expected = np.zeros(5000)
+        for j in range(5):
+            rows = (drawn.centre_hz[i, j], drawn.width_hz[i, j], drawn.n_taps[i, j])
+            taps = cascade(*(values.numpy() for values in rows), float(drawn.gain_db[i, j]))
+            expected += np.convolve(row ** (j + 1), taps, mode="same")
+        expected -= expected.mean()
+        expected /= max(1.0, np.abs(expected).max())
+        assert np.abs(output[i] - expected).max() < 1e-10
+
+
+def test_lnl_of_one_flat_filter_is_the_identity():
+    x = waves(2, 1000)
+    x = x - x.mean(dim=1, keepdim=True)
+    assert (convolutive_noise(x, torch.ones(2, 1, 1)) - x).abs().max() < 1e-6
+
+
+def test_lnl_has_no_mean_and_no_peak_above_one():
+    x = torch.full((50, 4000), 0.8) + 0.2 * waves(50, 4000, torch.float32)
+    y = ConvolutiveNoise()(x, generator=seeded())
+    assert y.mean(dim=1).abs().max() < 1e-5
+    assert y.abs().max() <= 1
+
+
+def test_isd_changes_the_drawn_share_of_the_samples():
+    n_samples = 1000
+    x = waves(N_DRAWS, n_samples) * 0.2
+    augment = ImpulsiveNoise()
+    drawn = augment.draw(N_DRAWS, n_samples, seeded())
+    changed = augment.apply(x, drawn) != x
+    assert torch.equal(changed.sum(dim=1), (drawn.share * n_samples).long())
+    assert abs(changed.double().mean() - 0.0495) < 0.0015  # the mean of ⌊U(0, 100)⌋ / 1000
+    place = changed.double().mean(dim=0)
+    assert is_uniform(changed.nonzero()[:, 1] + 0.5, 0, n_samples)
+    assert place.std() < 1.2 * np.sqrt(0.05 * 0.95 / N_DRAWS)
+
+
+def test_isd_factors_are_products_of_two_uniforms():
+    x = waves(1, 400_000) * 0.2
+    y = impulsive_noise(x, torch.tensor([0.5]), torch.tensor([3]), gain=2.0)
+    factor = ((y / x - 1) / 2)[y != x]
+    # For the product of two U(-1, 1): variance 1/9, E|uv| = 1/4, fourth moment 1/25.
+    assert factor.abs().max() <= 1
+    assert abs(factor.mean()) < 0.003
+    assert abs(factor.square().mean() - 1 / 9) < 0.002
+    assert abs(factor.abs().mean() - 1 / 4) < 0.003
+    assert abs(factor.pow(4).mean() - 1 / 25) < 0.001
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
+def test_isd_counts_at_any_share(share):
+    x = waves(1, 2000) * 0.2
+    y = impulsive_noise(x, torch.tensor([share], dtype=torch.float64), torch.tensor([0]))
+    assert int((y != x).sum()) == round(share * 2000)
+
+
+def test_isd_limits():
+    x = waves(2, 1000)
+    assert torch.equal(ImpulsiveNoise(gain=0.0)(x, generator=seeded()), x)
+    assert torch.equal(ImpulsiveNoise(max_share=0.0)(x, generator=seeded()), x)
+    loud = ImpulsiveNoise(max_share=1.0, gain=5.0)(x, generator=seeded())
+    assert loud.abs().max() <= 1 + 1e-12
+
+
+def test_ssi_snr_is_exact_and_infinite_snr_the_identity():
+    augment, x = StationaryNoise(), waves(N_DRAWS, 600, torch.float32)
+    drawn = augment.draw(N_DRAWS, 600, seeded())
+    added = augment.apply(x, drawn).double() - x.double()
+    measured = 10 * torch.log10(x.double().square().mean(1) / added.square().mean(1))
+    assert (measured - drawn.snr_db).abs().max() < 0.01
+    silent = StationaryNoise(snr_db=(float("inf"), float("inf")))
+    assert torch.equal(silent(x, generator=seeded()), x)
+
+
+def test_ssi_spectrum_is_that_of_the_filter():
+    bands = NotchBands()
+    taps = bands.taps(bands.draw(1, 1, seeded()), torch.zeros(1, dtype=torch.float64))[:, 0]
+    x, seeds = torch.ones(800, 8192, dtype=torch.float64), torch.arange(800)
+    added = stationary_noise(x, taps.expand(800, -1), torch.full((800,), 20.0), seeds) - x
+    _, measured = scipy.signal.welch(added.numpy(), nperseg=1024, window="blackman")
+    _, response = scipy.signal.freqz(taps[0].numpy(), worN=513, include_nyquist=True)
+    power = np.abs(response) ** 2
+    measured = measured.mean(0)[2:-2]
+    measured *= power[2:-2].sum() / measured.sum()
+    passed = power[2:-2] > 0.05
+    assert np.abs(measured / power[2:-2] - 1)[passed].max() < 0.15
+    assert np.abs(measured - power[2:-2]).max() < 0.05
+
+
+LNL, ISD, SSI = "NotchParameters", "ImpulsiveParameters", "StationaryParameters"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "stages"),
+    [
+        (1, [LNL]),
+        (2, [ISD]),
+        (3, [SSI]),
+        (4, [LNL, ISD, SSI]),
+        (5, [LNL, ISD]),
+        (6, [LNL, SSI]),
+        (7, [ISD, SSI]),
+        (8, [LNL, ISD]),
+    ],
+)
+def test_algorithms_are_made_of_the_three(algorithm, stages):
+    x = waves(3, 2000)
+    augment = RawBoost(algorithm)
+    drawn = augment.draw(3, 2000, seeded())
+    parts = drawn.branches[0].parameters.stages
+    assert [type(part).__name__ for part in parts] == stages
+    single = {LNL: ConvolutiveNoise(), ISD: ImpulsiveNoise(), SSI: StationaryNoise()}
+    if algorithm == 8:
+        expected = sum(single[n].apply(x, part) for n, part in zip(stages, parts, strict=True))
+        expected = expected / expected.abs().amax(dim=1, keepdim=True).clamp_min(1)
+    else:
+        expected = x
+        for name, part in zip(stages, parts, strict=True):
+            expected = single[name].apply(expected, part)
+    assert torch.equal(augment.apply(x, drawn), expected)
+
+
+def test_ranges_reach_the_stages():
+    stationary = StationaryNoise(snr_db=(3.0, 3.0))
+    drawn = RawBoost(3, stationary=stationary).draw(2, 100, seeded())
+    assert drawn.branches[0].parameters.stages[0].snr_db.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: RawBoost(9), "`algorithm` must be 1 to 8; got 9"),
+        (lambda: NotchBands(sample_rate=8000), "`centre_hz` must be .* <= 4000"),
+        (lambda: NotchBands(n_bands=0), "`n_bands` must be at least 1; got 0"),
+        (lambda: ImpulsiveNoise(max_share=10), "`max_share` must be between 0 and 1; got 10"),
+        (lambda: ConvolutiveNoise(n_orders=0), "`n_orders` must be at least 1; got 0"),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,230 @@
+"""The paper's three algorithms, and the filters below them, against SciPy and closed forms."""
+
+import numpy as np
+import pytest
+import scipy.signal
+import torch
+
+from asvspoof_cm.augmentation import (
+    RandomButterworth,
+    RandomFIR,
+    TFPARNAugment,
+    WhiteNoise,
+    add_noise,
+    butterworth_sos,
+    convolve_tanh,
+    fir_filter,
+    limit_peak,
+    polynomial_filter,
+    sos_filter,
+)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def noise(*shape, dtype=torch.float64, seed=0):
+    return 0.2 * torch.randn(*shape, generator=seeded(seed), dtype=dtype)
+
+
+@pytest.mark.parametrize("n_samples", [1, 7, 1000, 64000])
+@pytest.mark.parametrize(("n_taps", "delay"), [(1, 0), (2, 1), (31, 0), (491, 245), (5000, 4999)])
+def test_fir_is_convolution(n_samples, n_taps, delay):
+    x, taps = noise(3, n_samples), noise(3, n_taps, seed=1)
+    pairs = zip(x.numpy(), taps.numpy(), strict=True)
+    expected = [np.convolve(row, h)[delay : delay + n_samples] for row, h in pairs]
+    assert np.abs(fir_filter(x, taps, delay).numpy() - expected).max() < 1e-12
+    single = fir_filter(x.float(), taps.float(), delay).numpy()
+    assert np.abs(single - expected).max() < 1e-5 * np.sqrt(n_taps)
+
+
+def test_fir_takes_any_leading_axes():
+    x, taps = noise(2, 3, 100), noise(2, 3, 9, seed=1)
+    expected = fir_filter(x.reshape(6, 100), taps.reshape(6, 9)).reshape(2, 3, 100)
+    assert torch.equal(fir_filter(x, taps), expected)
+    assert torch.allclose(fir_filter(x[0, 0], taps[0, 0]), expected[0, 0], atol=1e-14)
+
+
+def test_polynomial_filter_sums_filtered_powers():
+    x, taps = noise(2, 20000), noise(2, 4, 101, seed=1)
+    expected = sum(fir_filter(x ** (i + 1), taps[:, i], 50) for i in range(4))
+    assert (polynomial_filter(x, taps, 50) - expected).abs().max() < 1e-12
+
+
+def test_fir_delay_out_of_range():
+    with pytest.raises(ValueError, match=r"`delay` must be from 0 to n_taps - 1 = 2; got 3"):
+        fir_filter(torch.ones(5), torch.ones(3), 3)
+
+
+def test_convolve_tanh_is_the_papers_formula():
+    x, taps = noise(2, 500), noise(2, 8, seed=1)
+    output = convolve_tanh(x, taps, torch.tensor([0.0, 3.0]))
+    filtered = scipy.signal.lfilter(taps[0], 1, x[0]), scipy.signal.lfilter(taps[1], 1, x[1])
+    assert np.abs(output[0].numpy() - filtered[0]).max() < 1e-12
+    assert np.abs(output[1].numpy() - np.tanh(3 * filtered[1])).max() < 1e-12
+
+
+def test_fir_draw():
+    drawn = RandomFIR().draw(4000, 64000, seeded())
+    n_taps = (drawn.taps != 0).sum(dim=1)
+    assert (int(n_taps.min()), int(n_taps.max())) == (8, 32)
+    assert np.allclose(np.bincount(n_taps)[8:] / 4000, 1 / 25, atol=0.015)
+    assert torch.allclose(drawn.taps.norm(dim=1), torch.ones(4000, dtype=torch.float64))
+    bent = drawn.alpha > 0
+    assert abs(bent.double().mean() - 0.5) < 0.03
+    assert drawn.alpha[bent].min() >= 1
+    assert drawn.alpha.max() <= 4
+    assert abs(drawn.alpha[bent].mean() - 2.5) < 0.08
+
+
+def test_fir_limits():
+    x = noise(3, 1000)
+    identity = RandomFIR(spread=0.0, tanh_p=0.0)
+    assert (identity(x, generator=seeded()) - x).abs().max() < 1e-6
+    bent = RandomFIR(spread=0.0, tanh_p=1.0, alpha=(2.0, 2.0))
+    assert (bent(x, generator=seeded()) - torch.tanh(2 * x)).abs().max() < 1e-6
+
+
+def test_white_signal_keeps_its_level_through_the_fir():
+    x = noise(200, 4000)
+    y = RandomFIR(tanh_p=0.0)(x, generator=seeded())
+    assert abs(float(y.square().mean() / x.square().mean()) - 1) < 0.02
+
+
+@pytest.mark.parametrize("kind", ["lowpass", "highpass", "bandpass"])
+@pytest.mark.parametrize("order", [1, 2, 5, 6])
+def test_butterworth_gain_is_the_analytic_one(kind, order):
+    low, high, rate = 300.0, 3000.0, 16000
+    (sos,) = butterworth_sos([kind], [order], [low], [high], rate).numpy()
+    hz, response = scipy.signal.sosfreqz(sos, 4096, fs=rate)
+    warped, low, high = (np.tan(np.pi * f / rate) for f in (hz[1:], low, high))
+    ratio = {
+        "lowpass": warped / high,
+        "highpass": low / warped,
+        "bandpass": (warped**2 - low * high) / (warped * (high - low)),
+    }[kind]
+    assert np.abs(np.abs(response[1:]) ** 2 - 1 / (1 + ratio ** (2 * order))).max() < 1e-9
+
+
+def test_butterworth_rows_are_the_drawn_filters():
+    augment, x = RandomButterworth(), noise(40, 3000)
+    drawn = augment.draw(40, 3000, seeded())
+    output = augment.apply(x, drawn).numpy()
+    assert set(drawn.kind) == {"lowpass", "highpass", "bandpass"}
+    for i, kind in enumerate(drawn.kind):
+        low, high = float(drawn.low_hz[i]), float(drawn.high_hz[i])
+        cut = {"lowpass": high, "highpass": low, "bandpass": (low, high)}[kind]
+        sos = scipy.signal.butter(int(drawn.order[i]), cut, kind, fs=16000, output="sos")
+        assert np.abs(output[i] - scipy.signal.sosfilt(sos, x[i])).max() < 1e-9
+
+
+def test_butterworth_draw_and_stability():
+    drawn = RandomButterworth().draw(3000, 64000, seeded())
+    shares = [drawn.kind.count(kind) / 3000 for kind in ("lowpass", "highpass", "bandpass")]
+    assert np.allclose(shares, 1 / 3, atol=0.035)
+    assert np.allclose(np.bincount(drawn.order)[1:] / 3000, 1 / 6, atol=0.03)
+    assert drawn.low_hz.min() >= 50
+    assert drawn.low_hz.max() <= 1000
+    assert drawn.high_hz.min() >= 2000
+    assert drawn.high_hz.max() <= 7500
+    rows = (drawn.kind, drawn.order.tolist(), drawn.low_hz.tolist(), drawn.high_hz.tolist())
+    sos = butterworth_sos(*rows, 16000)
+    poles = np.stack([np.abs(np.roots(s[3:])).max() for row in sos for s in row.numpy() if s[4]])
+    assert poles.max() < 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 5e-6), (torch.float64, 1e-9)], ids=str
+)
+@pytest.mark.parametrize("n_samples", [1, 300, 64000])
+def test_sos_filter_is_sosfilt(n_samples, dtype, tolerance):
+    augment = RandomButterworth(low_hz=(20.0, 1000.0), order=(1, 8))
+    drawn = augment.draw(60, n_samples, seeded())
+    rows = (drawn.kind, drawn.order.tolist(), drawn.low_hz.tolist(), drawn.high_hz.tolist())
+    sos = butterworth_sos(*rows, 16000)
+    x = noise(60, n_samples, dtype=dtype)
+    x = x / x.abs().amax(dim=1, keepdim=True)
+    output = sos_filter(x, sos).double().numpy()
+    for row, sections, filtered in zip(x.double(), sos, output, strict=True):
+        expected = scipy.signal.sosfilt(sections.numpy(), row.numpy())
+        assert np.abs(filtered - expected).max() < tolerance
+
+
+def test_unstable_sections_are_refused():
+    unstable = torch.tensor([[1.0, 0, 0, 1, -2.1, 1.1]], dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"`sos` must be stable; it has a pole of radius 1\.1"):
+        sos_filter(torch.ones(100), unstable)
+
+
+@pytest.mark.parametrize("n_samples", [400, 64000, 960_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_snr_is_exact(n_samples, dtype):
+    n_rows = 2000 if n_samples == 400 else 4
+    augment, x = WhiteNoise(), noise(n_rows, n_samples, dtype=dtype)
+    drawn = augment.draw(n_rows, n_samples, seeded())
+    added = augment.apply(x, drawn).double() - x.double()
+    measured = 10 * torch.log10(x.double().square().mean(1) / added.square().mean(1))
+    assert (measured - drawn.snr_db).abs().max() < 0.01
+    if n_rows == 2000:
+        assert drawn.snr_db.min() >= 10
+        assert drawn.snr_db.max() <= 40
+        assert abs(drawn.snr_db.mean() - 25) < 0.8
+        assert abs(drawn.snr_db.std() - 30 / np.sqrt(12)) < 0.3
+
+
+def test_noise_is_white_gaussian_and_new_in_each_row():
+    x = torch.ones(20, 64000)
+    added = (WhiteNoise()(x, generator=seeded()) - x).double()
+    added /= added.std(dim=1, keepdim=True)
+    spectrum = torch.fft.rfft(added).abs().square().mean(0)[1:-1] / 64000
+    bands = spectrum[: 31 * 1032].reshape(31, -1).mean(1)
+    assert (bands - 1).abs().max() < 0.05
+    assert abs(float(added.pow(4).mean()) - 3) < 0.05
+    correlation = added @ added.T / 64000
+    assert (correlation - torch.eye(20)).abs().max() < 0.03
+
+
+def test_infinite_snr_is_the_identity():
+    x = noise(2, 1000)
+    augment = WhiteNoise(snr_db=(float("inf"), float("inf")))
+    assert torch.equal(augment(x, generator=seeded()), x)
+
+
+def test_silent_noise_adds_nothing_and_no_nan():
+    assert torch.equal(add_noise(torch.ones(4), torch.zeros(4), 10.0), torch.ones(4))
+
+
+def test_limit_peak():
+    x = noise(2, 100) * torch.tensor([[0.1], [100.0]])
+    y = limit_peak(x)
+    assert torch.equal(y[0], x[0])
+    assert y[1].abs().max() == 1
+
+
+def test_one_of_three_with_equal_chance():
+    drawn = TFPARNAugment(p=1.0).draw(3000, 100, seeded())
+    names = [type(branch.parameters).__name__ for branch in drawn.branches[0].parameters.branches]
+    assert names == ["FIRParameters", "ButterworthParameters", "NoiseParameters"]
+    shares = [branch.n_rows / 3000 for branch in drawn.branches[0].parameters.branches]
+    assert np.allclose(shares, 1 / 3, atol=0.035)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: RandomFIR(n_taps=(0, 5)), r"`n_taps` must be \(low, high\) with 1 <= low"),
+        (lambda: RandomFIR(spread=-1), "`spread` must be at least 0; got -1"),
+        (
+            lambda: RandomButterworth(sample_rate=8000),
+            "`high_hz` must lie above `low_hz` and below half the sample rate, 4000 Hz",
+        ),
+        (
+            lambda: butterworth_sos(["notch"], [2], [100.0], [1000.0], 16000),
+            "`kind` must hold lowpass, highpass, bandpass; got 'notch'",
+        ),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

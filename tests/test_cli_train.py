@@ -1,0 +1,68 @@
+"""The train and study commands, and the report of what they made."""
+
+import json
+
+import pytest
+
+from asvspoof_cm.cli import main
+from asvspoof_cm.data import write_miniature
+from asvspoof_cm.history import read_history
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    paths = write_miniature(
+        tmp_path_factory.mktemp("data"), n_train=8, n_dev=8, duration_s=(0.3, 0.6)
+    )
+    return [
+        *("--train-protocol", str(paths.train_protocol), "--dev-protocol", str(paths.dev_protocol)),
+        *("--audio", str(paths.audio_dir), "--workers", "0", "--batch-size", "4"),
+        *("--crop-s", "0.3", "--epochs", "1", "--device", "cpu", "--quiet"),
+    ]
+
+
+def test_train_writes_a_run(tmp_path, data, capsys):
+    arguments = ["train", "--system", "6", "--seed", "7", "--out", str(tmp_path / "6-7"), *data]
+    assert main([*arguments, "--lr", "0.001", "--augment", "none", "--extra-spoof", "0"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("6 TFPARN, focal + pairwise, attention, seed 7: best Dev minDCF ")
+    assert line.rstrip().endswith("best.pt")
+    run = json.loads((tmp_path / "6-7" / "run.json").read_text())
+    assert run["system"]["recipe"]["lr"] == 0.001
+    assert run["system"]["recipe"]["augmentation"] == "none"
+    assert run["n_parameters"] == 4_846_275
+    assert (tmp_path / "6-7" / "final.json").exists()
+
+
+def test_study_trains_each_pair_once_and_report_reads_them(tmp_path, data, capsys):
+    arguments = ["study", "--systems", "3", "--seeds", "1", "2", "--out", str(tmp_path), *data]
+    assert main(arguments) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3-1", "3-2"]
+    stamps = [(tmp_path / name / "last.pt").stat().st_mtime_ns for name in ("3-1", "3-2")]
+    assert main(arguments) == 0
+    again = [(tmp_path / name / "last.pt").stat().st_mtime_ns for name in ("3-1", "3-2")]
+    assert again == stamps
+    assert len(read_history(tmp_path / "3-1")) == 1
+    capsys.readouterr()
+    assert main(["report", str(tmp_path / "3-1"), str(tmp_path / "3-2")]) == 0
+    assert "3 TFPARN, CE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["--train-protocol", "none.tsv"], "none.tsv"),
+        (["--augment", "magic"], "must be one of none, tfparn"),
+        (["--precision", "fp8"], "`precision` must be"),
+        (["--expect"], "182,357"),
+        (["--audio", "nowhere"], "nowhere"),
+        (["--device", "abacus"], "abacus"),
+    ],
+)
+def test_bad_arguments_are_one_line_and_exit_code_2(tmp_path, data, capsys, changes, message):
+    assert main(["train", "--out", str(tmp_path / "run"), *data, *changes]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("asvspoof-cm train: ")
+    assert message in error
+    assert not (tmp_path / "run" / "resume.pt").exists()

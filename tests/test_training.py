@@ -1,0 +1,568 @@
+"""Schedules, systems, the loop: what it learns, what it repeats, what it refuses."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from asvspoof_cm.checkpoint import load_checkpoint
+from asvspoof_cm.data import Batch, SpoofDataset, make_loader, read_protocol, write_miniature
+from asvspoof_cm.losses import focal_pairwise_loss
+from asvspoof_cm.metrics import evaluate, read_scores
+from asvspoof_cm.models import TFPARN, TFPARNConfig
+from asvspoof_cm.training import (
+    AUGMENTATIONS,
+    SEEDS,
+    Corpus,
+    EarlyStopping,
+    Objective,
+    Recipe,
+    System,
+    augmentation,
+    fit,
+    linear_scaling,
+    read_history,
+    system,
+    train_epoch,
+    train_system,
+    validate,
+    warmup_cosine,
+)
+
+TINY = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_feedforward": 16}
+
+
+def tiny(seed=0, **changes):
+    torch.manual_seed(seed)
+    return TFPARN(TFPARNConfig(**{**TINY, **changes}))
+
+
+def batches(n_batches=3, batch_size=4, n_samples=4000):
+    generator = torch.Generator().manual_seed(1)
+    for k in range(n_batches):
+        waveform = torch.randn(batch_size, n_samples, generator=generator)
+        label = torch.arange(batch_size) % 2
+        yield Batch(waveform, label, torch.arange(batch_size) + k * batch_size)
+
+
+@pytest.fixture(scope="module")
+def miniature(tmp_path_factory):
+    return write_miniature(tmp_path_factory.mktemp("miniature"), n_train=24, n_dev=16)
+
+
+def corpus_of(paths, **changes):
+    values = {
+        "train_protocol": paths.train_protocol,
+        "dev_protocol": paths.dev_protocol,
+        "audio_dir": paths.audio_dir,
+    }
+    return Corpus(**{**values, **changes})
+
+
+def tiny_system(**recipe):
+    recipe = {"n_epochs": 3, "batch_size": 8, "crop_s": 0.5, "lr": 1e-3, **recipe}
+    return System(name="tiny", model="TFPARN", model_config=TINY, recipe=Recipe(**recipe))
+
+
+# Schedules
+
+
+def test_warm_up_is_linear_and_the_rest_half_a_cosine():
+    settings = {"base_lr": 1.0, "final_lr": 0.1, "warmup_epochs": 4.0, "n_epochs": 10.0}
+    assert [warmup_cosine(e, **settings) for e in (0, 2, 4)] == pytest.approx([0.1, 0.55, 1.0])
+    for epoch in (5, 7, 9.5):
+        expected = 0.1 + 0.9 * (1 + math.cos(math.pi * (epoch - 4) / 6)) / 2
+        assert warmup_cosine(epoch, **settings) == pytest.approx(expected)
+    assert warmup_cosine(10, **settings) == pytest.approx(0.1)
+    assert warmup_cosine(12, **settings) == pytest.approx(0.1)
+
+
+def test_a_run_shorter_than_its_warm_up():
+    assert warmup_cosine(2, base_lr=1.0, warmup_epochs=5, n_epochs=2) < 1.0
+    assert warmup_cosine(5, base_lr=1.0, warmup_epochs=5, n_epochs=5) == 1.0
+
+
+def test_early_stopping_by_the_papers_rule():
+    stopping = EarlyStopping()
+    values = [0.5, 0.4] + [0.4 - 5e-5] * 14
+    for epoch, value in enumerate(values, start=1):
+        stopping.update(epoch, value)
+        assert not stopping.should_stop
+    assert stopping.best_epoch == 3
+    stopping.update(17, 0.4 - 5e-5)
+    assert stopping.should_stop
+
+
+# The paper's systems
+
+
+def test_the_six_systems_are_the_papers():
+    expected = {
+        1: ("AASIST", "cross_entropy", 0.0, None, "adam", 1e-4 * 64 / 24, 1e-4, 5e-6),
+        2: ("RawNet2", "cross_entropy", 0.0, None, "adam", 5e-5, 1e-4, 1e-6),
+        3: ("TFPARN", "cross_entropy", 0.0, "mean", "adamw", 1e-4, 1e-2, 1e-6),
+        4: ("TFPARN", "cross_entropy", 0.3, "mean", "adamw", 1e-4, 1e-2, 1e-6),
+        5: ("TFPARN", "focal", 0.3, "mean", "adamw", 1e-4, 1e-2, 1e-6),
+        6: ("TFPARN", "focal", 0.3, "attention", "adamw", 1e-4, 1e-2, 1e-6),
+    }
+    for number, row in expected.items():
+        chosen = system(number)
+        recipe = chosen.recipe
+        assert row == (
+            chosen.model,
+            chosen.objective.classification,
+            chosen.objective.pairwise_weight,
+            chosen.model_config.get("pooling"),
+            recipe.optimizer,
+            pytest.approx(recipe.lr),
+            recipe.weight_decay,
+            recipe.final_lr,
+        )
+        assert (recipe.n_epochs, recipe.batch_size, recipe.patience) == (100, 64, 15)
+        assert (recipe.warmup_epochs, recipe.tolerance, recipe.augmentation) == (5, 1e-4, "tfparn")
+    assert SEEDS == (42, 63, 2026)
+
+
+def test_parameter_counts_of_the_systems():
+    counts = [sum(p.numel() for p in system(n).build(0).parameters()) for n in range(1, 7)]
+    assert counts == [297_866, 17_621_410, *[4_813_250] * 3, 4_846_275]
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_systems_survive_json(number):
+    chosen = system(number).with_recipe(clip_norm=1.0)
+    assert System.from_json(chosen.to_json()) == chosen
+    assert f'"name": "{number} ' in chosen.to_json()
+
+
+def test_weights_follow_the_seed_and_leave_the_global_generator():
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    first, again, other = tiny_system().build(1), tiny_system().build(1), tiny_system().build(2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first.projection.weight, again.projection.weight)
+    assert not torch.equal(first.projection.weight, other.projection.weight)
+
+
+def test_objectives_are_the_losses():
+    logits, labels = torch.randn(6, 2), torch.tensor([0, 1, 0, 0, 1, 1])
+    assert Objective()(logits, labels) == focal_pairwise_loss(logits, labels)
+    plain = Objective(classification="cross_entropy", pairwise_weight=0.0)
+    assert plain(logits, labels) == nn.functional.cross_entropy(logits, labels)
+
+
+def test_linear_scaling():
+    assert linear_scaling(1e-4, 24, 64) == pytest.approx(2.6667e-4, rel=1e-4)
+    assert system(6, batch_size=16).recipe.lr == pytest.approx(2.5e-5)
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_named_augmentations(name):
+    waveform = torch.randn(8, 8000) / 4
+    augmented = augmentation(name)(waveform, generator=torch.Generator().manual_seed(0))
+    assert augmented.shape == waveform.shape
+    assert torch.isfinite(augmented).all()
+    assert not torch.equal(augmented, waveform)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: system(7), "1 to 6; got 7"),
+        (lambda: augmentation("magic"), "must be one of none, tfparn, rawboost, codec, wide"),
+        (lambda: Recipe(n_epochs=0), "`n_epochs` must be at least 1"),
+        (lambda: Recipe(lr=0.0), "`lr` must be positive"),
+        (lambda: Recipe(optimizer="sgd"), "`optimizer` must be"),
+        (lambda: Recipe(precision="fp16"), "`precision` must be"),
+        (lambda: Recipe(extra_spoof=2.0), "`extra_spoof` must lie"),
+        (lambda: Objective(classification="hinge"), "`classification` must be"),
+        (lambda: Objective(pairwise_weight=-1), "`pairwise_weight` must not"),
+        (lambda: System.from_json('{"name": "x", "model": "y", "z": 1}'), "fields that a System"),
+    ],
+)
+def test_bad_settings(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# The loop
+
+
+def test_an_epoch_is_what_a_loop_by_hand_does():
+    model, twin = (
+        tiny(dropout=0.0, classifier_dropout=0.0),
+        tiny(dropout=0.0, classifier_dropout=0.0),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    result = train_epoch(model, list(batches()), optimizer, loss=focal_pairwise_loss)
+    by_hand = torch.optim.SGD(twin.parameters(), lr=0.1)
+    losses = []
+    for waveform, label, _ in batches():
+        by_hand.zero_grad()
+        loss = focal_pairwise_loss(twin.train()(waveform), label)
+        loss.backward()
+        by_hand.step()
+        losses.append(loss.item())
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-7)
+    assert result.loss == pytest.approx(np.mean(losses))
+    assert result.index.tolist() == list(range(12))
+
+
+def test_accumulated_gradients_are_those_of_the_larger_batch():
+    def steps(batch_size, n_accumulate):
+        model = tiny(dropout=0.0, classifier_dropout=0.0)
+        data = next(iter(batches(1, 8)))
+        parts = [
+            Batch(data.waveform[k : k + batch_size], data.label[k : k + batch_size], data.index)
+            for k in range(0, 8, batch_size)
+        ]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss = Objective(classification="cross_entropy", pairwise_weight=0.0)
+        parts = [part._replace(index=torch.arange(batch_size)) for part in parts]
+        train_epoch(model, parts, optimizer, loss=loss, n_accumulate=n_accumulate)
+        return model
+
+    for ours, theirs in zip(steps(2, 4).parameters(), steps(8, 1).parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_clipping_limits_the_step():
+    def moved(clip_norm):
+        model = tiny(dropout=0.0)
+        before = [p.clone() for p in model.parameters()]
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        train_epoch(
+            model, list(batches(1)), optimizer, loss=focal_pairwise_loss, clip_norm=clip_norm
+        )
+        moves = [(p - b).square().sum() for p, b in zip(model.parameters(), before, strict=True)]
+        return torch.stack(moves).sum().sqrt().item()
+
+    assert moved(1e-3) == pytest.approx(1e-3, rel=1e-3)
+    assert moved(None) > 1e-2
+
+
+def test_learning_rate_moves_within_an_epoch():
+    seen = []
+    optimizer = torch.optim.SGD(tiny().parameters(), lr=0.0)
+    model = tiny()
+
+    def rate(epoch):
+        seen.append(epoch)
+        return 0.5
+
+    train_epoch(
+        model, list(batches(4)), optimizer, loss=focal_pairwise_loss, learning_rate=rate, epoch=3
+    )
+    assert seen == [3.0, 3.25, 3.5, 3.75]
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_dropout_follows_the_seed_and_the_global_generator_stays():
+    def scores(seed, epoch):
+        model = tiny()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return train_epoch(
+            model, list(batches()), optimizer, loss=focal_pairwise_loss, seed=seed, epoch=epoch
+        ).scores
+
+    before = torch.get_rng_state()
+    first = scores(1, 0)
+    tiny()  # moves the global generator
+    torch.rand(5)
+    assert np.array_equal(scores(1, 0), first)
+    assert not np.array_equal(scores(1, 1), first)
+    assert not np.array_equal(scores(2, 0), first)
+    torch.set_rng_state(before)
+    model = tiny()
+    before = torch.get_rng_state()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train_epoch(model, list(batches()), optimizer, loss=focal_pairwise_loss)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_augmentation_and_extra_spoof_reach_the_model():
+    seen = []
+
+    def augment(waveform, *, generator):
+        seen.append(waveform.shape)
+        return waveform * 0.5
+
+    model = tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    result = train_epoch(
+        model,
+        list(batches(2, 4, 16000)),
+        optimizer,
+        loss=focal_pairwise_loss,
+        augment=augment,
+        extra_spoof=1.0,
+    )
+    assert seen == [(6, 16000), (6, 16000)]
+    assert len(result.scores) == 8  # what was added is not reported
+
+
+def test_bfloat16_training():
+    model = tiny()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    result = train_epoch(
+        model, list(batches()), optimizer, loss=focal_pairwise_loss, precision="bf16"
+    )
+    assert math.isfinite(result.loss)
+
+
+def test_a_loss_that_is_not_finite_names_the_files():
+    data = list(batches(2))
+    data[1].waveform[2] = float("nan")
+    optimizer = torch.optim.SGD(tiny().parameters(), lr=0.1)
+    names = [f"T_{k:04d}" for k in range(8)]
+    with pytest.raises(FloatingPointError, match="T_0004, T_0005, T_0006, T_0007") as caught:
+        train_epoch(tiny(), data, optimizer, loss=focal_pairwise_loss, names=names)
+    assert "the loss is nan on a batch of 4 utterances" in str(caught.value)
+
+
+def test_validation_restores_the_mode_and_needs_no_loss():
+    model = tiny().train()
+    result = validate(model, list(batches()))
+    assert model.training
+    assert math.isnan(result.loss)
+    with torch.no_grad():
+        logits = torch.cat([model.eval()(waveform) for waveform, _, _ in batches()])
+    expected = (logits[:, 1] - logits[:, 0]).double().numpy()
+    np.testing.assert_allclose(result.scores, expected, atol=1e-6)
+
+
+# Runs
+
+
+def without_times(history):
+    timed = {"train_s", "dev_s", "clips_per_s", "peak_memory_bytes", "cumulative_s"}
+    return [{k: v for k, v in record.items() if k not in timed} for record in history]
+
+
+def test_two_runs_with_one_seed_are_identical(tmp_path, miniature):
+    histories = [
+        train_system(
+            tiny_system(), corpus_of(miniature), tmp_path / str(k), n_workers=k, progress=False
+        ).history
+        for k in (0, 1)
+    ]
+    assert without_times(histories[0]) == without_times(histories[1])
+    other = train_system(
+        tiny_system(), corpus_of(miniature), tmp_path / "s", seed=1, n_workers=0, progress=False
+    )
+    assert without_times(other.history) != without_times(histories[0])
+
+
+def test_a_run_folder(tmp_path, miniature):
+    result = train_system(
+        tiny_system(), corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False
+    )
+    history = read_history(tmp_path / "run")
+    assert history == result.history
+    assert [record["epoch"] for record in history] == [1, 2, 3]
+    assert set(history[0]["dev"]) == {"loss", "eer", "min_dcf", "act_dcf", "cllr"}
+    for previous, record in zip([None, *history], history, strict=False):
+        spent = record["train_s"] + record["dev_s"]
+        before = previous["cumulative_s"] if previous else 0.0
+        assert record["cumulative_s"] == pytest.approx(before + spent)
+    best = min(history, key=lambda record: record["dev"]["min_dcf"])
+    assert result.best_epoch == best["epoch"]
+    model = load_checkpoint(result.best_path)
+    assert model.meta["epoch"] == best["epoch"]
+    assert model.meta["dev"] == best["dev"]
+    assert load_checkpoint(tmp_path / "run" / "last.pt").meta["epoch"] == 3
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["n_parameters"] == sum(p.numel() for p in model.parameters())
+    assert run["data"]["train"]["format"]
+    final = json.loads((tmp_path / "run" / "final.json").read_text())
+    scores = read_scores(tmp_path / "run" / "dev_scores.tsv")
+    dev = read_protocol(miniature.dev_protocol)
+    assert scores.filename.tolist() == dev.utterance.tolist()
+    assert final["dev"]["min_dcf"] == evaluate(scores.cm, dev.label).min_dcf.value
+    assert (final["n_crops"], final["dev"]["n_failed"]) == (5, 0)
+    assert final["ms_per_utterance"] > 0
+    # The best checkpoint scores as the history says.
+    dev = SpoofDataset(read_protocol(miniature.dev_protocol), miniature.audio_dir, n_samples=8000)
+    loader = make_loader(dev, shuffle=False, batch_size=8, n_workers=0)
+    assert validate(model, loader).metrics().min_dcf.value == pytest.approx(best["dev"]["min_dcf"])
+
+
+def test_a_finished_run_returns_at_once(tmp_path, miniature):
+    arguments = (tiny_system(n_epochs=1), corpus_of(miniature), tmp_path / "run")
+    first = train_system(*arguments, n_workers=0, progress=False)
+    stamp = (tmp_path / "run" / "last.pt").stat().st_mtime_ns
+    again = train_system(*arguments, n_workers=0, progress=False)
+    assert again.history == first.history
+    assert (tmp_path / "run" / "last.pt").stat().st_mtime_ns == stamp
+
+
+def test_early_stopping_ends_a_run(tmp_path, miniature):
+    # A learning rate this small changes no score enough to change a metric.
+    stopped = tiny_system(n_epochs=50, patience=2, lr=1e-12, final_lr=1e-12)
+    result = train_system(
+        stopped, corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False
+    )
+    assert result.stopped_early
+    assert len(result.history) == 3
+
+
+def test_resuming_with_other_settings_is_refused(tmp_path, miniature):
+    train_system(
+        tiny_system(n_epochs=1), corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False
+    )
+    with pytest.raises(ValueError, match=r"other settings: lr was 0\.001, now 0\.002"):
+        train_system(
+            tiny_system(n_epochs=1, lr=2e-3),
+            corpus_of(miniature),
+            tmp_path / "run",
+            n_workers=0,
+            progress=False,
+        )
+    train = SpoofDataset(read_protocol(miniature.train_protocol), miniature.audio_dir)
+    loader = make_loader(train, shuffle=True, n_workers=0)
+    with pytest.raises(FileExistsError, match="holds a run already"):
+        fit(
+            tiny(),
+            loader,
+            loader,
+            loss=Objective(),
+            config=Recipe(),
+            out_dir=tmp_path / "run",
+            resume="never",
+        )
+
+
+SCRIPT = """
+import sys, time
+import asvspoof_cm.training.fitting as module
+from asvspoof_cm.training import Corpus, Recipe, System, train_system
+
+train, dev, audio, out, n_epochs, pause_s = sys.argv[1:]
+original = module.save_checkpoint
+def save(path, *args, **kwargs):
+    original(path, *args, **kwargs)
+    time.sleep(float(pause_s))  # leaves time to be killed between two files
+module.save_checkpoint = save
+tiny = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_feedforward": 16, "dropout": 0.0,
+        "classifier_dropout": 0.0}
+recipe = Recipe(n_epochs=int(n_epochs), batch_size=8, crop_s=0.5, lr=1e-3, augmentation="none")
+corpus = Corpus(train_protocol=train, dev_protocol=dev, audio_dir=audio)
+train_system(System(name="tiny", model="TFPARN", model_config=tiny, recipe=recipe), corpus, out,
+             n_workers=0, progress=False)
+"""
+
+
+def run_script(miniature, out, *, n_epochs=6, pause_s=0.0, n_processes=1):
+    script = out.parent / "script.py"
+    script.write_text(SCRIPT)
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n_processes}"]
+    return subprocess.Popen(
+        [
+            sys.executable,
+            *(launch if n_processes > 1 else []),
+            *(script, miniature.train_protocol, miniature.dev_protocol, miniature.audio_dir, out),
+            *(str(n_epochs), str(pause_s)),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_two_processes_train_as_one(tmp_path, miniature):
+    for n_processes in (1, 2):
+        out = tmp_path / str(n_processes)
+        assert run_script(miniature, out, n_epochs=2, n_processes=n_processes).wait() == 0
+    histories = [read_history(tmp_path / name) for name in ("1", "2")]
+    for one, two in zip(*histories, strict=True):
+        # The same global batches, pairs across processes included, and all of Dev, each once.
+        assert two["train"]["loss"] == pytest.approx(one["train"]["loss"], abs=1e-5)
+        for name in ("eer", "min_dcf", "act_dcf", "cllr"):
+            assert two["dev"][name] == pytest.approx(one["dev"][name], abs=1e-5)
+    # AdamW's first moments are averages of the gradients.
+    one, two = (
+        torch.load(tmp_path / name / "resume.pt", weights_only=True)["optimizer"]["state"]
+        for name in ("1", "2")
+    )
+    for number, moments in one.items():
+        torch.testing.assert_close(two[number]["exp_avg"], moments["exp_avg"], rtol=0, atol=1e-5)
+
+
+def test_killed_and_resumed_equals_never_killed(tmp_path, miniature):
+    assert run_script(miniature, tmp_path / "whole").wait() == 0
+    expected = without_times(read_history(tmp_path / "whole"))
+    history = tmp_path / "cut" / "history.jsonl"
+    for n_epochs in (1, 3, 4):
+        process = run_script(miniature, tmp_path / "cut", pause_s=0.05)
+        while process.poll() is None:
+            if history.exists() and len(history.read_text().splitlines()) >= n_epochs:
+                time.sleep(0.03)
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            time.sleep(0.005)
+        assert len(read_history(tmp_path / "cut")) < 6
+    assert run_script(miniature, tmp_path / "cut").wait() == 0
+    resumed = read_history(tmp_path / "cut")
+    assert without_times(resumed) == expected
+    seconds = [record["cumulative_s"] for record in resumed]
+    assert seconds == sorted(seconds)
+    whole, cut = (load_checkpoint(tmp_path / name / "last.pt") for name in ("whole", "cut"))
+    for ours, theirs in zip(cut.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_tensorboard_gets_scalars_where_it_is_installed(tmp_path, miniature, monkeypatch):
+    written = []
+
+    class SummaryWriter:
+        def __init__(self, folder):
+            assert folder.endswith("tensorboard")
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *args):
+            pass
+
+        def add_scalar(self, name, value, step):
+            written.append((name, step))
+
+    module = types.ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    train_system(
+        tiny_system(n_epochs=1), corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False
+    )
+    assert ("dev/min_dcf", 1) in written
+    assert ("lr", 1) in written
+
+
+def test_an_unreadable_file_stops_or_is_skipped(tmp_path):
+    paths = write_miniature(tmp_path / "data", n_train=12, n_dev=8)
+    victim = sorted((tmp_path / "data").rglob("flac_T/*.flac"))[3]
+    victim.write_bytes(b"not audio")
+    system = tiny_system(n_epochs=1)
+    with pytest.raises(ValueError, match=victim.name):
+        train_system(system, corpus_of(paths), tmp_path / "a", n_workers=0, progress=False)
+    result = train_system(
+        system, corpus_of(paths, on_error="skip"), tmp_path / "b", n_workers=0, progress=False
+    )
+    assert len(result.history) == 1
+
+
+def test_system_6_learns_the_miniature(tmp_path):
+    """The paper's system, full size, on clips that one simple cue separates."""
+    paths = write_miniature(tmp_path / "data", n_train=96, n_dev=48, duration_s=(0.6, 1.0))
+    learner = system(6, batch_size=16).with_recipe(
+        n_epochs=8, warmup_epochs=1, crop_s=0.8, lr=3e-4, patience=8
+    )
+    result = train_system(learner, corpus_of(paths), tmp_path / "run", n_workers=0, progress=False)
+    assert min(record["dev"]["eer"] for record in result.history) < 0.05

@@ -491,7 +491,8 @@ def _open(path: Path) -> Any:
     if status.st_size == 0:
         raise ValueError(f"{path} is an empty file.")
     try:
-        return _SequentialSoundFile(path)
+        # As bytes, because names need not be valid text; Windows has no such names.
+        return _SequentialSoundFile(path if os.name == "nt" else os.fsencode(path))
     except (soundfile.LibsndfileError, TypeError) as error:
         # soundfile raises TypeError for a .raw file, whose format can't be known.
         reason = getattr(error, "error_string", error)

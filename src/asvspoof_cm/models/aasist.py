@@ -87,7 +87,8 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (batch, n_out, frequency, time // 3) of (batch, n_in, frequency, time)."""
-        if self.training:
+        # A traced graph must not depend on how many tiles its example had.
+        if self.training or torch.compiler.is_compiling():
             return functional.max_pool2d(self._convolve(x, self.bn2(self.conv1(x))), (1, 3))
         # In evaluation bn2 is part of conv1, and long maps are computed in tiles that fit the
         # cache. Both convolutions together reach two columns to each side: a tile is computed
@@ -342,8 +343,9 @@ class AASIST(Countermeasure):
     def _encode(self, waveform: Tensor) -> tuple[Tensor, Tensor]:
         """Return the largest magnitudes over time and over frequency, as graph nodes."""
         # Batch normalisation needs the whole batch in training; in evaluation utterances are
-        # independent, and one at a time stays in the cache.
-        parts = [waveform] if self.training else [row[None] for row in waveform]
+        # independent, and one at a time stays in the cache. A traced graph takes any batch.
+        is_whole = self.training or torch.compiler.is_compiling()
+        parts = [waveform] if is_whole else [row[None] for row in waveform]
         maxima = []
         for part in parts:
             bands = self.sinc(part).unsqueeze(1).abs()

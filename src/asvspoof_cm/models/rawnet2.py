@@ -119,7 +119,7 @@ class RawNet2(Countermeasure):
             gate = torch.sigmoid(self.get_submodule(f"fc_attention{k}")(x.mean(dim=-1)))
             x = x * gate[..., None] + gate[..., None]
         x = functional.selu(self.bn_before_gru(x))
-        steps, _ = self.gru(x.mT)
+        steps, _ = self.gru(x.transpose(1, 2))
         pooled = steps[:, -1] if self.config.pooling == "last" else steps.amax(dim=1)
         embedding: Tensor = self.fc1_gru(pooled)
         return embedding

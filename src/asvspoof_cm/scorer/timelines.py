@@ -343,8 +343,7 @@ def _timeline(scorer: Scorer, source: Readable, windows: _Windows) -> Timeline:
 def _score_windows(scorer: Scorer, windows: Iterable[_Window]) -> Iterator[WindowScore]:
     items = ((window, peak_normalize(window.samples)[None]) for window in windows)
     for window, (logits,) in map_packed(items, scorer.logits, scorer.batch_size):
-        score = float(scorer.scores(logits.double().numpy()))
         start_s, end_s = window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE
-        if not math.isfinite(score):
+        if not logits.isfinite().all():
             raise ValueError(f"the model's logits from {start_s} s to {end_s} s are not finite.")
-        yield WindowScore(start_s, end_s, score)
+        yield WindowScore(start_s, end_s, float(scorer.scores(logits.double().numpy())))

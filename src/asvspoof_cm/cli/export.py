@@ -1,0 +1,31 @@
+"""``asvspoof-cm export``: write a checkpoint as ONNX."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(subparsers: Any) -> None:
+    """Describe the arguments."""
+    parser = subparsers.add_parser(
+        "export",
+        help="write a checkpoint as ONNX",
+        description="Write a checkpoint as ONNX: waveform (batch, time) in, logits (batch, 2) out.",
+    )
+    parser.add_argument("--checkpoint", metavar="PATH", type=Path, required=True)
+    parser.add_argument("--out", metavar="ONNX", type=Path, required=True, help="file to write")
+    parser.add_argument("--int8", action="store_true", help="quantise linear layers to int8")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the ONNX file."""
+    from asvspoof_cm.checkpoint import load_checkpoint
+    from asvspoof_cm.export import export_onnx
+
+    export_onnx(load_checkpoint(args.checkpoint), args.out, int8=args.int8)
+    return 0

@@ -1,0 +1,1 @@
+"""Adapters to other projects, none of which needs to be installed."""

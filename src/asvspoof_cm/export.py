@@ -1,0 +1,199 @@
+"""ONNX: a model as one file that runs without PyTorch, waveform in and logits out.
+
+The extra ``asvspoof-cm[onnx]`` brings onnx, onnxscript and ONNX Runtime, imported when used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import io
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asvspoof_cm.audio import CROP_SAMPLES
+from asvspoof_cm.files import atomic_path
+from asvspoof_cm.models import AASIST, Countermeasure
+
+__all__ = ["OnnxModel", "export_onnx", "load_onnx"]
+
+INPUT, OUTPUT = "waveform", "logits"
+_LEAST_SAMPLES, _MOST_SAMPLES = 4096, 1 << 24
+
+
+def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bool = False) -> None:
+    """Write a model as ONNX: waveform (batch, time) in, logits (batch, 2) out.
+
+    The front-end is part of the graph. Batch and time may be any; for AASIST, whose graph has a
+    node for each stretch of time, time is the 64000 samples of a crop. The file holds everything,
+    weights included; the model itself is not changed.
+
+    Args:
+        model: A TFPARN, AASIST or RawNet2.
+        path: The file to write or replace, such as ``tfparn.onnx``.
+        int8: Store the weights of linear layers as int8 and multiply in int8 (dynamic
+            quantisation): a quarter of the size. Scores change in the third digit; docs/onnx.md
+            has figures.
+
+    Raises:
+        ImportError: Without the extra ``onnx``.
+
+    Example:
+        >>> from asvspoof_cm.models import TFPARN
+        >>> export_onnx(TFPARN(), "tfparn.onnx")  # doctest: +SKIP
+    """
+    onnx = _require("onnxscript", "onnx")
+    model = copy.deepcopy(model).cpu().eval()
+    # The batch of the example must not be 1, which export takes for a constant.
+    example = (torch.zeros(2, CROP_SAMPLES),)
+    buffer = io.BytesIO()
+    with _quiet():
+        if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+            # The exporter by graph capture writes a recurrent layer out step by step, for one
+            # length only; the older one by tracing has an operator for it.
+            export: Any = torch.onnx.export
+            export(
+                model,
+                example,
+                buffer,
+                dynamo=False,
+                dynamic_axes={INPUT: {0: "batch", 1: "time"}, OUTPUT: {0: "batch"}},
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+            )
+            proto = onnx.load_from_string(buffer.getvalue())
+        else:
+            proto = _capture(model, example)
+    # Shapes of inner values only help readers, and some contradict ONNX's own inference.
+    del proto.graph.value_info[:]
+    with atomic_path(path) as temporary:
+        if int8:
+            _write_int8(proto, temporary)
+        else:
+            temporary.write_bytes(proto.SerializeToString())
+
+
+class OnnxModel:
+    """An ONNX file of `export_onnx` as a model for `Scorer`: waveforms to logits, on the CPU.
+
+    Attributes:
+        path: The file.
+        sha256: Its hash.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, n_threads: int | None = None) -> None:
+        runtime = _require("onnxruntime")
+        self.path = Path(path)
+        content = self.path.read_bytes()
+        self.sha256 = hashlib.sha256(content).hexdigest()
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads() if n_threads is None else n_threads
+        try:
+            self._session = runtime.InferenceSession(
+                content, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime has a class for each kind, all of them private
+            raise ValueError(f"{path} is not an ONNX model that can be run ({error})") from error
+        names = [node.name for node in (*self._session.get_inputs(), *self._session.get_outputs())]
+        if names != [INPUT, OUTPUT]:
+            raise ValueError(
+                f"{path} must have the input {INPUT!r} and the output {OUTPUT!r}, as export_onnx "
+                f"writes them; it has {names}."
+            )
+
+    def __call__(self, waveform: Tensor) -> Tensor:
+        """Return logits (batch, 2) of waveforms (batch, time)."""
+        inputs = {INPUT: waveform.detach().cpu().float().numpy()}
+        return torch.from_numpy(self._session.run([OUTPUT], inputs)[0])
+
+
+def load_onnx(path: str | os.PathLike[str], *, n_threads: int | None = None) -> OnnxModel:
+    """Return an exported model, ready for `Scorer`.
+
+    Args:
+        path: A file that `export_onnx` wrote.
+        n_threads: Threads of ONNX Runtime; None is as many as PyTorch uses.
+
+    Raises:
+        ImportError: Without the extra ``onnx``.
+        ValueError: The file is not such a model.
+
+    Example:
+        >>> from asvspoof_cm.scorer import Scorer
+        >>> scorer = Scorer(load_onnx("tfparn.onnx"))  # doctest: +SKIP
+    """
+    return OnnxModel(path, n_threads=n_threads)
+
+
+def _capture(model: Countermeasure, example: tuple[Tensor]) -> Any:
+    shapes = {0: torch.export.Dim("batch")}
+    if not isinstance(model, AASIST):
+        shapes[1] = torch.export.Dim("time", min=_LEAST_SAMPLES, max=_MOST_SAMPLES)
+    program = torch.onnx.export(
+        model,
+        example,
+        dynamo=True,
+        dynamic_shapes=(shapes,),
+        input_names=[INPUT],
+        output_names=[OUTPUT],
+    )
+    if program is None:
+        raise RuntimeError("torch.onnx.export returned no program.")
+    return program.model_proto
+
+
+def _write_int8(proto: Any, path: Path) -> None:
+    _require("onnxruntime")
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with _quiet():
+        # Only products with constant weights: attention, front-end and classifier stay in float.
+        # Seven bits a weight: with eight, the sums of two products overflow 16 bits on processors
+        # without VNNI and scores are wrong, not just rough.
+        quantize_dynamic(
+            proto,
+            path,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            reduce_range=True,
+            op_types_to_quantize=["MatMul"],
+            extra_options={"MatMulConstBOnly": True},
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporters' own progress, hints and deprecations from the user."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "root")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def _require(*names: str) -> Any:
+    """Import modules of the extra and return the last."""
+    module = None
+    try:
+        for name in names:
+            module = import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"ONNX needs {error.name}, an extra: pip install asvspoof-cm[onnx]"
+        ) from None
+    return module

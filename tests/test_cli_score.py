@@ -1,0 +1,150 @@
+"""``asvspoof-cm score`` and ``export``, and the adapter to the benchmark arena."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from asvspoof_cm.calibration import Calibration
+from asvspoof_cm.checkpoint import save_checkpoint
+from asvspoof_cm.cli import main
+from asvspoof_cm.contrib.speech_spoof_bench import SpeechSpoofBenchModel
+from asvspoof_cm.data import write_miniature
+from asvspoof_cm.metrics import read_scores
+from asvspoof_cm.models import TFPARN, TFPARNConfig
+from asvspoof_cm.scorer import Scorer
+
+SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("checkpoint") / "model.pt"
+    save_checkpoint(path, TFPARN(SMALL), calibration=Calibration(scale=2.0, offset=1.0).as_dict())
+    return path
+
+
+@pytest.fixture
+def files(tmp_path):
+    rng = np.random.default_rng(0)
+    paths = [tmp_path / "a b.wav", tmp_path / "ü\tx.wav", tmp_path / "bad.wav"]
+    for path in paths[:2]:
+        soundfile.write(path, 0.1 * rng.standard_normal(30000), 16000)
+    paths[2].write_text("no audio")
+    return paths
+
+
+def run(*args):
+    return main(["score", *map(str, args)])
+
+
+def test_files(checkpoint, files, capsys):
+    assert run(*files[:2], "--checkpoint", checkpoint, "--device", "cpu") == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header == "filename\tcm-score"
+    names, scores = zip(*(row.split("\t") for row in rows), strict=True)
+    assert names == (str(files[0]), str(files[1]).replace("\t", "\\t"))
+    scorer = Scorer.from_checkpoint(checkpoint, device="cpu")
+    for path, score in zip(files, scores, strict=False):
+        expected = scorer.score(soundfile.read(path, dtype="float32")[0])
+        assert float(score) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_bad_file_gives_exit_code_1(checkpoint, files, capsys):
+    assert run(files[2], files[0], "--checkpoint", checkpoint) == 1
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 2
+    assert "asvspoof-cm score:" in captured.err
+    assert "bad.wav is not an audio file" in captured.err
+
+
+def test_json_lines(checkpoint, files, capsys):
+    assert run(*files, "--checkpoint", checkpoint, "--json", "--crops", 3) == 1
+    first, second, bad = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["file"] == str(files[0])
+    assert second["file"] == str(files[1])
+    assert len(first["crop_scores"]) == 3
+    assert first["llr"] == pytest.approx(2 * first["score"] + 1)
+    assert first["duration_s"] == 1.875
+    assert first["warnings"] == []
+    assert set(bad) == {"file", "error"}
+
+
+def test_names_that_are_not_text(checkpoint, files, capsys):
+    odd = files[0].with_name("odd\udcff.wav")
+    files[0].rename(odd)
+    assert run(odd, "--checkpoint", checkpoint) == 0
+    assert "odd\\udcff.wav" in capsys.readouterr().out
+
+
+def test_protocol(checkpoint, tmp_path, capsys):
+    paths = write_miniature(tmp_path / "data", n_train=2, n_dev=6)
+    out = tmp_path / "dev.tsv"
+    arguments = ["--protocol", paths.dev_protocol, "--audio", paths.audio_dir, "--out", out]
+    assert run(*arguments, "--checkpoint", checkpoint, "--score", "llr") == 0
+    assert "6 utterances scored" in capsys.readouterr().err
+    assert len(read_scores(out).cm) == 6
+    assert run(*arguments, "--checkpoint", checkpoint, "--score", "llr") == 0
+    assert "6 utterances scored, 6 of them before" in capsys.readouterr().err
+    assert run(*arguments, "--checkpoint", checkpoint) == 2
+    assert "was begun with another score" in capsys.readouterr().err
+    next(paths.audio_dir.rglob("D_*.flac")).write_text("broken")
+    assert run(*arguments, "--checkpoint", checkpoint, "--restart") == 1
+    assert "5 utterances scored; 1 failed, see" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.wav"], "--checkpoint must be given"),
+        ([], "give FILE…, or --protocol, --audio and --out; --protocol is missing"),
+        (["--protocol", "p", "--audio", "d"], "--out is missing"),
+        (["a.wav", "--out", "o"], "FILE and --out exclude each other"),
+        (["--protocol", "p", "--audio", "d", "--out", "o", "--json"], "--json is for FILE"),
+        (["a.wav", "--checkpoint", "no.pt"], "No such file"),
+        (["a.wav", "--checkpoint", "no.onnx"], "No such file"),
+    ],
+)
+def test_wrong_arguments(arguments, message, capsys):
+    assert run(*arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_export_and_score(checkpoint, files, tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model = tmp_path / "model.onnx"
+    assert main(["export", "--checkpoint", str(checkpoint), "--out", str(model)]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert run(files[0], "--checkpoint", model) == 0
+    exported = float(capsys.readouterr().out.split("\t")[-1])
+    expected = Scorer.from_checkpoint(checkpoint, device="cpu").score(soundfile.read(files[0])[0])
+    assert exported == pytest.approx(expected, abs=1e-4)
+
+
+def test_arena(checkpoint):
+    class System(SpeechSpoofBenchModel):
+        name = "small"
+        device = "cpu"
+
+    system = System()
+    with pytest.raises(RuntimeError, match=r"`load\(\)` must be called"):
+        system.score_batch([np.zeros(100, np.float32)], [16000])
+    with pytest.raises(ValueError, match="`checkpoint` of System must name a checkpoint"):
+        system.load()
+    System.checkpoint = checkpoint
+    system.load()
+    rng = np.random.default_rng(0)
+    audios = [rng.standard_normal(n).astype(np.float32) for n in (9000, 70000)]
+    scores = system.score_batch(audios, [16000, 44100])
+    scorer = Scorer.from_checkpoint(checkpoint, device="cpu")
+    expected = [scorer.score(audios[0]), scorer.score(audios[1], 44100)]
+    assert scores == pytest.approx(expected, abs=1e-5)
+    assert all(type(score) is float and math.isfinite(score) for score in scores)
+    system.unload()
+    with pytest.raises(RuntimeError):
+        system.score_batch(audios, [16000, 16000])

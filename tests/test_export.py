@@ -1,0 +1,105 @@
+"""ONNX: the exported file says what the model says."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import asvspoof_cm
+from asvspoof_cm.models import AASIST, TFPARN, AASISTConfig, RawNet2, RawNet2Config, TFPARNConfig
+from asvspoof_cm.scorer import Scorer
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+from asvspoof_cm.export import export_onnx, load_onnx
+
+SMALL = TFPARNConfig(d_model=64, n_layers=2, n_heads=2, d_feedforward=64, d_classifier=32)
+MAKE = {
+    "TFPARN": lambda: TFPARN(SMALL),
+    "AASIST": lambda: AASIST(AASISTConfig.light()),
+    "RawNet2": lambda: RawNet2(RawNet2Config(d_gru=32, n_gru_layers=2, d_embedding=16)),
+}
+
+
+@pytest.fixture(scope="module", params=MAKE)
+def pair(request, tmp_path_factory):
+    torch.manual_seed(5)
+    model = MAKE[request.param]().train()
+    path = tmp_path_factory.mktemp("onnx") / "model.onnx"
+    export_onnx(model, path)
+    assert model.training
+    assert [file.name for file in path.parent.iterdir()] == ["model.onnx"]
+    return request.param, model.eval(), path
+
+
+def noise(batch, n_samples, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return 0.3 * torch.randn(batch, n_samples, generator=generator)
+
+
+def test_logits_equal_torch(pair):
+    name, model, path = pair
+    exported = load_onnx(path, n_threads=1)
+    lengths = [64000] if name == "AASIST" else [4800, 16000, 63999, 64000, 100001]
+    for n_samples in lengths:
+        for batch in (1, 3):
+            waveform = noise(batch, n_samples, seed=batch)
+            with torch.inference_mode():
+                expected = model(waveform)
+            torch.testing.assert_close(exported(waveform), expected, atol=1e-4, rtol=0)
+
+
+def test_scorer_takes_the_file(pair):
+    _, model, path = pair
+    waveforms = [noise(1, n)[0] for n in (9000, 64000, 100000)]
+    scorer = Scorer(load_onnx(path), n_crops=2)
+    expected = Scorer(model, device="cpu", n_crops=2).score_batch(waveforms)
+    np.testing.assert_allclose(scorer.score_batch(waveforms), expected, atol=1e-4)
+    assert scorer.settings()["sha256"] == load_onnx(path).sha256
+
+
+def test_int8(tmp_path):
+    """Smaller and near the float model, also on processors where eight bits would overflow."""
+    torch.manual_seed(1)
+    model = TFPARN(TFPARNConfig(n_layers=2)).eval()
+    export_onnx(model, tmp_path / "q.onnx", int8=True)
+    n_float = 4 * sum(parameter.numel() for parameter in model.parameters())
+    assert (tmp_path / "q.onnx").stat().st_size < 0.5 * n_float
+    waveform = noise(4, 64000)
+    with torch.inference_mode():
+        expected = model(waveform)
+    got = load_onnx(tmp_path / "q.onnx")(waveform)
+    assert 0 < (got - expected).abs().max() < 0.02
+
+
+def test_files_that_are_no_models(tmp_path, pair):
+    (tmp_path / "text.onnx").write_text("hello")
+    with pytest.raises(ValueError, match=r"text.onnx is not an ONNX model that can be run"):
+        load_onnx(tmp_path / "text.onnx")
+    with pytest.raises(FileNotFoundError):
+        load_onnx(tmp_path / "missing.onnx")
+    import onnx
+
+    other = onnx.load(pair[2])
+    other.graph.output[0].name = "scores"
+    other.graph.node[-1].output[0] = "scores"
+    onnx.save(other, tmp_path / "other.onnx")
+    with pytest.raises(ValueError, match="must have the input 'waveform' and the output 'logits'"):
+        load_onnx(tmp_path / "other.onnx")
+
+
+def test_without_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r"ONNX needs onnxruntime, an extra: pip install"):
+        load_onnx(tmp_path / "m.onnx")
+
+
+def test_importing_needs_no_extra():
+    code = "import sys, asvspoof_cm.export; sys.exit('onnx' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(asvspoof_cm.__file__).parents[1])}
+    child = subprocess.run([sys.executable, "-c", code], check=False, env=environment)
+    assert child.returncode == 0

@@ -1,0 +1,436 @@
+"""The scorer on arrays: what a score is, whatever the audio looks like."""
+
+import copy
+import threading
+
+import numpy as np
+import pytest
+import torch
+from scipy.signal import resample_poly
+from torch import nn
+
+from asvspoof_cm.audio import peak_normalize, tta_crops
+from asvspoof_cm.calibration import Calibration, decide, probability
+from asvspoof_cm.checkpoint import save_checkpoint
+from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.metrics import DetectionCosts
+from asvspoof_cm.models import AASIST, TFPARN, AASISTConfig, RawNet2, TFPARNConfig
+from asvspoof_cm.scorer import Scorer, resolve_device
+
+SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
+
+
+class Spy(nn.Module):
+    """Logits that depend on every sample and on their order; keeps what it was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches = []
+
+    def forward(self, waveform):
+        self.batches.append(waveform.clone())
+        place = torch.linspace(0.5, 1.5, waveform.shape[-1])
+        return torch.stack([waveform.abs().mean(1), (waveform * place).mean(1)], dim=1)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(3)
+    return TFPARN(SMALL).eval()
+
+
+@pytest.fixture(scope="module")
+def scorer(model):
+    return Scorer(model, device="cpu")
+
+
+def speech(seconds, seed=0, rate=16000):
+    """A tone with slow level changes and some noise, of a known peak below 1."""
+    generator = np.random.default_rng(seed)
+    t = np.arange(int(seconds * rate)) / rate
+    tone = np.sin(2 * np.pi * (180 + 20 * seed) * t) * (0.3 + 0.2 * np.sin(2 * np.pi * 3 * t))
+    return (tone + 0.05 * generator.standard_normal(len(t))).astype(np.float32)
+
+
+def by_hand(model, waveform, n_crops=5):
+    """The paper's sentence, with the model's own batch of crops: normalise, crop, average."""
+    with torch.inference_mode():
+        logits = model(tta_crops(peak_normalize(torch.as_tensor(waveform)), n_crops)).mean(dim=0)
+    return (logits[BONAFIDE] - logits[SPOOF]).item()
+
+
+# What a score is
+
+
+@pytest.mark.parametrize("seconds", [0.7, 1, 3.1, 4, 4.0001, 7.5, 20])
+def test_score_is_the_papers_tta(scorer, model, seconds):
+    waveform = speech(seconds)
+    assert scorer.score(waveform) == pytest.approx(by_hand(model, waveform), abs=1e-5)
+
+
+@pytest.mark.parametrize("make", [lambda: AASIST(AASISTConfig.light()), RawNet2])
+def test_other_models(make):
+    torch.manual_seed(0)
+    model = make().eval()
+    waveform = speech(4.5)
+    scorer = Scorer(model, device="cpu", n_crops=2)
+    assert scorer.score(waveform) == pytest.approx(by_hand(model, waveform, 2), abs=1e-5)
+
+
+def test_crops_average_before_the_score(scorer):
+    result = scorer.score(speech(9), detail=True)
+    assert len(result.crop_scores) == 5
+    assert result.score == pytest.approx(np.mean(result.crop_scores), abs=1e-6)
+    assert len(set(result.crop_scores)) == 5
+
+
+def test_one_crop_is_the_centre():
+    spy = Spy()
+    scorer = Scorer(spy, device="cpu", n_crops=1)
+    scorer.score(np.arange(1, 96001, dtype=np.float64))
+    (batch,) = scorer.model.batches
+    torch.testing.assert_close(batch[0] * 96000, torch.arange(16001.0, 80001.0), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(("seconds", "n_distinct"), [(4, 1), (2, 4), (1, 4), (3, 5), (9, 5)])
+def test_identical_crops_are_computed_once(seconds, n_distinct):
+    scorer = Scorer(Spy(), device="cpu")
+    result = scorer.score(speech(seconds), detail=True)
+    assert sum(map(len, scorer.model.batches)) == n_distinct
+    assert len(set(result.crop_scores)) == n_distinct
+    assert result.score == pytest.approx(by_hand(Spy(), speech(seconds)), abs=1e-6)
+
+
+def test_crops_fill_batches_across_utterances():
+    scorer = Scorer(Spy(), device="cpu", batch_size=4)
+    scorer.score_batch([speech(s) for s in (4, 9, 2, 4, 4, 7)])
+    assert [len(batch) for batch in scorer.model.batches] == [4, 4, 4, 4, 1]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 32, 1000])
+def test_batches_and_order_do_not_change_scores(model, batch_size):
+    waveforms = [speech(s, seed) for seed, s in enumerate((1, 4, 12.3, 0.2, 4, 6.5))]
+    expected = [by_hand(model, waveform) for waveform in waveforms]
+    scorer = Scorer(model, device="cpu", batch_size=batch_size)
+    np.testing.assert_allclose(scorer.score_batch(waveforms), expected, atol=1e-5)
+    np.testing.assert_allclose(scorer.score_batch(waveforms[::-1]), expected[::-1], atol=1e-5)
+
+
+def test_the_level_does_not_matter(scorer):
+    waveform = speech(5)
+    expected = scorer.score(waveform)
+    for gain in (1e-6, 0.1, 1e4, 1e30):
+        assert scorer.score(waveform * np.float32(gain)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_kinds_of_score(model):
+    waveform = speech(6)
+    with torch.inference_mode():
+        logits = model(tta_crops(peak_normalize(torch.tensor(waveform)))).mean(dim=0).double()
+    calibration = Calibration(scale=2.0, offset=-1.0)
+    got = {
+        kind: Scorer(model, device="cpu", score=kind, calibration=calibration).score(
+            waveform, detail=True
+        )
+        for kind in ("logit_difference", "bonafide_logit", "llr")
+    }
+    difference = (logits[BONAFIDE] - logits[SPOOF]).item()
+    assert got["logit_difference"].score == pytest.approx(difference, abs=1e-5)
+    assert got["logit_difference"].llr == pytest.approx(2 * difference - 1, abs=1e-5)
+    assert got["bonafide_logit"].score == pytest.approx(logits[BONAFIDE].item(), abs=1e-5)
+    assert got["llr"].score == got["llr"].llr == pytest.approx(2 * difference - 1, abs=1e-5)
+
+
+def test_probability_and_decision(model):
+    calibration = Calibration(scale=3.0, offset=0.2)
+    result = Scorer(model, device="cpu", calibration=calibration).score(speech(2), detail=True)
+    assert result.probability(0.3) == pytest.approx(float(probability(result.llr, 0.3)))
+    for costs in (DetectionCosts(), DetectionCosts(p_spoof=0.999, c_miss=1.0, c_fa=1000.0)):
+        assert result.decision(costs) == decide(result.llr, costs)
+    assert result.decision(DetectionCosts(p_spoof=0.999, c_miss=1.0, c_fa=1000.0)) == SPOOF
+    uncalibrated = Scorer(model, device="cpu").score(speech(2), detail=True)
+    assert uncalibrated.llr is None
+    with pytest.raises(ValueError, match="needs a calibrated score"):
+        uncalibrated.probability()
+    with pytest.raises(ValueError, match="needs a calibrated score"):
+        uncalibrated.decision()
+
+
+def test_bf16_is_close(model, scorer):
+    waveform = speech(6)
+    score = Scorer(model, device="cpu", precision="bf16").score(waveform)
+    assert score == pytest.approx(scorer.score(waveform), abs=0.05)
+    assert score != scorer.score(waveform)
+
+
+def test_embedding_is_the_average_over_crops(scorer, model):
+    waveform = speech(2)
+    with torch.inference_mode():
+        expected = model.embed(tta_crops(peak_normalize(torch.tensor(waveform)))).mean(dim=0)
+    np.testing.assert_allclose(scorer.embed(waveform), expected, atol=1e-5)
+
+
+def test_embedding_needs_a_model_that_embeds():
+    with pytest.raises(ValueError, match="must have `embed`; Spy gives logits only"):
+        Scorer(Spy(), device="cpu").embed(speech(1))
+
+
+# What it does to the model, and what others do to it
+
+
+def test_the_model_is_left_alone(model):
+    ours = copy.deepcopy(model).train()
+    before = copy.deepcopy(ours.state_dict())
+    scorer = Scorer(ours, device="cpu")
+    expected = Scorer(model, device="cpu").score(speech(5))
+    assert scorer.score(speech(5)) == pytest.approx(expected, abs=1e-6)
+    assert ours.training
+    for name, tensor in ours.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.zero_()
+    assert scorer.score(speech(5)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_threads_share_a_scorer(scorer):
+    waveforms = [speech(1 + k, seed=k) for k in range(4)]
+    expected = [scorer.score(waveform) for waveform in waveforms]
+    got = {}
+
+    def work(k):
+        got[k] = [scorer.score(waveforms[k]) for _ in range(5)]
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for k, score in enumerate(expected):
+        np.testing.assert_allclose(got[k], score, atol=1e-5)
+
+
+def test_prints_nothing(scorer, capfd):
+    scorer.score_batch([speech(1), speech(5)])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_gradients_are_off(scorer):
+    waveform = torch.tensor(speech(1), requires_grad=True)
+    assert scorer.score(waveform) == pytest.approx(scorer.score(speech(1)), abs=1e-6)
+
+
+def test_from_checkpoint(model, scorer, tmp_path):
+    calibration = Calibration(scale=2.0, offset=0.5)
+    save_checkpoint(tmp_path / "m.pt", model, calibration=calibration.as_dict())
+    waveform = speech(3)
+    loaded = Scorer.from_checkpoint(tmp_path / "m.pt", device="cpu", n_crops=5)
+    result = loaded.score(waveform, detail=True)
+    assert result.score == pytest.approx(scorer.score(waveform), abs=1e-6)
+    assert result.llr == pytest.approx(2 * result.score + 0.5)
+    other = Calibration(scale=1.0, offset=9.0)
+    own = Scorer.from_checkpoint(tmp_path / "m.pt", device="cpu", calibration=other)
+    assert own.calibration == other
+    raw = Scorer.from_checkpoint(tmp_path / "m.pt", device="cpu", score="bonafide_logit")
+    assert raw.calibration is None
+
+
+def test_settings_follow_the_weights(model, scorer):
+    other = copy.deepcopy(model)
+    assert Scorer(other, device="cpu", batch_size=7).settings() == scorer.settings()
+    with torch.no_grad():
+        other.classifier[0].bias[0] += 1e-6
+    assert Scorer(other, device="cpu").settings()["sha256"] != scorer.settings()["sha256"]
+
+
+def test_any_function_of_waveforms_is_a_model():
+    def first_samples(waveform):
+        return waveform[:, :2]
+
+    scorer = Scorer(first_samples, n_crops=1)
+    assert scorer.score(np.array([0.25, 1.0])) == pytest.approx(-0.75)
+    with pytest.raises(ValueError, match='`precision` "fp32" for a model that is not a torch'):
+        Scorer(lambda waveform: waveform, precision="bf16")
+
+
+# Audio of every kind
+
+
+@pytest.mark.parametrize(
+    ("dtype", "full_scale", "offset", "tolerance"),
+    [
+        ("int8", 128, 0, 0.02),
+        ("int16", 32768, 0, 1e-3),
+        ("int32", 2**31, 0, 1e-5),
+        ("int64", 2**31, 0, 1e-5),
+        ("uint8", 128, 128, 0.02),
+        ("float64", 1, 0, 1e-5),
+        ("float16", 1, 0, 0.01),
+    ],
+)
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_dtypes(scorer, dtype, full_scale, offset, tolerance, kind):
+    waveform = speech(2)
+    scaled = waveform.astype(np.float64) * (full_scale if "float" in dtype else full_scale - 1)
+    scaled = (scaled if "float" in dtype else scaled.round() + offset).astype(dtype)
+    if kind == "torch":
+        scaled = torch.from_numpy(scaled)
+    assert scorer.score(scaled) == pytest.approx(scorer.score(waveform), abs=tolerance)
+
+
+def test_bfloat16(scorer):
+    waveform = torch.tensor(speech(2)).bfloat16()
+    assert scorer.score(waveform) == pytest.approx(scorer.score(waveform.float()), abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "bool", "complex64", "str"])
+def test_dtypes_that_are_not_audio(scorer, dtype):
+    with pytest.raises(TypeError, match=r"`waveform` must hold floats, signed integers or uint8"):
+        scorer.score(np.ones(100).astype(dtype))
+
+
+@pytest.mark.parametrize("n_channels", [1, 2, 6])
+def test_channels_are_averaged(scorer, n_channels):
+    channels = np.stack([speech(2, seed) for seed in range(n_channels)])
+    expected = scorer.score(channels.mean(axis=0))
+    assert scorer.score(channels) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 44100, 96000, 192000])
+def test_rates(scorer, rate):
+    """Of a sound within the band of both rates, against another resampler."""
+    waveform = np.sin(2 * np.pi * 440 * np.arange(3 * rate) / rate)
+    result = scorer.score(waveform, rate, detail=True)
+    assert result.resampled_from == rate
+    assert result.duration_s == pytest.approx(3.0, abs=1e-3)
+    divisor = np.gcd(rate, 16000)
+    other = resample_poly(waveform, 16000 // divisor, rate // divisor, window=("kaiser", 12.0))
+    assert result.score == pytest.approx(scorer.score(other), abs=0.02)
+
+
+def test_resampling_does_not_alias():
+    """12 kHz lies above half of 16 kHz and must vanish, not come back at 4 kHz."""
+    scorer = Scorer(Spy(), device="cpu", n_crops=1)
+    low = np.sin(2 * np.pi * 1000 * np.arange(48000 * 4) / 48000)
+    high = np.sin(2 * np.pi * 12000 * np.arange(48000 * 4) / 48000)
+    scorer.score(low + high, 48000)
+    spectrum = torch.fft.rfft(scorer.model.batches[0][0][1000:-1000]).abs()
+    at = len(spectrum) / 8000
+    assert spectrum[int(3900 * at) : int(4100 * at)].max() < 1e-3 * spectrum.max()
+
+
+@pytest.mark.parametrize(
+    ("waveform", "warnings"),
+    [
+        (np.ones(1), ("constant", "clipped", "shorter than 1 s")),
+        (speech(0.005), ("shorter than 1 s",)),
+        (np.zeros(64000), ("silent",)),
+        (np.zeros(1), ("silent", "shorter than 1 s")),
+        (np.full(32000, 0.3), ("constant",)),
+        (np.full(32000, 1e-5), ("silent",)),
+        (np.where(np.arange(80000) % 100 < 50, 1.0, -1.0), ("clipped",)),
+        (np.where(np.arange(80000) % 100 < 50, 32767, -32768).astype(np.int16), ("clipped",)),
+        (np.clip(3 * speech(5), -1, 1), ("clipped",)),
+        (speech(5), ()),
+    ],
+)
+def test_warnings(scorer, waveform, warnings):
+    result = scorer.score(waveform, detail=True)
+    assert np.isfinite(result.score)
+    assert result.warnings == warnings
+    assert result.duration_s == len(waveform) / 16000
+
+
+def test_constant_survives_resampling(scorer):
+    assert scorer.score(np.full(44100, 0.5), 44100, detail=True).warnings == ("constant",)
+
+
+@pytest.mark.parametrize("empty", [np.zeros(0), np.zeros((2, 0)), np.zeros((0, 5)), torch.empty(0)])
+def test_no_samples(scorer, empty):
+    with pytest.raises(ValueError, match="`waveform` must hold at least one sample; got shape"):
+        scorer.score(empty)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_not_finite(scorer, bad):
+    waveform = speech(2)
+    waveform[[5, 700]] = bad
+    with pytest.raises(ValueError, match="2 of its 32000 samples are NaN or infinite"):
+        scorer.score(waveform)
+
+
+def test_too_large_for_float32(scorer):
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        scorer.score(np.array([1e300, 0.0]))
+
+
+def test_swapped_axes(scorer):
+    stereo = np.stack([speech(1), speech(1)])
+    with pytest.raises(ValueError, match=r"got \(16000, 2\). Did you pass \(time, channels\)"):
+        scorer.score(stereo.T)
+    assert scorer.score(np.zeros((64, 100))) == pytest.approx(scorer.score(np.zeros(100)))
+
+
+@pytest.mark.parametrize("shape", [(), (1, 2, 100)])
+def test_wrong_number_of_axes(scorer, shape):
+    with pytest.raises(ValueError, match=r"must have shape \(time,\) or \(channels, time\); got"):
+        scorer.score(np.zeros(shape))
+
+
+@pytest.mark.parametrize("rate", [0, -8000, 44100.5, float("nan"), True])
+def test_wrong_rates(scorer, rate):
+    with pytest.raises(ValueError, match="`sample_rate` must be a positive whole number"):
+        scorer.score(np.zeros(100), rate)
+
+
+def test_a_batch_says_which_is_bad(scorer):
+    with pytest.raises(ValueError, match=r"`waveforms\[1\]`: `waveform` must be finite"):
+        scorer.score_batch([speech(1), np.array([np.nan]), speech(1)])
+    with pytest.raises(TypeError, match=r"`waveforms\[0\]`: `waveform` must hold floats"):
+        scorer.score_batch([np.array(["a"])])
+    with pytest.raises(ValueError, match="got 1 rates for 2 utterances"):
+        scorer.score_batch([speech(1), speech(1)], [16000])
+
+
+def test_a_batch_with_a_rate_each(scorer):
+    waveforms = [speech(1), speech(2, rate=44100)]
+    expected = [scorer.score(waveforms[0]), scorer.score(waveforms[1], 44100)]
+    np.testing.assert_allclose(scorer.score_batch(waveforms, [16000, 44100]), expected, atol=1e-5)
+    assert scorer.score_batch([]).shape == (0,)
+
+
+def test_a_score_that_is_not_finite_is_an_error():
+    scorer = Scorer(lambda waveform: torch.full((len(waveform), 2), torch.nan))
+    with pytest.raises(ValueError, match=r"can't be scored: the model's logits are not finite"):
+        scorer.score(speech(1))
+    with pytest.raises(ValueError, match=r"`waveforms\[0\]` can't be scored"):
+        scorer.score_batch([speech(1)])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_crops": 0}, "`n_crops` must be a whole number of at least 1; got 0"),
+        ({"batch_size": 2.5}, "`batch_size` must be a whole number of at least 1; got 2.5"),
+        ({"score": "probability"}, "`score` must be one of"),
+        ({"precision": "fp16"}, "`precision` must be one of"),
+        ({"score": "llr"}, '`calibration` must be given with score="llr"'),
+    ],
+)
+def test_wrong_options(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        Scorer(model, **options)
+
+
+def test_automatic_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert resolve_device().type == "cpu"
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert resolve_device().type == "mps"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert resolve_device() == torch.device("cuda", 0)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    assert resolve_device() == torch.device("cuda", 2)

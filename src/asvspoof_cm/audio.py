@@ -135,7 +135,7 @@ class AudioFile:
 
     def __init__(self, path: str | os.PathLike[str], *, sample_rate: int = SAMPLE_RATE) -> None:
         self.path = Path(path)
-        self.sample_rate = _check_rate(sample_rate, "sample_rate")
+        self.sample_rate = check_rate(sample_rate, "sample_rate")
         self._file = _open(self.path)
         try:
             self.native_rate: int = self._file.samplerate
@@ -249,7 +249,7 @@ def resample(waveform: Tensor, orig_rate: int, new_rate: int) -> Tensor:
         >>> resample(torch.randn(2, 44100), 44100, 16000).shape
         torch.Size([2, 16000])
     """
-    up, down = _ratio(_check_rate(orig_rate, "orig_rate"), _check_rate(new_rate, "new_rate"))
+    up, down = _ratio(check_rate(orig_rate, "orig_rate"), check_rate(new_rate, "new_rate"))
     if up == down:
         return waveform
     _check_float(waveform)
@@ -271,6 +271,19 @@ def resampling_reach(orig_rate: int, new_rate: int) -> int:
     """
     up, down = _ratio(orig_rate, new_rate)
     return _HALF_PERIODS * max(up, down) // up + 2
+
+
+def check_rate(rate: int, name: str = "sample_rate") -> int:
+    """Return a sampling rate if it is one; `name` is the argument that the error names.
+
+    Example:
+        >>> check_rate(-1)
+        Traceback (most recent call last):
+        ValueError: `sample_rate` must be a positive whole number of Hz; got -1.
+    """
+    if not 0 < rate < math.inf or rate != int(rate):
+        raise ValueError(f"`{name}` must be a positive whole number of Hz; got {rate}.")
+    return int(rate)
 
 
 def to_mono(waveform: Tensor) -> Tensor:
@@ -497,12 +510,6 @@ def _open(path: Path) -> Any:
         # soundfile raises TypeError for a .raw file, whose format can't be known.
         reason = getattr(error, "error_string", error)
         raise ValueError(f"{path} is not an audio file that libsndfile reads ({reason})") from error
-
-
-def _check_rate(rate: int, name: str) -> int:
-    if rate <= 0 or rate != int(rate):
-        raise ValueError(f"`{name}` must be a positive whole number of Hz; got {rate}.")
-    return int(rate)
 
 
 def _check_float(waveform: Tensor) -> None:

@@ -178,7 +178,8 @@ def test_a_score_that_is_not_finite_is_an_error_of_the_file(tmp_path):
 
     quiet = write(tmp_path / "peaky.wav", np.eye(1, 16000)[0])
     results = list(Scorer(rough).score_files([quiet, write(tmp_path / "x.wav", noise(40000))]))
-    assert [item.error for item in results] == ["the model's logits are not finite.", None]
+    assert results[0].error == f"{quiet}: the model's logits are not finite."
+    assert results[1].error is None
 
 
 MEASURE = """
@@ -225,7 +226,7 @@ def test_three_hours_need_no_more_memory_than_a_minute(three_hours, task):
     )  # fmt: skip
     _, before_kb, after_kb = map(int, child.stdout.split())
     hours_kb = 3 * 3600 * 16000 * 4 / 1024
-    assert after_kb - before_kb < 0.02 * hours_kb
+    assert after_kb - before_kb < 0.05 * hours_kb
 
 
 # Protocols

@@ -179,3 +179,25 @@ def test_attention_errors(scorer):
         scorer.attention(sound(1), start_s=1.0)
     with pytest.raises(ValueError, match="the model must be a TFPARN; got AASIST"):
         Scorer(AASIST(), device="cpu").attention(sound(1))
+
+
+# Figures
+
+
+def test_figures_show_the_numbers(scorer):
+    pytest.importorskip("matplotlib")
+    from asvspoof_cm import plots
+
+    waveform = sound(9.3)
+    line = scorer.timeline(waveform)
+    ax = plots.plot_timeline(line, threshold=float(np.median(line.score)))
+    np.testing.assert_allclose(ax.lines[0].get_xdata(), (line.start_s + line.end_s) / 2)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), line.score)
+    assert ax.get_xlim() == (0.0, 9.3)
+    found = scorer.attention(waveform)
+    ax = plots.plot_attention(found)
+    _, right = ax.figure.axes
+    np.testing.assert_allclose(right.lines[0].get_xdata(), found.time_s)
+    np.testing.assert_allclose(right.lines[0].get_ydata(), found.weight * len(found.weight))
+    np.testing.assert_allclose(ax.images[0].get_array(), found.log_mel)
+    assert ax.images[0].get_extent()[:2] == pytest.approx([2.645, 6.655])

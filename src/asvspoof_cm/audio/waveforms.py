@@ -13,6 +13,7 @@ from torch import Tensor
 
 __all__ = [
     "SAMPLE_RATE",
+    "check_rate",
     "peak_normalize",
     "peak_or_one",
     "resample",
@@ -133,8 +134,15 @@ def rate_ratio(orig_rate: int, new_rate: int) -> tuple[int, int]:
     return new_rate // divisor, orig_rate // divisor
 
 
-def check_rate(rate: int, name: str) -> int:
-    if not math.isfinite(rate) or rate <= 0 or rate != int(rate):
+def check_rate(rate: int, name: str = "sample_rate") -> int:
+    """Return a sampling rate if it is one; `name` is the argument that the error names.
+
+    Example:
+        >>> check_rate(-1)
+        Traceback (most recent call last):
+        ValueError: `sample_rate` must be a positive whole number of Hz; got -1.
+    """
+    if not 0 < rate < math.inf or rate != int(rate):
         raise ValueError(f"`{name}` must be a positive whole number of Hz; got {rate}.")
     return int(rate)
 

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asvspoof_cm.cli.options import add_device
+
 if TYPE_CHECKING:
     from asvspoof_cm.scorer import FileScore, Scorer
 
@@ -31,7 +33,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--checkpoint", metavar="PATH", type=Path, help="a checkpoint, or an exported .onnx model"
     )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    add_device(parser)
     parser.add_argument("--crops", type=int, default=5, metavar="N", help="4 s crops of each file")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="crops in a batch")
     parser.add_argument(

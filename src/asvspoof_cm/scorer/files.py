@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -34,12 +36,7 @@ def score_files(
     if isinstance(paths, (str, bytes, os.PathLike)):
         raise TypeError(f"`paths` must be several files; got {paths!r}. Wrap it in a list.")
     scored = score_opened(scorer, map(Path, paths), AudioFile, n_threads=n_threads)
-    results = (
-        FileScore(path=path, error=result)
-        if isinstance(result, str)
-        else FileScore(path=path, result=result)
-        for path, result in scored
-    )
+    results = itertools.starmap(_file_score, scored)
     total = len(paths) if isinstance(paths, Sized) else None
     return track(results, total=total, description="scoring", unit="file", enabled=progress)
 
@@ -47,7 +44,7 @@ def score_files(
 def score_opened(
     scorer: Scorer,
     tags: Iterable[T],
-    open_tag: Callable[[T], OpenAudio],
+    open_tag: Callable[[T], AbstractContextManager[OpenAudio]],
     *,
     n_threads: int | None = None,
 ) -> Iterator[tuple[T, ScoreResult | str]]:
@@ -69,6 +66,12 @@ def score_opened(
     n_in_batch = -(-scorer.batch_size // scorer.n_crops)
     decoded = map_ahead(decode, tags, n_threads=n_threads, n_ahead=max(n_threads, 2 * n_in_batch))
     return scorer.score_utterances(decoded)
+
+
+def _file_score(path: Path, result: ScoreResult | str) -> FileScore:
+    if not isinstance(result, str):
+        return FileScore(path=path, result=result)
+    return FileScore(path=path, error=result if str(path) in result else f"{path}: {result}")
 
 
 def one_line(error: BaseException) -> str:

@@ -11,9 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asvspoof_cm.audio import CROP_SAMPLES, SAMPLE_RATE, crop_starts, cut, resample
+from asvspoof_cm.audio import CROP_SAMPLES, SAMPLE_RATE, check_rate, crop_starts, cut, resample
 
-__all__ = ["Readable", "Utterance", "Waveform", "as_mono", "as_waveform", "take_crops"]
+__all__ = [
+    "InMemory",
+    "Readable",
+    "Utterance",
+    "Waveform",
+    "as_mono",
+    "as_waveform",
+    "take_crops",
+]
 
 Waveform: TypeAlias = Tensor | NDArray[Any]
 
@@ -118,16 +126,7 @@ def as_waveform(waveform: Waveform, sample_rate: int = SAMPLE_RATE) -> Tensor:
         >>> as_waveform(np.zeros((2, 48000)), 48000).shape
         torch.Size([16000])
     """
-    check_rate(sample_rate)
-    return resample(as_mono(waveform), sample_rate, SAMPLE_RATE)
-
-
-def check_rate(sample_rate: int) -> None:
-    """Raise unless `sample_rate` is a positive whole number."""
-    if isinstance(sample_rate, bool) or not sample_rate > 0 or sample_rate != int(sample_rate):
-        raise ValueError(
-            f"`sample_rate` must be a positive whole number of Hz; got {sample_rate!r}."
-        )
+    return resample(as_mono(waveform), check_rate(sample_rate), SAMPLE_RATE)
 
 
 def take_crops(source: Readable, n_crops: int, *, resampled_from: int | None = None) -> Utterance:

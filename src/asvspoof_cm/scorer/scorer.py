@@ -263,7 +263,7 @@ class Scorer:
         progress: bool = False,
         extension: str = EXTENSION,
     ) -> protocols.ProtocolScores:
-        """Score every utterance of a protocol into a score file; see `scorer.score_protocol`."""
+        """Score every utterance of a protocol into a score file; see `protocols.score_protocol`."""
         return protocols.score_protocol(
             self,
             protocol,
@@ -283,13 +283,13 @@ class Scorer:
         window_s: float = 4.0,
         hop_s: float = 1.0,
     ) -> timelines.Timeline:
-        """Score audio of any length along time; see `scorer.timeline`."""
+        """Score audio of any length along time; see `timelines.timeline`."""
         return timelines.timeline(self, audio, sample_rate, window_s=window_s, hop_s=hop_s)
 
     def attention(
         self, waveform: Waveform, sample_rate: int = SAMPLE_RATE, *, start_s: float | None = None
     ) -> timelines.Attention:
-        """Return the pooling weight of each frame of a 4 s crop; see `scorer.attention`."""
+        """Return the pooling weight of each frame of a 4 s crop; see `timelines.attention`."""
         return timelines.attention(self, waveform, sample_rate, start_s=start_s)
 
     def settings(self) -> dict[str, Any]:
@@ -390,7 +390,18 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
         device(type='cpu')
     """
     if device != "auto":
-        return torch.device(device)
+        try:
+            chosen = torch.device(device)
+        except RuntimeError:
+            raise ValueError(
+                f"`device` must be auto, cpu, cuda, cuda:1, mps or another of PyTorch's; "
+                f"got {device!r}."
+            ) from None
+        if chosen.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"`device` must be one that is here; got {device!r}, without CUDA.")
+        if chosen.type == "mps" and not torch.backends.mps.is_available():
+            raise ValueError(f"`device` must be one that is here; got {device!r}, without MPS.")
+        return chosen
     if torch.cuda.is_available():
         rank = int(os.environ.get("LOCAL_RANK", 0)) if _is_torchrun() else 0
         return torch.device("cuda", rank % torch.cuda.device_count())

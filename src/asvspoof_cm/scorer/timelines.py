@@ -17,6 +17,7 @@ from asvspoof_cm.audio import (
     CROP_SAMPLES,
     SAMPLE_RATE,
     AudioFile,
+    check_rate,
     cut,
     fix_length,
     peak_normalize,
@@ -31,7 +32,6 @@ from asvspoof_cm.scorer.inputs import (
     Waveform,
     as_mono,
     as_waveform,
-    check_rate,
 )
 from asvspoof_cm.scorer.packing import map_packed
 
@@ -146,9 +146,8 @@ class StreamingScorer:
         window_s: float = 4.0,
         hop_s: float = 1.0,
     ) -> None:
-        check_rate(sample_rate)
         self.scorer = scorer
-        self._resampler = _StreamResampler(int(sample_rate))
+        self._resampler = _StreamResampler(check_rate(sample_rate))
         self._windows = _Windows(window_s, hop_s)
 
     def push(self, chunk: Waveform) -> list[WindowScore]:
@@ -197,7 +196,7 @@ def attention(
         scorer: A scorer of a TFPARN.
         waveform: As in `Scorer.score`.
         sample_rate: Its sampling rate, in Hz.
-        start_s: Where the crop starts; None is the centre crop.
+        start_s: Where the crop starts; None is the centre crop, or the start of a short utterance.
 
     Example:
         >>> from asvspoof_cm.models import TFPARN

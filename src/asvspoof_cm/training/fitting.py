@@ -344,7 +344,7 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         >>> flatten({"recipe": {"lr": 0.1}, "seed": 1})
         {'recipe.lr': 0.1, 'seed': 1}
     """
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
             flat |= flatten(value, f"{prefix}{name}.")

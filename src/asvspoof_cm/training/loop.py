@@ -193,9 +193,7 @@ def train_epoch(
     return collected.result(start)
 
 
-def _step(
-    optimizer: torch.optim.Optimizer, clip_norm: float | None, *, scale: float = 1.0
-) -> None:
+def _step(optimizer: torch.optim.Optimizer, clip_norm: float | None, *, scale: float = 1.0) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if scale != 1.0:
         for parameter in parameters:

@@ -109,9 +109,7 @@ def train_system(
         if (out / RUN_NAME).exists():
             stored = json.loads((out / RUN_NAME).read_text())
             kept = ("system", "seed", "data")
-            check_unchanged(
-                out, {k: stored[k] for k in kept}, {k: description[k] for k in kept}
-            )
+            check_unchanged(out, {k: stored[k] for k in kept}, {k: description[k] for k in kept})
         elif rank == 0:
             with atomic_path(out / RUN_NAME) as temporary:
                 temporary.write_text(json.dumps(description, indent=1) + "\n")

@@ -374,13 +374,24 @@ def without_times(history):
 def test_two_runs_with_one_seed_are_identical(tmp_path, miniature):
     histories = [
         train_system(
-            tiny_system(), corpus_of(miniature), tmp_path / str(k), n_workers=k, progress=False
+            tiny_system(),
+            corpus_of(miniature),
+            tmp_path / str(k),
+            n_workers=k,
+            progress=False,
+            evaluate=False,
         ).history
         for k in (0, 1)
     ]
     assert without_times(histories[0]) == without_times(histories[1])
     other = train_system(
-        tiny_system(), corpus_of(miniature), tmp_path / "s", seed=1, n_workers=0, progress=False
+        tiny_system(),
+        corpus_of(miniature),
+        tmp_path / "s",
+        seed=1,
+        n_workers=0,
+        progress=False,
+        evaluate=False,
     )
     assert without_times(other.history) != without_times(histories[0])
 
@@ -421,9 +432,9 @@ def test_a_run_folder(tmp_path, miniature):
 
 def test_a_finished_run_returns_at_once(tmp_path, miniature):
     arguments = (tiny_system(n_epochs=1), corpus_of(miniature), tmp_path / "run")
-    first = train_system(*arguments, n_workers=0, progress=False)
+    first = train_system(*arguments, n_workers=0, progress=False, evaluate=False)
     stamp = (tmp_path / "run" / "last.pt").stat().st_mtime_ns
-    again = train_system(*arguments, n_workers=0, progress=False)
+    again = train_system(*arguments, n_workers=0, progress=False, evaluate=False)
     assert again.history == first.history
     assert (tmp_path / "run" / "last.pt").stat().st_mtime_ns == stamp
 
@@ -431,7 +442,7 @@ def test_a_finished_run_returns_at_once(tmp_path, miniature):
 @pytest.mark.parametrize("content", [b"", b"not a state", "half", "foreign"])
 def test_a_damaged_state_is_named(tmp_path, miniature, content):
     arguments = (tiny_system(n_epochs=1), corpus_of(miniature), tmp_path / "run")
-    train_system(*arguments, n_workers=0, progress=False)
+    train_system(*arguments, n_workers=0, progress=False, evaluate=False)
     state = tmp_path / "run" / "resume.pt"
     if content == "half":
         state.write_bytes(state.read_bytes()[:5000])
@@ -440,7 +451,7 @@ def test_a_damaged_state_is_named(tmp_path, miniature, content):
     else:
         state.write_bytes(content)
     with pytest.raises(ValueError, match=r"can't be resumed: resume\.pt is damaged"):
-        train_system(*arguments, n_workers=0, progress=False)
+        train_system(*arguments, n_workers=0, progress=False, evaluate=False)
 
 
 def test_leftovers_of_a_kill_are_removed(tmp_path, miniature):
@@ -448,7 +459,12 @@ def test_leftovers_of_a_kill_are_removed(tmp_path, miniature):
     leftover = tmp_path / "run" / ".best.pt.0123456789abcdef.tmp"
     leftover.write_bytes(b"half a checkpoint")
     train_system(
-        tiny_system(n_epochs=1), corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False
+        tiny_system(n_epochs=1),
+        corpus_of(miniature),
+        tmp_path / "run",
+        n_workers=0,
+        progress=False,
+        evaluate=False,
     )
     assert not leftover.exists()
 
@@ -465,7 +481,7 @@ def test_early_stopping_ends_a_run(tmp_path, miniature):
     # A learning rate this small changes no score enough to change a metric.
     stopped = tiny_system(n_epochs=50, patience=2, lr=1e-12, final_lr=1e-12)
     result = train_system(
-        stopped, corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False
+        stopped, corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False, evaluate=False
     )
     assert result.stopped_early
     assert len(result.history) == 3
@@ -473,7 +489,12 @@ def test_early_stopping_ends_a_run(tmp_path, miniature):
 
 def test_resuming_with_other_settings_is_refused(tmp_path, miniature):
     train_system(
-        tiny_system(n_epochs=1), corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False
+        tiny_system(n_epochs=1),
+        corpus_of(miniature),
+        tmp_path / "run",
+        n_workers=0,
+        progress=False,
+        evaluate=False,
     )
     with pytest.raises(
         ValueError, match=r"other settings: system\.recipe\.lr was 0\.001, now 0\.002"
@@ -484,14 +505,27 @@ def test_resuming_with_other_settings_is_refused(tmp_path, miniature):
             tmp_path / "run",
             n_workers=0,
             progress=False,
+            evaluate=False,
         )
     another = replace(tiny_system(n_epochs=1), objective=Objective(pairwise_weight=0.0))
     with pytest.raises(ValueError, match=r"system\.objective\.pairwise_weight was 0\.3, now 0\.0"):
-        train_system(another, corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False)
+        train_system(
+            another,
+            corpus_of(miniature),
+            tmp_path / "run",
+            n_workers=0,
+            progress=False,
+            evaluate=False,
+        )
     swapped = corpus_of(miniature, train_protocol=miniature.dev_protocol)
     with pytest.raises(ValueError, match=r"data\.train\.protocol was"):
         train_system(
-            tiny_system(n_epochs=1), swapped, tmp_path / "run", n_workers=0, progress=False
+            tiny_system(n_epochs=1),
+            swapped,
+            tmp_path / "run",
+            n_workers=0,
+            progress=False,
+            evaluate=False,
         )
     assert json.loads((tmp_path / "run" / "run.json").read_text())["seed"] == 42
     train = SpoofDataset(read_protocol(miniature.train_protocol), miniature.audio_dir)
@@ -514,7 +548,7 @@ import torch
 import asvspoof_cm.training.fitting as module
 from asvspoof_cm.training import Corpus, Recipe, System, process_group, train_system
 
-train, dev, audio, out, n_epochs, pause_s = sys.argv[1:]
+train, dev, audio, out, n_epochs, pause_s, evaluate = sys.argv[1:]
 original = module.save_checkpoint
 def save(path, *args, **kwargs):
     original(path, *args, **kwargs)
@@ -527,7 +561,8 @@ corpus = Corpus(train_protocol=train, dev_protocol=dev, audio_dir=audio)
 tiny = System(name="tiny", model="TFPARN", model_config=tiny, recipe=recipe)
 with process_group(torch.device("cpu")):
     for folder in out.split(":"):
-        train_system(tiny, corpus, folder, n_workers=0, device="cpu", progress=False)
+        train_system(tiny, corpus, folder, n_workers=0, device="cpu", progress=False,
+                     evaluate=evaluate == "evaluate")
 """
 
 
@@ -541,7 +576,7 @@ def run_script(miniature, *outs, n_epochs=6, pause_s=0.0, n_processes=1):
             sys.executable,
             *(launch if n_processes > 1 else []),
             *(script, miniature.train_protocol, miniature.dev_protocol, miniature.audio_dir, out),
-            *(str(n_epochs), str(pause_s)),
+            *(str(n_epochs), str(pause_s), "evaluate" if n_processes > 1 else "no"),
         ],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
@@ -614,7 +649,12 @@ def test_tensorboard_gets_scalars_where_it_is_installed(tmp_path, miniature, mon
     module.SummaryWriter = SummaryWriter
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     train_system(
-        tiny_system(n_epochs=1), corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False
+        tiny_system(n_epochs=1),
+        corpus_of(miniature),
+        tmp_path / "run",
+        n_workers=0,
+        progress=False,
+        evaluate=False,
     )
     assert ("dev/min_dcf", 1) in written
     assert ("lr", 1) in written
@@ -626,9 +666,16 @@ def test_an_unreadable_file_stops_or_is_skipped(tmp_path):
     victim.write_bytes(b"not audio")
     system = tiny_system(n_epochs=1)
     with pytest.raises(ValueError, match=victim.name):
-        train_system(system, corpus_of(paths), tmp_path / "a", n_workers=0, progress=False)
+        train_system(
+            system, corpus_of(paths), tmp_path / "a", n_workers=0, progress=False, evaluate=False
+        )
     result = train_system(
-        system, corpus_of(paths, on_error="skip"), tmp_path / "b", n_workers=0, progress=False
+        system,
+        corpus_of(paths, on_error="skip"),
+        tmp_path / "b",
+        n_workers=0,
+        progress=False,
+        evaluate=False,
     )
     assert len(result.history) == 1
 
@@ -639,7 +686,9 @@ def test_system_6_learns_the_miniature(tmp_path):
     learner = system(6, batch_size=16).with_recipe(
         n_epochs=8, warmup_epochs=1, crop_s=0.8, lr=3e-4, patience=8
     )
-    result = train_system(learner, corpus_of(paths), tmp_path / "run", n_workers=0, progress=False)
+    result = train_system(
+        learner, corpus_of(paths), tmp_path / "run", n_workers=0, progress=False, evaluate=False
+    )
     assert min(record["dev"]["eer"] for record in result.history) < 0.05
 
 

@@ -343,7 +343,7 @@ class AASIST(Countermeasure):
     def _encode(self, waveform: Tensor) -> tuple[Tensor, Tensor]:
         """Return the largest magnitudes over time and over frequency, as graph nodes."""
         # Batch normalisation needs the whole batch in training. In evaluation utterances are
-        # independent, and on a CPU one at a time stays in the cache; a traced graph takes any batch.
+        # independent, and on a CPU one at a time stays in the cache; a traced graph takes all.
         on_cpu = waveform.device.type == "cpu"
         is_whole = self.training or not on_cpu or torch.compiler.is_compiling()
         parts = [waveform] if is_whole else [row[None] for row in waveform]

@@ -57,6 +57,7 @@ def train_system(
     seed: int = 42,
     device: str = "auto",
     n_workers: int | None = None,
+    evaluate: bool = True,
     progress: bool = True,
 ) -> FitResult:
     """Train a system from protocol files, with its best checkpoint evaluated at the end.
@@ -72,6 +73,8 @@ def train_system(
         seed: The seed of weights, order, crops, augmentation and dropout.
         device: "auto" is CUDA where it is available, then MPS, then the CPU.
         n_workers: Processes that read audio ahead; None chooses.
+        evaluate: Score the development set with the best checkpoint and five crops at the end, and
+            measure what that costs; see `evaluate_run`.
         progress: Show bars and log a line an epoch.
 
     Example:
@@ -145,7 +148,7 @@ def train_system(
             progress=progress,
             meta={"system": asdict(system), "data": description["data"]},
         )
-        if "dev" not in read_final(out):
+        if evaluate and "dev" not in read_final(out):
             evaluate_run(out, dev, dev_audio_dir, device=place, progress=progress)
         wait_for_all()
         return result

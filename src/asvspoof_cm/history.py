@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BEST_NAME", "FINAL_NAME", "HISTORY_NAME", "RUN_NAME", "read_history"]
+__all__ = [
+    "BEST_NAME",
+    "FINAL_NAME",
+    "HISTORY_NAME",
+    "RUN_NAME",
+    "changed_settings",
+    "read_history",
+]
 
 RUN_NAME = "run.json"
 HISTORY_NAME = "history.jsonl"
@@ -42,3 +50,27 @@ def read_history(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
             raise ValueError(f"{path}, line {number}: must be a JSON object; got {line[:40]!r}.")
         records.append(record)
     return records
+
+
+def changed_settings(
+    before: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[tuple[str, Any, Any]]:
+    """Return (dotted name, old value, new value) of each setting that differs, by name.
+
+    Example:
+        >>> changed_settings({"recipe": {"lr": 0.1}, "seed": 1}, {"recipe": {"lr": 0.2}, "seed": 1})
+        [('recipe.lr', 0.1, 0.2)]
+    """
+    old, new = _flatten(before), _flatten(now)
+    names = sorted(old.keys() | new.keys())
+    return [(n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n)]
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

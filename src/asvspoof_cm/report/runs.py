@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asvspoof_cm.history import FINAL_NAME, HISTORY_NAME, RUN_NAME, read_history
+from asvspoof_cm.history import (
+    FINAL_NAME,
+    HISTORY_NAME,
+    RUN_NAME,
+    changed_settings,
+    read_history,
+)
 
 __all__ = ["Run", "group_by_system", "read_run"]
 
@@ -148,28 +154,14 @@ def group_by_system(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 def _check_same_system(first: Run, run: Run) -> None:
-    before, now = (_flatten({**r.system, "data": r.data}) for r in (first, run))
-    changed = [
-        f"{name} ({before.get(name)!r}, {now.get(name)!r})"
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
-    ]
+    before, now = ({**r.system, "data": r.data} for r in (first, run))
+    changed = [f"{name} ({old!r}, {new!r})" for name, old, new in changed_settings(before, now)]
     if changed:
         raise ValueError(
             f"`runs` of one system must differ in their seed only; {first.path} and {run.path} "
             f"both are {run.name!r} but differ in {', '.join(changed)}. "
             "Report them one at a time, or give one another name in its run.json."
         )
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def _read_object(path: Path) -> dict[str, Any]:

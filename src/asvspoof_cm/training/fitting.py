@@ -17,7 +17,7 @@ from asvspoof_cm.checkpoint import load_tensors, save_checkpoint
 from asvspoof_cm.data.dataset import Augment
 from asvspoof_cm.data.loader import Loader
 from asvspoof_cm.files import atomic_path
-from asvspoof_cm.history import BEST_NAME, HISTORY_NAME
+from asvspoof_cm.history import BEST_NAME, HISTORY_NAME, changed_settings
 from asvspoof_cm.memory import peak_resident_bytes
 from asvspoof_cm.models import AASIST, Countermeasure, model_name
 from asvspoof_cm.training.distributed import rank_and_size, share_buffers, wait_for_all
@@ -324,33 +324,15 @@ def _load_state(
 
 def check_unchanged(out: Path, stored: dict[str, Any], settings: dict[str, Any]) -> None:
     """Raise unless a run folder's settings are those of this run, and name what differs."""
-    before, now = flatten(stored), flatten(json.loads(json.dumps(settings)))
+    now = json.loads(json.dumps(settings))
     changes = [
-        f"{name} was {before.get(name)!r}, now {now.get(name)!r}"
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
+        f"{name} was {old!r}, now {new!r}" for name, old, new in changed_settings(stored, now)
     ]
     if changes:
         raise ValueError(
             f"`out_dir` {out} holds a run with other settings: {'; '.join(changes)}. "
             "Use the same ones to resume it, or another folder."
         )
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested dictionaries as one, with dotted names.
-
-    Example:
-        >>> flatten({"recipe": {"lr": 0.1}, "seed": 1})
-        {'recipe.lr': 0.1, 'seed': 1}
-    """
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def _remove_leftovers(out: Path) -> None:

@@ -180,6 +180,7 @@ def test_unreadable_file(tmp_path, speechlike, monkeypatch):
     [
         ({"sample_rate": 0}, "`sample_rate` must be a positive"),
         ({"sample_rate": -16000}, "`sample_rate` must be a positive"),
+        ({"sample_rate": float("nan")}, "`sample_rate` must be a positive"),
         ({"start_s": -1.0}, "`start_s` must be finite and not negative"),
         ({"start_s": float("nan")}, "`start_s` must be finite"),
         ({"duration_s": 0.0}, "`duration_s` must be finite and positive"),
@@ -245,6 +246,8 @@ def test_same_rate_is_the_same_waveform():
 
 def test_integers_are_refused():
     with pytest.raises(TypeError, match="must be a float tensor"):
+        resample(torch.zeros(100, dtype=torch.int16), 16000, 16000)
+    with pytest.raises(TypeError, match="must be a float tensor"):
         resample(torch.zeros(100, dtype=torch.int16), 8000, 16000)
     with pytest.raises(TypeError, match="must be a float tensor"):
         peak_normalize(torch.zeros(100, dtype=torch.int16))
@@ -266,6 +269,8 @@ def test_peak_is_one_and_silence_stays():
     assert normalized[1].tolist() == [0.0] * 10
     assert torch.isfinite(normalized).all()
     assert normalized.abs().max() <= 1
+    with pytest.raises(ValueError, match="at least one sample"):
+        peak_normalize(torch.zeros(2, 0))
 
 
 # Crops

@@ -1,7 +1,10 @@
 """Checkpoints: they come back, they refuse, they execute nothing."""
 
+import collections
 import os
 import pickle
+import random
+import warnings
 from pathlib import Path
 
 import pytest
@@ -130,7 +133,7 @@ def test_a_truncated_file(tmp_path, model):
 
 
 def test_what_does_not_fit(tmp_path, model):
-    with pytest.raises(ValueError, match=r"has checkpoint format 2; this version .* up to 1"):
+    with pytest.raises(ValueError, match=r"has checkpoint format 2; this version .* reads 1 to 1"):
         load_checkpoint(edited(tmp_path, model, format=2))
     with pytest.raises(ValueError, match=r"is damaged: 1 missing \(config\)"):
         load_checkpoint(edited(tmp_path, model, config=None))
@@ -170,3 +173,49 @@ def test_published_aasist_is_told_by_its_width(tmp_path):
     torch.save({"weight": torch.zeros(1)}, tmp_path / "a.pth")
     with pytest.raises(ValueError, match="does not hold the weights of a published AASIST"):
         load_published_aasist(tmp_path / "a.pth")
+
+
+class Derived(TFPARN):
+    pass
+
+
+def test_a_subclass_can_not_be_saved(tmp_path):
+    with pytest.raises(TypeError, match="not a subclass; got Derived"):
+        save_checkpoint(tmp_path / "a.pt", Derived(SMALL[0].config))
+    assert not (tmp_path / "a.pt").exists()
+
+
+@pytest.mark.parametrize("value", [{Path("x"): 1}, collections.Counter("a"), Path("x")])
+def test_containers_of_other_kinds_can_not_be_saved(tmp_path, model, value):
+    with pytest.raises(TypeError, match="must be a plain value"):
+        save_checkpoint(tmp_path / "a.pt", model, extra=value)
+
+
+def test_damage_is_a_value_error_or_harmless(tmp_path, model):
+    save_checkpoint(tmp_path / "a.pt", model)
+    content = (tmp_path / "a.pt").read_bytes()
+    rng = random.Random(0)
+    n_refused = 0
+    for _ in range(60):
+        damaged = bytearray(content)
+        for _ in range(20):
+            damaged[rng.randrange(3000)] = rng.randrange(256)
+        (tmp_path / "b.pt").write_bytes(damaged)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                load_checkpoint(tmp_path / "b.pt")
+            except ValueError:
+                n_refused += 1
+    assert n_refused > 30
+
+
+@pytest.mark.parametrize("number", [0, -1, True, "1"])
+def test_formats_that_never_were(tmp_path, model, number):
+    with pytest.raises(ValueError, match="has checkpoint format"):
+        load_checkpoint(edited(tmp_path, model, format=number))
+
+
+def test_weights_that_are_no_mapping(tmp_path, model):
+    with pytest.raises(ValueError, match="its weights are a list"):
+        load_checkpoint(edited(tmp_path, model, state_dict=[1]))

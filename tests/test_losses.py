@@ -174,6 +174,13 @@ LABELS = torch.tensor([0, 1])
             ValueError,
             "`reduction` must be",
         ),
+        (lambda: focal_loss(torch.zeros(2, 2), LABELS, gamma=math.nan), ValueError, "`gamma` must"),
+        (lambda: focal_loss(torch.zeros(0, 2), LABELS[:0]), ValueError, "at least one row"),
+        (
+            lambda: focal_pairwise_loss(torch.zeros(2, 2), LABELS, weight=-1),
+            ValueError,
+            "`weight` must not",
+        ),
         (lambda: pairwise_ranking_loss(torch.zeros(2, 2), LABELS), ValueError, r"logits\[:, 1\]"),
         (
             lambda: pairwise_ranking_loss(torch.zeros(2), LABELS, margin=-1),
@@ -185,3 +192,10 @@ LABELS = torch.tensor([0, 1])
 def test_errors(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_losses_agree(batch):
+    logits, labels = batch
+    compiled = torch.compile(focal_pairwise_loss, backend="aot_eager")
+    torch.testing.assert_close(compiled(logits, labels), focal_pairwise_loss(logits, labels))

@@ -256,7 +256,7 @@ def test_dropout_statistics_and_gradient():
         )
 
 
-@pytest.mark.parametrize("p", [0.0, 1e-4])
+@pytest.mark.parametrize("p", [0.0, 1e-4, 0.999])
 def test_dropout_of_nothing(p):
     x = torch.randn(5)
     assert torch.equal(dropout(x, 0.5, training=False), x)
@@ -414,6 +414,7 @@ def test_embedding_feeds_the_logits(small):
         (torch.zeros(64000), ValueError, r"got \(64000,\). Add a batch axis: waveform\[None\]"),
         (torch.zeros(1, 1, 64000), ValueError, r"\(batch, time\); got \(1, 1, 64000\)\."),
         (torch.zeros(1, 500), ValueError, r"samples long; got 500. Repeat it first"),
+        (torch.zeros(0, 64000), ValueError, "a batch of none"),
         (torch.zeros(1, 64000, dtype=torch.int16), TypeError, "waveform / 32768 for int16"),
     ],
 )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -179,14 +180,32 @@ def test_named_augmentations(name):
     [
         (lambda: system(7), "1 to 6; got 7"),
         (lambda: augmentation("magic"), "must be one of none, tfparn, rawboost, codec, wide"),
-        (lambda: Recipe(n_epochs=0), "`n_epochs` must be at least 1"),
+        (lambda: Recipe(augmentation="magic"), "`augmentation` must be one of none, tfparn"),
+        (lambda: Recipe(n_epochs=0), "`n_epochs` must be a whole number of at least 1"),
+        (lambda: Recipe(batch_size=2.5), "`batch_size` must be a whole number"),
         (lambda: Recipe(lr=0.0), "`lr` must be positive"),
+        (lambda: Recipe(lr=math.inf), "`lr` must be positive and finite"),
+        (lambda: Recipe(lr=1e-7), "`lr` must not be below `final_lr`"),
+        (lambda: Recipe(clip_norm=-1.0), "`clip_norm` must be positive"),
+        (lambda: Recipe(warmup_epochs=-1), "`warmup_epochs` must not be negative"),
+        (lambda: Recipe(tolerance=-1), "`tolerance` must not be negative"),
         (lambda: Recipe(optimizer="sgd"), "`optimizer` must be"),
         (lambda: Recipe(precision="fp16"), "`precision` must be"),
         (lambda: Recipe(extra_spoof=2.0), "`extra_spoof` must lie"),
         (lambda: Objective(classification="hinge"), "`classification` must be"),
         (lambda: Objective(pairwise_weight=-1), "`pairwise_weight` must not"),
-        (lambda: System.from_json('{"name": "x", "model": "y", "z": 1}'), "fields that a System"),
+        (lambda: System.from_json('{"name": "x", "model": "y", "z": 1}'), "it has other fields"),
+        (lambda: System.from_json("[]"), "it has other fields"),
+        (
+            lambda: System.from_json(system(6).to_json().replace('"margin"', '"edge"')),
+            "must be what System.to_json wrote",
+        ),
+        (
+            lambda: train_epoch(tiny(), [], None, loss=Objective(), precision="bf61"),
+            "`precision` must be",
+        ),
+        (lambda: validate(tiny(), [], precision="bf61"), "`precision` must be"),
+        (lambda: validate(tiny(), []), "`batches` must hold at least one batch"),
     ],
 )
 def test_bad_settings(call, message):
@@ -233,6 +252,9 @@ def test_accumulated_gradients_are_those_of_the_larger_batch():
         return model
 
     for ours, theirs in zip(steps(2, 4).parameters(), steps(8, 1).parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+    # A group that the epoch leaves incomplete counts as what it is.
+    for ours, theirs in zip(steps(4, 16).parameters(), steps(8, 1).parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
@@ -352,13 +374,24 @@ def without_times(history):
 def test_two_runs_with_one_seed_are_identical(tmp_path, miniature):
     histories = [
         train_system(
-            tiny_system(), corpus_of(miniature), tmp_path / str(k), n_workers=k, progress=False
+            tiny_system(),
+            corpus_of(miniature),
+            tmp_path / str(k),
+            n_workers=k,
+            progress=False,
+            evaluate=False,
         ).history
         for k in (0, 1)
     ]
     assert without_times(histories[0]) == without_times(histories[1])
     other = train_system(
-        tiny_system(), corpus_of(miniature), tmp_path / "s", seed=1, n_workers=0, progress=False
+        tiny_system(),
+        corpus_of(miniature),
+        tmp_path / "s",
+        seed=1,
+        n_workers=0,
+        progress=False,
+        evaluate=False,
     )
     assert without_times(other.history) != without_times(histories[0])
 
@@ -399,18 +432,56 @@ def test_a_run_folder(tmp_path, miniature):
 
 def test_a_finished_run_returns_at_once(tmp_path, miniature):
     arguments = (tiny_system(n_epochs=1), corpus_of(miniature), tmp_path / "run")
-    first = train_system(*arguments, n_workers=0, progress=False)
+    first = train_system(*arguments, n_workers=0, progress=False, evaluate=False)
     stamp = (tmp_path / "run" / "last.pt").stat().st_mtime_ns
-    again = train_system(*arguments, n_workers=0, progress=False)
+    again = train_system(*arguments, n_workers=0, progress=False, evaluate=False)
     assert again.history == first.history
     assert (tmp_path / "run" / "last.pt").stat().st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize("content", [b"", b"not a state", "half", "foreign"])
+def test_a_damaged_state_is_named(tmp_path, miniature, content):
+    arguments = (tiny_system(n_epochs=1), corpus_of(miniature), tmp_path / "run")
+    train_system(*arguments, n_workers=0, progress=False, evaluate=False)
+    state = tmp_path / "run" / "resume.pt"
+    if content == "half":
+        state.write_bytes(state.read_bytes()[:5000])
+    elif content == "foreign":
+        torch.save({"weights": torch.zeros(1)}, state)
+    else:
+        state.write_bytes(content)
+    with pytest.raises(ValueError, match=r"can't be resumed: resume\.pt is damaged"):
+        train_system(*arguments, n_workers=0, progress=False, evaluate=False)
+
+
+def test_leftovers_of_a_kill_are_removed(tmp_path, miniature):
+    (tmp_path / "run").mkdir()
+    leftover = tmp_path / "run" / ".best.pt.0123456789abcdef.tmp"
+    leftover.write_bytes(b"half a checkpoint")
+    train_system(
+        tiny_system(n_epochs=1),
+        corpus_of(miniature),
+        tmp_path / "run",
+        n_workers=0,
+        progress=False,
+        evaluate=False,
+    )
+    assert not leftover.exists()
+
+
+def test_one_class_is_refused_before_training(tmp_path, miniature):
+    lines = miniature.dev_protocol.read_text().splitlines(keepends=True)
+    one_class = tmp_path / "dev.tsv"
+    one_class.write_text("".join(line for line in lines if " spoof" in line))
+    with pytest.raises(ValueError, match="`dev_protocol` must hold both bonafide and spoof"):
+        train_system(tiny_system(), corpus_of(miniature, dev_protocol=one_class), tmp_path / "run")
 
 
 def test_early_stopping_ends_a_run(tmp_path, miniature):
     # A learning rate this small changes no score enough to change a metric.
     stopped = tiny_system(n_epochs=50, patience=2, lr=1e-12, final_lr=1e-12)
     result = train_system(
-        stopped, corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False
+        stopped, corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False, evaluate=False
     )
     assert result.stopped_early
     assert len(result.history) == 3
@@ -418,16 +489,45 @@ def test_early_stopping_ends_a_run(tmp_path, miniature):
 
 def test_resuming_with_other_settings_is_refused(tmp_path, miniature):
     train_system(
-        tiny_system(n_epochs=1), corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False
+        tiny_system(n_epochs=1),
+        corpus_of(miniature),
+        tmp_path / "run",
+        n_workers=0,
+        progress=False,
+        evaluate=False,
     )
-    with pytest.raises(ValueError, match=r"other settings: lr was 0\.001, now 0\.002"):
+    with pytest.raises(
+        ValueError, match=r"other settings: system\.recipe\.lr was 0\.001, now 0\.002"
+    ):
         train_system(
             tiny_system(n_epochs=1, lr=2e-3),
             corpus_of(miniature),
             tmp_path / "run",
             n_workers=0,
             progress=False,
+            evaluate=False,
         )
+    another = replace(tiny_system(n_epochs=1), objective=Objective(pairwise_weight=0.0))
+    with pytest.raises(ValueError, match=r"system\.objective\.pairwise_weight was 0\.3, now 0\.0"):
+        train_system(
+            another,
+            corpus_of(miniature),
+            tmp_path / "run",
+            n_workers=0,
+            progress=False,
+            evaluate=False,
+        )
+    swapped = corpus_of(miniature, train_protocol=miniature.dev_protocol)
+    with pytest.raises(ValueError, match=r"data\.train\.protocol was"):
+        train_system(
+            tiny_system(n_epochs=1),
+            swapped,
+            tmp_path / "run",
+            n_workers=0,
+            progress=False,
+            evaluate=False,
+        )
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["seed"] == 42
     train = SpoofDataset(read_protocol(miniature.train_protocol), miniature.audio_dir)
     loader = make_loader(train, shuffle=True, n_workers=0)
     with pytest.raises(FileExistsError, match="holds a run already"):
@@ -444,10 +544,11 @@ def test_resuming_with_other_settings_is_refused(tmp_path, miniature):
 
 SCRIPT = """
 import sys, time
+import torch
 import asvspoof_cm.training.fitting as module
-from asvspoof_cm.training import Corpus, Recipe, System, train_system
+from asvspoof_cm.training import Corpus, Recipe, System, process_group, train_system
 
-train, dev, audio, out, n_epochs, pause_s = sys.argv[1:]
+train, dev, audio, out, n_epochs, pause_s, evaluate = sys.argv[1:]
 original = module.save_checkpoint
 def save(path, *args, **kwargs):
     original(path, *args, **kwargs)
@@ -457,13 +558,17 @@ tiny = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_feedforward": 16, "dropou
         "classifier_dropout": 0.0}
 recipe = Recipe(n_epochs=int(n_epochs), batch_size=8, crop_s=0.5, lr=1e-3, augmentation="none")
 corpus = Corpus(train_protocol=train, dev_protocol=dev, audio_dir=audio)
-train_system(System(name="tiny", model="TFPARN", model_config=tiny, recipe=recipe), corpus, out,
-             n_workers=0, progress=False)
+tiny = System(name="tiny", model="TFPARN", model_config=tiny, recipe=recipe)
+with process_group(torch.device("cpu")):
+    for folder in out.split(":"):
+        train_system(tiny, corpus, folder, n_workers=0, device="cpu", progress=False,
+                     evaluate=evaluate == "evaluate")
 """
 
 
-def run_script(miniature, out, *, n_epochs=6, pause_s=0.0, n_processes=1):
-    script = out.parent / "script.py"
+def run_script(miniature, *outs, n_epochs=6, pause_s=0.0, n_processes=1):
+    script = outs[0].parent / "script.py"
+    out = ":".join(map(str, outs))
     script.write_text(SCRIPT)
     launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n_processes}"]
     return subprocess.Popen(
@@ -471,16 +576,21 @@ def run_script(miniature, out, *, n_epochs=6, pause_s=0.0, n_processes=1):
             sys.executable,
             *(launch if n_processes > 1 else []),
             *(script, miniature.train_protocol, miniature.dev_protocol, miniature.audio_dir, out),
-            *(str(n_epochs), str(pause_s)),
+            *(str(n_epochs), str(pause_s), "evaluate" if n_processes > 1 else "no"),
         ],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
 
-def test_two_processes_train_as_one(tmp_path, miniature):
-    for n_processes in (1, 2):
-        out = tmp_path / str(n_processes)
-        assert run_script(miniature, out, n_epochs=2, n_processes=n_processes).wait() == 0
+def test_two_processes_train_as_one(tmp_path):
+    # Uneven shares of Dev, and two runs in one process group, as a study has them.
+    miniature = write_miniature(tmp_path / "data", n_train=24, n_dev=15)
+    assert run_script(miniature, tmp_path / "1", n_epochs=2).wait() == 0
+    outs = [tmp_path / "2", tmp_path / "2 again"]
+    assert run_script(miniature, *outs, n_epochs=2, n_processes=2).wait() == 0
+    final = [json.loads((out / "final.json").read_text())["dev"] for out in outs]
+    assert final[0] == final[1]
+    assert final[0]["n_bonafide"] + final[0]["n_spoof"] == 15
     histories = [read_history(tmp_path / name) for name in ("1", "2")]
     for one, two in zip(*histories, strict=True):
         # The same global batches, pairs across processes included, and all of Dev, each once.
@@ -539,7 +649,12 @@ def test_tensorboard_gets_scalars_where_it_is_installed(tmp_path, miniature, mon
     module.SummaryWriter = SummaryWriter
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     train_system(
-        tiny_system(n_epochs=1), corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False
+        tiny_system(n_epochs=1),
+        corpus_of(miniature),
+        tmp_path / "run",
+        n_workers=0,
+        progress=False,
+        evaluate=False,
     )
     assert ("dev/min_dcf", 1) in written
     assert ("lr", 1) in written
@@ -551,9 +666,16 @@ def test_an_unreadable_file_stops_or_is_skipped(tmp_path):
     victim.write_bytes(b"not audio")
     system = tiny_system(n_epochs=1)
     with pytest.raises(ValueError, match=victim.name):
-        train_system(system, corpus_of(paths), tmp_path / "a", n_workers=0, progress=False)
+        train_system(
+            system, corpus_of(paths), tmp_path / "a", n_workers=0, progress=False, evaluate=False
+        )
     result = train_system(
-        system, corpus_of(paths, on_error="skip"), tmp_path / "b", n_workers=0, progress=False
+        system,
+        corpus_of(paths, on_error="skip"),
+        tmp_path / "b",
+        n_workers=0,
+        progress=False,
+        evaluate=False,
     )
     assert len(result.history) == 1
 
@@ -564,5 +686,35 @@ def test_system_6_learns_the_miniature(tmp_path):
     learner = system(6, batch_size=16).with_recipe(
         n_epochs=8, warmup_epochs=1, crop_s=0.8, lr=3e-4, patience=8
     )
-    result = train_system(learner, corpus_of(paths), tmp_path / "run", n_workers=0, progress=False)
+    result = train_system(
+        learner, corpus_of(paths), tmp_path / "run", n_workers=0, progress=False, evaluate=False
+    )
     assert min(record["dev"]["eer"] for record in result.history) < 0.05
+
+
+GATHER = """
+import torch
+import torch.distributed as dist
+from asvspoof_cm.losses import focal_pairwise_loss
+from asvspoof_cm.training import gather_batch, process_group, rank_and_size
+
+torch.manual_seed(0)
+logits, labels = torch.randn(5, 2, dtype=torch.float64), torch.tensor([0, 1, 1, 0, 1])
+whole = logits.clone().requires_grad_()
+focal_pairwise_loss(whole, labels).backward()
+with process_group(torch.device("cpu")):
+    rank, size = rank_and_size()
+    rows = slice(0, 2) if rank == 0 else slice(2, 5)  # unequal shares
+    own = logits[rows].clone().requires_grad_()
+    (focal_pairwise_loss(*gather_batch(own, labels[rows])) * size).backward()
+    # DistributedDataParallel divides the sum of all processes' gradients by their number.
+    torch.testing.assert_close(own.grad / size, whole.grad[rows])
+"""
+
+
+def test_unequal_shares_have_the_gradients_of_the_whole(tmp_path):
+    (tmp_path / "script.py").write_text(GATHER)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, str(tmp_path / "script.py")], env=environment, check=False)
+    assert done.returncode == 0

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         RawNet2Config,
         TFPARNConfig,
     )
+    from asvspoof_cm.scorer import Scorer, StreamingScorer
     from asvspoof_cm.training import fit, system
 
 __all__ = [
@@ -61,6 +62,9 @@ __all__ = [
     "load_checkpoint",
     "load_published_aasist",
     "save_checkpoint",
+    # scoring
+    "Scorer",
+    "StreamingScorer",
     # data and training
     "SpoofDataset",
     "fit",
@@ -85,6 +89,7 @@ _HOMES = {
         *("AASIST", "AASISTConfig", "RawNet2", "RawNet2Config"),
         *("TFPARN", "TFPARNConfig"),
     ),
+    "scorer": ("Scorer", "StreamingScorer"),
     "training": ("fit", "system"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

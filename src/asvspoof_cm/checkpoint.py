@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,9 +13,15 @@ import torch
 from torch import Tensor
 
 from asvspoof_cm.files import atomic_path
-from asvspoof_cm.models import AASIST, AASISTConfig, Countermeasure, build_model
+from asvspoof_cm.models import AASIST, AASISTConfig, Countermeasure, build_model, model_name
 
-__all__ = ["FORMAT", "load_checkpoint", "load_published_aasist", "save_checkpoint"]
+__all__ = [
+    "FORMAT",
+    "load_checkpoint",
+    "load_published_aasist",
+    "load_tensors",
+    "save_checkpoint",
+]
 
 FORMAT = 1
 _KEYS = {"format", "model", "config", "state_dict", "meta"}
@@ -42,7 +47,7 @@ def save_checkpoint(path: str | os.PathLike[str], model: Countermeasure, /, **me
     _check_plain(meta, "meta")
     content = {
         "format": FORMAT,
-        "model": type(model).__name__,
+        "model": model_name(model),
         "config": asdict(model.config),
         "state_dict": {name: tensor.cpu() for name, tensor in model.state_dict().items()},
         "meta": meta,
@@ -68,16 +73,16 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
         Traceback (most recent call last):
         FileNotFoundError: [Errno 2] No such file or directory: 'missing.pt'
     """
-    content = _load(path)
+    content = load_tensors(path)
     if not isinstance(content, dict) or "format" not in content:
         hint = ""
         if isinstance(content, dict) and "pos_S" in content:
             hint = " It looks like published AASIST weights: use load_published_aasist."
         raise ValueError(f"{path} is not a checkpoint of asvspoof-cm.{hint}")
-    if not isinstance(content["format"], int) or content["format"] > FORMAT:
+    if type(content["format"]) is not int or not 1 <= content["format"] <= FORMAT:
         raise ValueError(
             f"{path} has checkpoint format {content['format']!r}; this version of asvspoof-cm "
-            f"reads up to {FORMAT}. Upgrade asvspoof-cm."
+            f"reads 1 to {FORMAT}. Upgrade asvspoof-cm."
         )
     if content.keys() != _KEYS:
         missing, extra = _KEYS - content.keys(), content.keys() - _KEYS
@@ -85,7 +90,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
     try:
         model = build_model(content["model"], content["config"])
         model.meta = dict(content["meta"])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{path} can't be rebuilt: {error}") from error
     _load_weights(model, content["state_dict"], path)
     return model.eval()
@@ -101,8 +106,15 @@ def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:
 
     Returns:
         The model, on the CPU and in evaluation mode.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "AASIST-L.pth"
+        >>> torch.save(AASIST(AASISTConfig.light()).state_dict(), path)
+        >>> load_published_aasist(path).config.n_channels
+        24
     """
-    weights = _load(path)
+    weights = load_tensors(path)
     if not isinstance(weights, Mapping) or not isinstance(weights.get("pos_S"), Tensor):
         raise ValueError(f"{path} does not hold the weights of a published AASIST.")
     for config in (AASISTConfig(), AASISTConfig.light()):
@@ -116,7 +128,12 @@ def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:
     )
 
 
-def _load(path: str | os.PathLike[str]) -> Any:
+def load_tensors(path: str | os.PathLike[str]) -> Any:
+    """Read a file of tensors and plain values; nothing in it is executed.
+
+    Raises:
+        ValueError: The file is damaged or holds anything else.
+    """
     with Path(path).open("rb") as file:
         try:
             return torch.load(file, map_location="cpu", weights_only=True)
@@ -125,13 +142,15 @@ def _load(path: str | os.PathLike[str]) -> Any:
                 f"{path} is not a file of tensors and plain values; it was refused and nothing in "
                 "it was executed."
             ) from error
-        except (RuntimeError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        except Exception as error:  # a damaged pickle can raise anything
             raise ValueError(f"{path} is damaged or not a PyTorch file ({error})") from error
 
 
 def _load_weights(
     model: Countermeasure, weights: Mapping[str, Any], path: str | os.PathLike[str]
 ) -> None:
+    if not isinstance(weights, Mapping):
+        raise ValueError(f"{path} is damaged: its weights are a {type(weights).__name__}.")
     expected = model.state_dict()
     missing, extra = expected.keys() - weights.keys(), weights.keys() - expected.keys()
     if missing or extra:
@@ -157,10 +176,11 @@ def _differences(missing: set[str], extra: set[str]) -> str:
 
 
 def _check_plain(value: Any, name: str) -> None:
-    if isinstance(value, dict):
+    if type(value) is dict:
         for key, item in value.items():
+            _check_plain(key, f"a key of {name}")
             _check_plain(item, f"{name}[{key!r}]")
-    elif isinstance(value, (list, tuple)):
+    elif type(value) in (list, tuple):
         for k, item in enumerate(value):
             _check_plain(item, f"{name}[{k}]")
     elif value is not None and type(value) not in (bool, int, float, str, Tensor):

@@ -1,4 +1,4 @@
-"""The history of a training run: one JSON record an epoch, readable without torch."""
+"""The files of a training run, and its history: one JSON record an epoch. No torch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["HISTORY_NAME", "read_history"]
+__all__ = ["BEST_NAME", "FINAL_NAME", "HISTORY_NAME", "RUN_NAME", "read_history"]
 
+RUN_NAME = "run.json"
 HISTORY_NAME = "history.jsonl"
+BEST_NAME = "best.pt"
+FINAL_NAME = "final.json"
 
 
 def read_history(run: str | os.PathLike[str]) -> list[dict[str, Any]]:

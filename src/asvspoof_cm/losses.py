@@ -59,9 +59,9 @@ def focal_loss(
     _check_logits(logits, labels)
     if not 0 <= alpha <= 1:
         raise ValueError(f"`alpha` must lie in [0, 1]; got {alpha}.")
-    if gamma < 0:
+    if not gamma >= 0:
         raise ValueError(f"`gamma` must not be negative; got {gamma}.")
-    log_p = _widen(logits).log_softmax(dim=-1)
+    log_p = widen(logits).log_softmax(dim=-1)
     own = labels.long()[:, None]
     log_p_own = log_p.gather(1, own).squeeze(1)
     log_p_other = log_p.gather(1, 1 - own).squeeze(1)
@@ -97,9 +97,9 @@ def pairwise_ranking_loss(scores: Tensor, labels: Tensor, *, margin: float = 1.0
             "The paper's score is the bonafide logit: logits[:, 1]."
         )
     _check_labels(scores, labels)
-    if margin < 0:
+    if not margin >= 0:
         raise ValueError(f"`margin` must not be negative; got {margin}.")
-    scores = _widen(scores)
+    scores = widen(scores)
     bonafide, spoof = scores[labels == BONAFIDE], scores[labels == SPOOF]
     n_pairs = len(bonafide) * len(spoof)
     if n_pairs == 0:
@@ -114,13 +114,14 @@ def _sorted_hinge_sum(bonafide: Tensor, spoof: Tensor, margin: float) -> Tensor:
 
     For one b the spoof scores that cost anything are those above b − m: the tail of the sorted
     list from some k on. They add n_tail · (m − b) + Σ tail, and a cumulative sum gives every tail.
-    In float64, because tails are differences of large sums.
+    In float64, because tails are differences of large sums; MPS has no float64.
     """
-    ordered = spoof.double().sort().values
+    dtype = torch.float32 if bonafide.device.type == "mps" else torch.float64
+    wide, ordered = bonafide.to(dtype), spoof.to(dtype).sort().values
     sums = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
-    k = torch.searchsorted(ordered.detach(), bonafide.detach().double() - margin, right=True)
+    k = torch.searchsorted(ordered.detach(), wide.detach() - margin, right=True)
     n_tail = len(ordered) - k
-    total = (n_tail * (margin - bonafide.double()) + (sums[-1] - sums[k])).sum()
+    total = (n_tail * (margin - wide) + (sums[-1] - sums[k])).sum()
     return total.to(bonafide.dtype)
 
 
@@ -149,6 +150,8 @@ def focal_pairwise_loss(
         >>> logits.grad.shape
         torch.Size([2, 2])
     """
+    if not weight >= 0:
+        raise ValueError(f"`weight` must not be negative; got {weight}.")
     focal = focal_loss(logits, labels, alpha=alpha, gamma=gamma)
     return focal + weight * pairwise_ranking_loss(logits[:, BONAFIDE], labels, margin=margin)
 
@@ -234,13 +237,16 @@ class FocalPairwiseLoss(nn.Module):
         return f"alpha={self.alpha}, gamma={self.gamma}, margin={self.margin}, weight={self.weight}"
 
 
-def _widen(x: Tensor) -> Tensor:
+def widen(x: Tensor) -> Tensor:
+    """Return half precision as float32, anything else as it is."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _check_logits(logits: Tensor, labels: Tensor) -> None:
     if logits.dim() != 2 or logits.shape[1] != 2:
         raise ValueError(f"`logits` must have shape (batch, 2); got {tuple(logits.shape)}.")
+    if len(logits) == 0:
+        raise ValueError("`logits` must hold at least one row; got none.")
     _check_labels(logits, labels)
 
 

@@ -23,6 +23,7 @@ COMMANDS: tuple[str, ...] = (
     "train",
     "study",
     "report",
+    "profile",
 )
 
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         return int(args.run(args))
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, ArithmeticError) as error:
         sys.stderr.write(f"asvspoof-cm {args.command}: {' '.join(str(error).split())}\n")
         return 2
     except KeyboardInterrupt:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
-from asvspoof_cm.cli.train import add_training, train
+from asvspoof_cm.cli.train import add_training, prepare, train
 
 __all__ = ["add_parser", "run"]
-
-_SEEDS = (42, 63, 2026)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -26,15 +25,28 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--systems", type=int, nargs="+", choices=range(1, 7), default=[1, 2, 3, 4, 5, 6]
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(_SEEDS))
+    parser.add_argument("--seeds", type=int, nargs="+", help="the paper's: 42 63 2026")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the run folders")
     add_training(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train each pair in turn."""
-    for number in args.systems:
-        for seed in args.seeds:
-            train(args, number, seed, str(Path(args.out) / f"{number}-{seed}"))
-    return 0
+    """Train each pair in turn; a run that fails is reported and the rest goes on."""
+    from asvspoof_cm.scorer import resolve_device
+    from asvspoof_cm.training import SEEDS, process_group
+
+    prepare(args)
+    failures = []
+    with process_group(resolve_device(args.device)):
+        for number in args.systems:
+            for seed in args.seeds or SEEDS:
+                out = str(Path(args.out) / f"{number}-{seed}")
+                try:
+                    train(args, number, seed, out)
+                except (ValueError, OSError, ArithmeticError) as error:
+                    failures.append(out)
+                    sys.stderr.write(f"asvspoof-cm study: {out} failed: {error}\n")
+    if failures:
+        sys.stderr.write(f"asvspoof-cm study: {len(failures)} failed: {', '.join(failures)}\n")
+    return 1 if failures else 0

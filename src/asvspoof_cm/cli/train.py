@@ -55,6 +55,10 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--audio", required=True, metavar="DIR", help="audio, or a packed folder")
     data.add_argument("--dev-audio", metavar="DIR", help="audio of the dev set, if elsewhere")
     data.add_argument(
+        "--eval-protocol", metavar="FILE", help="also evaluate the best checkpoint on this set"
+    )
+    data.add_argument("--eval-audio", metavar="DIR", help="audio of that set, if elsewhere")
+    data.add_argument(
         "--expect", action="store_true", help="check the official ASVspoof 5 trial counts"
     )
     data.add_argument(
@@ -72,20 +76,40 @@ def add_training(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train and say where the best checkpoint is."""
-    train(args, args.system, args.seed, args.out)
+    from asvspoof_cm.scorer import resolve_device
+    from asvspoof_cm.training import process_group
+
+    prepare(args)
+    with process_group(resolve_device(args.device)):
+        train(args, args.system, args.seed, args.out)
     return 0
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """Show what is logged, and check what can be checked before hours of training."""
+    from asvspoof_cm.data import read_protocol
+
+    if not args.quiet:
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    if args.workers is not None and args.workers < 0:
+        raise ValueError(f"--workers must not be negative; got {args.workers}.")
+    if args.expect:
+        read_protocol(args.train_protocol, expect="train")
+        read_protocol(args.dev_protocol, expect="dev")
 
 
 def train(args: argparse.Namespace, number: int, seed: int, out: str) -> None:
     """Train system `number` with the options of `add_training`."""
     from asvspoof_cm.data import read_protocol
-    from asvspoof_cm.training import Corpus, system, train_system
+    from asvspoof_cm.training import (
+        Corpus,
+        evaluate_run,
+        rank_and_size,
+        read_final,
+        system,
+        train_system,
+    )
 
-    if not args.quiet:
-        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    if args.expect:
-        read_protocol(args.train_protocol, expect="train")
-        read_protocol(args.dev_protocol, expect="dev")
     changes = {
         _FIELDS.get(name, name.replace("-", "_")): value
         for name in _RECIPE
@@ -107,6 +131,17 @@ def train(args: argparse.Namespace, number: int, seed: int, out: str) -> None:
         n_workers=args.workers,
         progress=not args.quiet,
     )
+    if args.eval_protocol is not None and "eval" not in read_final(out):
+        evaluate_run(
+            out,
+            read_protocol(args.eval_protocol),
+            args.eval_audio or args.audio,
+            split="eval",
+            device=args.device,
+            progress=not args.quiet,
+        )
+    if rank_and_size()[0] != 0:
+        return
     best = result.history[result.best_epoch - 1]["dev"]
     sys.stdout.write(
         f"{chosen.name}, seed {seed}: best Dev minDCF {best['min_dcf']:.4f} "

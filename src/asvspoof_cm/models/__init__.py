@@ -20,6 +20,7 @@ __all__ = [
     "TFPARN",
     "TFPARNConfig",
     "build_model",
+    "model_name",
 ]
 
 _MODELS: dict[str, tuple[Callable[[Any], Countermeasure], type[Any]]] = {
@@ -27,6 +28,21 @@ _MODELS: dict[str, tuple[Callable[[Any], Countermeasure], type[Any]]] = {
     "AASIST": (AASIST, AASISTConfig),
     "RawNet2": (RawNet2, RawNet2Config),
 }
+
+
+def model_name(model: Countermeasure) -> str:
+    """Return the name that `build_model` builds a model of the same class from.
+
+    Example:
+        >>> model_name(TFPARN())
+        'TFPARN'
+    """
+    for name, (model_class, _) in _MODELS.items():
+        if type(model) is model_class:
+            return name
+    raise TypeError(
+        f"`model` must be one of {', '.join(_MODELS)}, not a subclass; got {type(model).__name__}."
+    )
 
 
 def build_model(name: str, config: Mapping[str, Any] | None = None) -> Countermeasure:

@@ -3,8 +3,8 @@
 The parameters carry the names of the published implementation, so that its checkpoints load; the
 computation is organised for speed and memory instead:
 
-- the encoder runs in channels-last layout, and in evaluation one utterance at a time, because its
-  first maps are a hundred times larger than the waveform;
+- the encoder runs in channels-last layout, and in evaluation on a CPU one utterance at a time,
+  because its first maps are a hundred times larger than the waveform;
 - attention scores are symmetric in the two nodes of a pair, so each unordered pair is scored once,
   and the (batch, pairs, channels) tensor is the largest one that a graph layer makes.
 """
@@ -342,9 +342,10 @@ class AASIST(Countermeasure):
 
     def _encode(self, waveform: Tensor) -> tuple[Tensor, Tensor]:
         """Return the largest magnitudes over time and over frequency, as graph nodes."""
-        # Batch normalisation needs the whole batch in training; in evaluation utterances are
-        # independent, and one at a time stays in the cache. A traced graph takes any batch.
-        is_whole = self.training or torch.compiler.is_compiling()
+        # Batch normalisation needs the whole batch in training. In evaluation utterances are
+        # independent, and on a CPU one at a time stays in the cache; a traced graph takes all.
+        on_cpu = waveform.device.type == "cpu"
+        is_whole = self.training or not on_cpu or torch.compiler.is_compiling()
         parts = [waveform] if is_whole else [row[None] for row in waveform]
         maxima = []
         for part in parts:

@@ -38,6 +38,8 @@ def check_waveforms(waveform: Tensor, n_least: int) -> None:
         raise ValueError(
             f"`waveform` must have shape (batch, time); got {tuple(waveform.shape)}.{hint}"
         )
+    if len(waveform) == 0:
+        raise ValueError("`waveform` must hold at least one row; got a batch of none.")
     if not waveform.is_floating_point():
         raise TypeError(
             f"`waveform` must be a float tensor; got {waveform.dtype}. "

@@ -27,7 +27,7 @@ _LEVELS = 256
 def dropout(x: Tensor, p: float, *, training: bool) -> Tensor:
     """Zero each element with probability `p` and scale the rest by 1 / (1 − p)."""
     threshold = round(p * _LEVELS)
-    if not training or threshold == 0 or not _is_fast(x):
+    if not training or not 0 < threshold < _LEVELS or not _is_fast(x):
         return functional.dropout(x, p, training)
     return _apply(_Dropout, x, random_bytes(x.shape), threshold)
 
@@ -56,7 +56,7 @@ def attention(
         Tensor of shape (batch, heads, n_frames, d).
     """
     threshold = round(dropout_p * _LEVELS) if training else 0
-    if threshold == 0 or mask is not None or not _is_fast(query):
+    if not 0 < threshold < _LEVELS or mask is not None or not _is_fast(query):
         p = dropout_p if training else 0.0
         return functional.scaled_dot_product_attention(query, key, value, mask, dropout_p=p)
     n_frames = query.shape[-2]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asvspoof_cm.history import HISTORY_NAME, read_history
+from asvspoof_cm.history import FINAL_NAME, HISTORY_NAME, RUN_NAME, read_history
 
 __all__ = ["Run", "group_by_system", "read_run"]
 
@@ -93,8 +93,8 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         FileNotFoundError: `path` must be the folder of a training run; no such run/run.json ...
     """
     folder = Path(path)
-    about = _read_object(folder / "run.json")
-    final_path = folder / "final.json"
+    about = _read_object(folder / RUN_NAME)
+    final_path = folder / FINAL_NAME
     final = _read_object(final_path) if final_path.exists() else None
     history = [] if final is None and not (folder / HISTORY_NAME).exists() else read_history(folder)
     _check_history(folder / HISTORY_NAME, history)
@@ -105,12 +105,12 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     system = about.get("system")
     if not isinstance(system, dict) or not isinstance(system.get("name"), str):
         raise ValueError(
-            f"{folder / 'run.json'}: `system` must be an object with a `name`; got {system!r}."
+            f"{folder / RUN_NAME}: `system` must be an object with a `name`; got {system!r}."
         )
     for name in ("seed", "n_parameters"):
         if type(about.get(name)) is not int:
             raise ValueError(
-                f"{folder / 'run.json'}: `{name}` must be a whole number; got {about.get(name)!r}."
+                f"{folder / RUN_NAME}: `{name}` must be a whole number; got {about.get(name)!r}."
             )
     return Run(
         path=folder,

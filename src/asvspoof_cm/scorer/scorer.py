@@ -390,7 +390,18 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
         device(type='cpu')
     """
     if device != "auto":
-        return torch.device(device)
+        try:
+            chosen = torch.device(device)
+        except RuntimeError:
+            raise ValueError(
+                f"`device` must be auto, cpu, cuda, cuda:1, mps or another of PyTorch's; "
+                f"got {device!r}."
+            ) from None
+        if chosen.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"`device` must be one that is here; got {device!r}, without CUDA.")
+        if chosen.type == "mps" and not torch.backends.mps.is_available():
+            raise ValueError(f"`device` must be one that is here; got {device!r}, without MPS.")
+        return chosen
     if torch.cuda.is_available():
         rank = int(os.environ.get("LOCAL_RANK", 0)) if _is_torchrun() else 0
         return torch.device("cuda", rank % torch.cuda.device_count())

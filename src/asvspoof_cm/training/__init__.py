@@ -8,7 +8,7 @@ from asvspoof_cm.training.distributed import (
     process_group,
     rank_and_size,
 )
-from asvspoof_cm.training.evaluation import evaluate_run
+from asvspoof_cm.training.evaluation import evaluate_run, read_final
 from asvspoof_cm.training.fitting import FitResult, fit
 from asvspoof_cm.training.loop import EpochResult, train_epoch, validate
 from asvspoof_cm.training.run import Corpus, train_system
@@ -33,6 +33,7 @@ __all__ = [
     "linear_scaling",
     "process_group",
     "rank_and_size",
+    "read_final",
     "read_history",
     "system",
     "train_epoch",

@@ -59,5 +59,5 @@ def augmentation(name: str) -> Augmentation[Any] | None:
         return None
     if name not in AUGMENTATIONS:
         names = ", ".join(["none", *AUGMENTATIONS])
-        raise ValueError(f"`name` must be one of {names}; got {name!r}.")
+        raise ValueError(f"`augmentation` must be one of {names}; got {name!r}.")
     return AUGMENTATIONS[name]()

@@ -11,7 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["gather_batch", "gather_objects", "process_group", "rank_and_size"]
+__all__ = [
+    "gather_batch",
+    "gather_objects",
+    "process_group",
+    "rank_and_size",
+    "share_buffers",
+    "wait_for_all",
+]
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -30,7 +37,8 @@ def rank_and_size() -> tuple[int, int]:
 def process_group(device: torch.device) -> Iterator[torch.device]:
     """Join the processes that torchrun started, if it did, and yield this process's device.
 
-    NCCL for CUDA, each process on its own card; gloo otherwise.
+    NCCL for CUDA, each process on its own card; gloo otherwise. Inside another such block nothing
+    is joined again.
 
     Example:
         >>> with process_group(torch.device("cpu")) as device:
@@ -41,8 +49,12 @@ def process_group(device: torch.device) -> Iterator[torch.device]:
         yield device
         return
     if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        local_rank = os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))
+        device = torch.device("cuda", int(local_rank) % torch.cuda.device_count())
         torch.cuda.set_device(device)
+    if dist.is_initialized():
+        yield device
+        return
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield device
@@ -81,6 +93,27 @@ def _gather_padded(values: Tensor, n_rows: int, size: int) -> list[Tensor]:
     gathered = [torch.empty_like(padded) for _ in range(size)]
     dist.all_gather(gathered, padded)
     return gathered
+
+
+def share_buffers(model: torch.nn.Module) -> None:
+    """Give every process the first one's buffers: batch statistics drift apart in training.
+
+    Example:
+        >>> share_buffers(torch.nn.BatchNorm1d(3))
+    """
+    if rank_and_size()[1] > 1:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, 0)
+
+
+def wait_for_all() -> None:
+    """Return when every process has called this.
+
+    Example:
+        >>> wait_for_all()
+    """
+    if rank_and_size()[1] > 1:
+        dist.barrier()
 
 
 def gather_objects(value: Any) -> list[Any]:

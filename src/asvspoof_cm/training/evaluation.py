@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,15 +15,13 @@ import torch
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.files import atomic_path
+from asvspoof_cm.history import BEST_NAME, FINAL_NAME
 from asvspoof_cm.metrics import read_scores
-from asvspoof_cm.profiling import profile
 from asvspoof_cm.scorer import Scorer
 from asvspoof_cm.training.distributed import rank_and_size
 from asvspoof_cm.training.loop import evaluate_quietly, summary
 
-__all__ = ["evaluate_run"]
-
-FINAL = "final.json"
+__all__ = ["evaluate_run", "read_final"]
 
 
 def evaluate_run(
@@ -55,7 +55,7 @@ def evaluate_run(
     """
     out = Path(run)
     is_first = rank_and_size()[0] == 0
-    model = load_checkpoint(out / "best.pt")
+    model = load_checkpoint(out / BEST_NAME)
     scorer = Scorer(model, device=device, n_crops=n_crops)
     done = scorer.score_protocol(
         protocol, audio_dir, out / f"{split}_scores.tsv", progress=progress and is_first
@@ -66,11 +66,8 @@ def evaluate_run(
     label_of = dict(zip(protocol.utterance.tolist(), protocol.label.tolist(), strict=True))
     labels = np.array([label_of[name] for name in scores.filename.tolist()])
     result = evaluate_quietly(scores.cm if scores.cm is not None else [], labels)
-    cost = profile(model.to(scorer.device), n_utterances=8, n_crops=n_crops, batch_size=4)
-    path = out / FINAL
-    final = json.loads(path.read_text()) if path.exists() else {}
-    final |= {
-        "checkpoint": "best.pt",
+    final = read_final(out) | {
+        "checkpoint": BEST_NAME,
         "n_crops": n_crops,
         split: {
             "n_bonafide": result.n_bonafide,
@@ -80,11 +77,31 @@ def evaluate_run(
             "min_cllr": result.min_cllr,
             "auc": result.auc,
         },
-        "n_parameters": cost.n_parameters,
-        "peak_memory_bytes": cost.peak_memory_bytes,
-        "ms_per_utterance": cost.ms_per_utterance,
-        "device": cost.device,
+        **_profile(out / BEST_NAME, n_crops, scorer.device),
     }
-    with atomic_path(path) as temporary:
+    with atomic_path(out / FINAL_NAME) as temporary:
         temporary.write_text(json.dumps(final, indent=1) + "\n")
-    return dict(final)
+    return final
+
+
+def read_final(run: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the content of a run folder's ``final.json``; empty where there is none yet.
+
+    Example:
+        >>> read_final("no such run")
+        {}
+    """
+    path = Path(run) / FINAL_NAME
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _profile(checkpoint: Path, n_crops: int, device: torch.device) -> dict[str, Any]:
+    """Profile a checkpoint in a new process: training has left this one with memory to reuse."""
+    command = [sys.executable, "-m", "asvspoof_cm", "profile", str(checkpoint), "--json"]
+    command += ["--crops", str(n_crops), "--device", str(device)]
+    # The new process is one of its own, not one of torchrun's.
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{checkpoint} can't be profiled: {done.stderr.strip()}")
+    return dict(json.loads(done.stdout))

@@ -13,14 +13,14 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from asvspoof_cm.checkpoint import save_checkpoint
+from asvspoof_cm.checkpoint import load_tensors, save_checkpoint
 from asvspoof_cm.data.dataset import Augment
 from asvspoof_cm.data.loader import Loader
 from asvspoof_cm.files import atomic_path
-from asvspoof_cm.history import HISTORY_NAME
+from asvspoof_cm.history import BEST_NAME, HISTORY_NAME
 from asvspoof_cm.memory import peak_resident_bytes
-from asvspoof_cm.models import AASIST, Countermeasure
-from asvspoof_cm.training.distributed import rank_and_size
+from asvspoof_cm.models import AASIST, Countermeasure, model_name
+from asvspoof_cm.training.distributed import rank_and_size, share_buffers, wait_for_all
 from asvspoof_cm.training.loop import EpochResult, Loss, summary, train_epoch, validate
 from asvspoof_cm.training.schedule import EarlyStopping, warmup_cosine
 from asvspoof_cm.training.systems import Recipe
@@ -81,17 +81,20 @@ def fit(
         train: Batches to train on, from `make_loader` with shuffling.
         dev: Batches to validate on, from `make_loader` without.
         loss: Maps logits (batch, 2) and labels (batch,) to a scalar.
-        config: The recipe.
+        config: The recipe. `batch_size`, `crop_s` and `augmentation` are what the loaders and
+            `augment` were made with; here they are only recorded.
         out_dir: The folder of the run.
         resume: "auto" goes on where the folder's run stopped; "never" refuses such a folder.
         augment: Applied to training batches on the device.
         seed: The seed of augmentation and dropout.
         progress: Show bars and log a line an epoch.
-        meta: Plain values to store in the checkpoints.
+        meta: Plain values to store in the checkpoints, such as the data; a resumed run must have
+            the same.
 
     Raises:
         FloatingPointError: The loss is not finite; names the utterances of the batch.
-        ValueError: The folder holds a run with another recipe or seed.
+        ValueError: The folder holds a run with another model, recipe, seed or `meta`, or one that
+            is damaged.
 
     Example:
         >>> import tempfile
@@ -115,11 +118,19 @@ def fit(
     """
     out = Path(out_dir)
     rank, size = rank_and_size()
-    settings = {"recipe": asdict(config), "seed": seed, "n_processes": size}
+    settings = {
+        "recipe": asdict(config),
+        "seed": seed,
+        "n_processes": size,
+        "model": {"name": model_name(model), **asdict(model.config)},
+        "meta": meta or {},
+    }
     stopping = EarlyStopping(config.patience, config.tolerance)
     optimizer = config.make_optimizer(model)
     history: list[dict[str, Any]] = []
     state = _load_state(out, resume, settings)
+    if rank == 0:
+        _remove_leftovers(out)
     if state is not None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
@@ -127,7 +138,7 @@ def fit(
         history = json.loads(state["history"])
         if rank == 0:
             _write_history(out, history)
-        logger.info("%s: resuming after epoch %d", out, len(history))
+            logger.info("%s: resuming after epoch %d", out, len(history))
     learning_rate = partial(
         warmup_cosine,
         base_lr=config.lr,
@@ -156,22 +167,25 @@ def fit(
             progress=progress and rank == 0,
             names=train.dataset.protocol.utterance,
         )
+        share_buffers(model)
         validated = validate(
             network, dev, loss=loss, precision=config.precision, progress=progress and rank == 0
         )
-        record = _record(epoch, trained, validated, optimizer.param_groups[0]["lr"], history)
+        lr = optimizer.param_groups[0]["lr"]
+        record = _record(epoch, trained, validated, lr, history, _peak_memory(model))
         record["is_best"] = stopping.update(epoch + 1, record["dev"]["min_dcf"])
         history.append(record)
         if rank == 0:
-            _save(out, model, optimizer, stopping, history, settings, meta or {})
+            _save(out, model, optimizer, stopping, history, settings)
             _write_scalars(out, record)
             if progress:
                 logger.info("%s", _line(record))
+    wait_for_all()  # the others may read what the first has written
     return FitResult(
         history=history,
         best_epoch=stopping.best_epoch,
-        best_path=out / "best.pt",
-        stopped_early=stopping.should_stop,
+        best_path=out / BEST_NAME,
+        stopped_early=len(history) < config.n_epochs,
     )
 
 
@@ -198,6 +212,7 @@ def _record(
     validated: EpochResult,
     lr: float,
     history: list[dict[str, Any]],
+    peak_memory_bytes: int,
 ) -> dict[str, Any]:
     seconds = trained.seconds + validated.seconds
     return {
@@ -208,7 +223,7 @@ def _record(
         "train_s": trained.seconds,
         "dev_s": validated.seconds,
         "clips_per_s": len(trained.scores) / trained.seconds,
-        "peak_memory_bytes": _peak_memory(),
+        "peak_memory_bytes": peak_memory_bytes,
         "cumulative_s": seconds + (history[-1]["cumulative_s"] if history else 0.0),
     }
 
@@ -223,10 +238,11 @@ def _line(record: dict[str, Any]) -> str:
     )
 
 
-def _peak_memory() -> int:
+def _peak_memory(model: Countermeasure) -> int:
     """Return the most memory used so far: CUDA's allocator's, else this process's."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated()
+    device = next(model.parameters()).device
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
     return peak_resident_bytes()
 
 
@@ -237,16 +253,19 @@ def _save(
     stopping: EarlyStopping,
     history: list[dict[str, Any]],
     settings: dict[str, Any],
-    meta: dict[str, Any],
 ) -> None:
     """Write the checkpoints, then the state that makes the epoch count, then the history.
 
     A kill before the state is written loses the epoch, which is then run again with the same
     result; one after it loses nothing, because the history is rewritten from the state.
     """
-    meta = {**meta, **settings, "epoch": history[-1]["epoch"], "dev": history[-1]["dev"]}
+    meta = {
+        **settings["meta"],
+        **{name: settings[name] for name in ("recipe", "seed", "n_processes")},
+        **{name: history[-1][name] for name in ("epoch", "dev")},
+    }
     if history[-1]["is_best"]:
-        save_checkpoint(out / "best.pt", model, **meta)
+        save_checkpoint(out / BEST_NAME, model, **meta)
     save_checkpoint(out / "last.pt", model, **meta)
     state = {
         "settings": json.dumps(settings),
@@ -291,22 +310,51 @@ def _load_state(
         raise FileExistsError(
             f'`out_dir` {out} holds a run already, and resume="never". Choose another folder.'
         )
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    stored = json.loads(state["settings"])
-    if stored != json.loads(json.dumps(settings)):
+    try:
+        state: dict[str, Any] = load_tensors(path)
+        stored = json.loads(state["settings"])
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"`out_dir` {out} holds a run with other settings: {_changes(stored, settings)}. "
-            "Use the same ones to resume it, or another folder."
-        )
+            f"`out_dir` {out} can't be resumed: {path.name} is damaged ({error}). Remove it to "
+            "start over, or choose another folder; best.pt and last.pt are still there."
+        ) from error
+    check_unchanged(out, stored, settings)
     return state
 
 
-def _changes(stored: dict[str, Any], settings: dict[str, Any]) -> str:
-    before, now = (
-        {**s["recipe"], **{k: s[k] for k in s if k != "recipe"}} for s in (stored, settings)
-    )
-    return "; ".join(
+def check_unchanged(out: Path, stored: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raise unless a run folder's settings are those of this run, and name what differs."""
+    before, now = flatten(stored), flatten(json.loads(json.dumps(settings)))
+    changes = [
         f"{name} was {before.get(name)!r}, now {now.get(name)!r}"
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
-    )
+    ]
+    if changes:
+        raise ValueError(
+            f"`out_dir` {out} holds a run with other settings: {'; '.join(changes)}. "
+            "Use the same ones to resume it, or another folder."
+        )
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested dictionaries as one, with dotted names.
+
+    Example:
+        >>> flatten({"recipe": {"lr": 0.1}, "seed": 1})
+        {'recipe.lr': 0.1, 'seed': 1}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Remove the temporary files that a kill in the middle of writing left."""
+    for name in (_STATE, HISTORY_NAME, BEST_NAME, "last.pt"):
+        for path in out.glob(f".{name}.*.tmp"):
+            path.unlink()

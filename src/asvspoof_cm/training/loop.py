@@ -42,7 +42,7 @@ class EpochResult:
     """What one pass over a set gave.
 
     Attributes:
-        loss: The mean loss of a step.
+        loss: The mean loss of an utterance.
         index: Rows of the protocol, shape (n,), in ascending order.
         scores: z₁ − z₀ of each, shape (n,).
         labels: Of each, shape (n,).
@@ -121,7 +121,8 @@ def train_epoch(
         seed: The seed of augmentation and dropout.
         epoch: The number of this epoch, from 0.
         precision: "bf16" uses autocast.
-        n_accumulate: Batches whose gradients are averaged before a step.
+        n_accumulate: Batches whose gradients are averaged before a step; the last step of an epoch
+            may have fewer.
         clip_norm: The largest norm of the gradient; None leaves it.
         progress: Show a bar.
         names: What to call the rows of `index` in an error.
@@ -142,6 +143,9 @@ def train_epoch(
         >>> result.scores.shape
         (4,)
     """
+    _check_precision(precision)
+    if n_accumulate < 1:
+        raise ValueError(f"`n_accumulate` must be at least 1; got {n_accumulate}.")
     device = next(model.parameters()).device
     rank, n_processes = rank_and_size()
     n_batches = len(batches) if isinstance(batches, Sized) else None
@@ -149,6 +153,7 @@ def train_epoch(
     start = time.perf_counter()
     model.train()
     optimizer.zero_grad(set_to_none=True)
+    n_pending = 0
     with (
         _seeded(derive_seed(seed, epoch, rank), device),
         Progress(
@@ -172,12 +177,10 @@ def train_epoch(
             value = loss(*gather_batch(logits, label))
             _check_finite(value, index, names)
             torch.autograd.backward(value * (n_processes / n_accumulate))
-            is_last = n_batches is not None and step + 1 == n_batches
-            if (step + 1) % n_accumulate == 0 or is_last:
-                if clip_norm is not None:
-                    nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+            n_pending += 1
+            if n_pending == n_accumulate:
+                _step(optimizer, clip_norm)
+                n_pending = 0
             collected.add(logits[:n_real], label[:n_real], index, value)
             rate = collected.n_rows / (time.perf_counter() - start)
             bar.update(
@@ -185,7 +188,21 @@ def train_epoch(
                 lr=optimizer.param_groups[0]["lr"],
                 clips_per_s=rate * n_processes,
             )
+        if n_pending:
+            _step(optimizer, clip_norm, scale=n_accumulate / n_pending)
     return collected.result(start)
+
+
+def _step(optimizer: torch.optim.Optimizer, clip_norm: float | None, *, scale: float = 1.0) -> None:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if scale != 1.0:
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(scale)
+    if clip_norm is not None:
+        nn.utils.clip_grad_norm_(parameters, clip_norm)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
 @torch.no_grad()
@@ -216,6 +233,7 @@ def validate(
         >>> validate(model, [batch]).metrics().n_bonafide
         2
     """
+    _check_precision(precision)
     # The replica inside DistributedDataParallel: processes may have different numbers of batches.
     module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     device = next(module.parameters()).device
@@ -245,33 +263,44 @@ class _Collector:
     def __init__(self) -> None:
         self.n_rows = 0
         self.loss_sum = 0.0
-        self.n_losses = 0
+        self.n_weighed = 0
         self._parts: list[tuple[Tensor, Tensor, Tensor]] = []
 
     @property
     def mean_loss(self) -> float:
-        return self.loss_sum / self.n_losses if self.n_losses else math.nan
+        return self.loss_sum / self.n_weighed if self.n_weighed else math.nan
 
     def add(self, logits: Tensor, label: Tensor, index: Tensor, loss: Tensor | None) -> None:
-        scores = (logits[:, BONAFIDE] - logits[:, SPOOF]).detach().double()
-        self._parts.append((scores.cpu(), label.cpu(), index.cpu()))
+        # To the CPU first: MPS has no float64.
+        scores = (logits[:, BONAFIDE] - logits[:, SPOOF]).detach().cpu().double()
+        self._parts.append((scores, label.cpu(), index.cpu()))
         self.n_rows += len(label)
         if loss is not None:
-            self.loss_sum += loss.item()
-            self.n_losses += 1
+            self.loss_sum += loss.item() * len(label)
+            self.n_weighed += len(label)
 
     def result(self, start: float) -> EpochResult:
-        scores, labels, index = (torch.cat(column) for column in zip(*self._parts, strict=True))
-        shares = gather_objects((scores.numpy(), labels.numpy(), index.numpy(), self.mean_loss))
-        rows = np.concatenate([share[2] for share in shares])
+        """Return what all processes collected; one of them may have had nothing."""
+        own = [tuple(column.numpy() for column in part) for part in self._parts]
+        shares = gather_objects((own, self.loss_sum, self.n_weighed))
+        parts = [part for share in shares for part in share[0]]
+        if not parts:
+            raise ValueError("`batches` must hold at least one batch; got none.")
+        scores, labels, rows = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(rows, kind="stable")
+        n_weighed = sum(share[2] for share in shares)
         return EpochResult(
-            loss=float(np.mean([share[3] for share in shares])),
+            loss=sum(share[1] for share in shares) / n_weighed if n_weighed else math.nan,
             index=rows[order],
-            scores=np.concatenate([share[0] for share in shares])[order],
-            labels=np.concatenate([share[1] for share in shares])[order],
+            scores=scores[order],
+            labels=labels[order],
             seconds=time.perf_counter() - start,
         )
+
+
+def _check_precision(precision: str) -> None:
+    if precision not in ("fp32", "bf16"):
+        raise ValueError(f'`precision` must be "fp32" or "bf16"; got {precision!r}.')
 
 
 def _check_finite(value: Tensor, index: Tensor, names: Names | None) -> None:
@@ -287,8 +316,13 @@ def _check_finite(value: Tensor, index: Tensor, names: Names | None) -> None:
 
 @contextlib.contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's generators, which dropout draws from, and restore them afterwards."""
+    """Seed PyTorch's own generators, which dropout draws from, and restore them afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        elif device.type == "mps":
+            torch.mps.manual_seed(seed)
         yield

@@ -16,11 +16,12 @@ import torch
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.data import Protocol, SpoofDataset, make_loader, read_protocol
 from asvspoof_cm.files import atomic_path
+from asvspoof_cm.history import RUN_NAME
 from asvspoof_cm.scorer.scorer import resolve_device
 from asvspoof_cm.training.augmentations import augmentation
-from asvspoof_cm.training.distributed import process_group, rank_and_size
-from asvspoof_cm.training.evaluation import FINAL, evaluate_run
-from asvspoof_cm.training.fitting import FitResult, fit
+from asvspoof_cm.training.distributed import process_group, rank_and_size, wait_for_all
+from asvspoof_cm.training.evaluation import evaluate_run, read_final
+from asvspoof_cm.training.fitting import FitResult, check_unchanged, fit
 from asvspoof_cm.training.systems import System
 
 __all__ = ["Corpus", "train_system"]
@@ -56,6 +57,7 @@ def train_system(
     seed: int = 42,
     device: str = "auto",
     n_workers: int | None = None,
+    evaluate: bool = True,
     progress: bool = True,
 ) -> FitResult:
     """Train a system from protocol files, with its best checkpoint evaluated at the end.
@@ -71,6 +73,8 @@ def train_system(
         seed: The seed of weights, order, crops, augmentation and dropout.
         device: "auto" is CUDA where it is available, then MPS, then the CPU.
         n_workers: Processes that read audio ahead; None chooses.
+        evaluate: Score the development set with the best checkpoint and five crops at the end, and
+            measure what that costs; see `evaluate_run`.
         progress: Show bars and log a line an epoch.
 
     Example:
@@ -91,6 +95,11 @@ def train_system(
     """
     out = Path(out_dir)
     train, dev = read_protocol(corpus.train_protocol), read_protocol(corpus.dev_protocol)
+    for name, protocol in (("train_protocol", train), ("dev_protocol", dev)):
+        if len(set(protocol.label.tolist())) < 2:
+            raise ValueError(
+                f"`{name}` must hold both bonafide and spoof; {protocol.path} has one class only."
+            )
     with process_group(resolve_device(device)) as place:
         rank, size = rank_and_size()
         recipe = system.recipe
@@ -100,8 +109,12 @@ def train_system(
             )
         model = system.build(seed).to(place)
         description = _describe(system, seed, model, train, dev)
-        if rank == 0:
-            with atomic_path(out / "run.json") as temporary:
+        if (out / RUN_NAME).exists():
+            stored = json.loads((out / RUN_NAME).read_text())
+            kept = ("system", "seed", "data")
+            check_unchanged(out, {k: stored[k] for k in kept}, {k: description[k] for k in kept})
+        elif rank == 0:
+            with atomic_path(out / RUN_NAME) as temporary:
                 temporary.write_text(json.dumps(description, indent=1) + "\n")
 
         def loader(protocol: Protocol, audio_dir: str | os.PathLike[str], training: bool) -> Any:
@@ -135,8 +148,9 @@ def train_system(
             progress=progress,
             meta={"system": asdict(system), "data": description["data"]},
         )
-        if not (out / FINAL).exists():
+        if evaluate and "dev" not in read_final(out):
             evaluate_run(out, dev, dev_audio_dir, device=place, progress=progress)
+        wait_for_all()
         return result
 
 

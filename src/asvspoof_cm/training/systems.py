@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -11,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from asvspoof_cm.labels import BONAFIDE
-from asvspoof_cm.losses import focal_loss, pairwise_ranking_loss
+from asvspoof_cm.losses import focal_loss, pairwise_ranking_loss, widen
 from asvspoof_cm.models import Countermeasure, build_model
+from asvspoof_cm.training.augmentations import augmentation
 from asvspoof_cm.training.schedule import linear_scaling
 
 __all__ = ["SEEDS", "Objective", "Recipe", "System", "system"]
@@ -51,7 +53,7 @@ class Objective:
         if self.classification == "focal":
             loss = focal_loss(logits, labels, alpha=self.alpha, gamma=self.gamma)
         else:
-            loss = functional.cross_entropy(logits.float(), labels)
+            loss = functional.cross_entropy(widen(logits), labels)
         if self.pairwise_weight == 0:
             return loss
         ranking = pairwise_ranking_loss(logits[:, BONAFIDE], labels, margin=self.margin)
@@ -76,7 +78,7 @@ class Recipe:
         augmentation: A name that `augmentation` knows.
         extra_spoof: Segment-shuffled copies (B12) to add as spoof, a bona fide row.
         clip_norm: The largest norm of the gradient; None leaves it.
-        n_accumulate: Batches whose gradients are added up before a step.
+        n_accumulate: Batches whose gradients are averaged before a step.
         precision: "fp32", or "bf16" for autocast.
         compile: Use torch.compile.
 
@@ -104,11 +106,23 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("n_epochs", "batch_size", "patience", "n_accumulate"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
-        for name in ("lr", "final_lr", "crop_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"`{name}` must be positive; got {getattr(self, name)}.")
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"`{name}` must be a whole number of at least 1; got {value!r}.")
+        positive = {"lr": self.lr, "final_lr": self.final_lr, "crop_s": self.crop_s}
+        if self.clip_norm is not None:
+            positive["clip_norm"] = self.clip_norm
+        for name, value in positive.items():
+            if not 0 < value < math.inf:
+                raise ValueError(f"`{name}` must be positive and finite; got {value}.")
+        if self.lr < self.final_lr:
+            raise ValueError(
+                f"`lr` must not be below `final_lr`; got {self.lr} and {self.final_lr}."
+            )
+        for name in ("weight_decay", "warmup_epochs", "tolerance"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"`{name}` must not be negative; got {getattr(self, name)}.")
+        augmentation(self.augmentation)
         if not 0 <= self.extra_spoof <= 1:
             raise ValueError(f"`extra_spoof` must lie in [0, 1]; got {self.extra_spoof}.")
         if self.optimizer not in ("adamw", "adam"):
@@ -140,8 +154,8 @@ class System:
 
     def build(self, seed: int) -> Countermeasure:
         """Return a new model with weights drawn from `seed`; the global generator is untouched."""
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
             return build_model(self.model, self.model_config)
 
     def with_recipe(self, **changes: Any) -> System:
@@ -156,11 +170,13 @@ class System:
     def from_json(cls, text: str) -> System:
         """Return the system that `to_json` wrote."""
         values = json.loads(text)
-        unknown = values.keys() - {entry.name for entry in fields(cls)}
-        if unknown:
-            raise ValueError(f"`text` has fields that a System has not: {sorted(unknown)}.")
-        values["objective"] = Objective(**values["objective"])
-        values["recipe"] = Recipe(**values["recipe"])
+        if not isinstance(values, dict) or values.keys() != {entry.name for entry in fields(cls)}:
+            raise ValueError("`text` must be what System.to_json wrote; it has other fields.")
+        try:
+            values["objective"] = Objective(**values["objective"])
+            values["recipe"] = Recipe(**values["recipe"])
+        except TypeError as error:
+            raise ValueError(f"`text` must be what System.to_json wrote: {error}.") from error
         return cls(**values)
 
 

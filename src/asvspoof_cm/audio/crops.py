@@ -1,0 +1,177 @@
+"""From a waveform of any length to crops of one (sections III-B.1 and III-C of the paper)."""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "CROP_SAMPLES",
+    "crop_start",
+    "crop_starts",
+    "cut",
+    "fix_length",
+    "last_start",
+    "tta_crops",
+]
+
+CROP_SAMPLES = 64000
+
+
+def fix_length(
+    waveform: Tensor,
+    n_samples: int = CROP_SAMPLES,
+    *,
+    crop: Literal["center", "random"] = "center",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Return exactly `n_samples` samples of a waveform of any length (section III-B.1).
+
+    Args:
+        waveform: Tensor of shape (time,).
+        n_samples: The length of the crop.
+        crop: "center" for evaluation, "random" for training.
+        generator: The source of the random start; required by ``crop="random"``.
+
+    Returns:
+        A tensor of shape (n_samples,), a view of `waveform` where that is long enough.
+
+    Example:
+        >>> fix_length(torch.arange(10.0), 4)
+        tensor([3., 4., 5., 6.])
+        >>> fix_length(torch.tensor([1.0, 2.0, 3.0]), 4)
+        tensor([2., 3., 1., 2.])
+    """
+    check_waveform(waveform)
+    start = crop_start(len(waveform), n_samples, crop=crop, generator=generator)
+    return cut(waveform, start, n_samples)
+
+
+@overload
+def tta_crops(
+    waveform: Tensor,
+    n_crops: int = ...,
+    n_samples: int = ...,
+    *,
+    return_starts: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def tta_crops(
+    waveform: Tensor, n_crops: int = ..., n_samples: int = ..., *, return_starts: Literal[True]
+) -> tuple[Tensor, list[int]]: ...
+def tta_crops(
+    waveform: Tensor,
+    n_crops: int = 5,
+    n_samples: int = CROP_SAMPLES,
+    *,
+    return_starts: bool = False,
+) -> Tensor | tuple[Tensor, list[int]]:
+    """Cut evenly spaced crops for test-time augmentation (section III-C).
+
+    The first crop starts with the waveform, the last one ends with it. A waveform shorter than a
+    crop is repeated until it exceeds the crop before it is cut. One crop is the centre crop.
+
+    Args:
+        waveform: Tensor of shape (time,).
+        n_crops: The number of crops, K in the paper.
+        n_samples: The length of each crop.
+        return_starts: Also return where in `waveform` each crop starts. Crops with equal starts are
+            identical.
+
+    Returns:
+        Crops of shape (n_crops, n_samples), and with `return_starts` the list of starts.
+
+    Example:
+        >>> crops, starts = tta_crops(torch.randn(96000), return_starts=True)
+        >>> crops.shape, starts
+        (torch.Size([5, 64000]), [0, 8000, 16000, 24000, 32000])
+        >>> tta_crops(torch.randn(64000), return_starts=True)[1]
+        [0, 0, 0, 0, 0]
+    """
+    check_waveform(waveform)
+    starts = crop_starts(len(waveform), n_crops, n_samples)
+    crops = torch.stack([cut(waveform, start, n_samples) for start in starts])
+    return (crops, starts) if return_starts else crops
+
+
+def crop_starts(n_total: int, n_crops: int = 5, n_samples: int = CROP_SAMPLES) -> list[int]:
+    """Return where the crops of `tta_crops` start in a waveform of `n_total` samples.
+
+    Starts in a repeated waveform are given modulo its length, so equal starts mean equal crops.
+
+    Example:
+        >>> crop_starts(32000)
+        [0, 8000, 16000, 24000, 0]
+    """
+    if n_crops < 1:
+        raise ValueError(f"`n_crops` must be at least 1; got {n_crops}.")
+    last = last_start(n_total, n_samples)
+    if n_crops == 1:
+        return [last // 2 % n_total]
+    return [last * k // (n_crops - 1) % n_total for k in range(n_crops)]
+
+
+def crop_start(
+    n_total: int,
+    n_samples: int = CROP_SAMPLES,
+    *,
+    crop: Literal["center", "random"] = "center",
+    generator: torch.Generator | None = None,
+) -> int:
+    """Return where the crop of `fix_length` starts in a waveform of `n_total` samples.
+
+    With it and `cut`, only the crop needs to be read of a file longer than one.
+
+    Example:
+        >>> crop_start(96000), crop_start(64000), crop_start(32000)
+        (16000, 0, 16000)
+    """
+    last = last_start(n_total, n_samples)
+    if crop == "center":
+        return last // 2
+    if crop != "random":
+        raise ValueError(f'`crop` must be "center" or "random"; got {crop!r}.')
+    if generator is None:
+        raise ValueError('`generator` must be a torch.Generator when crop="random"; got None.')
+    return int(torch.randint(last + 1, (), generator=generator))
+
+
+def last_start(n_total: int, n_samples: int = CROP_SAMPLES) -> int:
+    """Return the last valid start of a crop, in the waveform repeated where it is too short.
+
+    Example:
+        >>> last_start(64001), last_start(64000), last_start(32000)
+        (1, 0, 32000)
+    """
+    if n_samples < 1:
+        raise ValueError(f"`n_samples` must be at least 1; got {n_samples}.")
+    if n_total >= n_samples:
+        return n_total - n_samples
+    return (n_samples // n_total + 1) * n_total - n_samples
+
+
+def cut(waveform: Tensor, start: int, n_samples: int) -> Tensor:
+    """Return `n_samples` from `start` of a (time,) waveform repeated endlessly.
+
+    Example:
+        >>> cut(torch.tensor([1.0, 2.0, 3.0]), 2, 4)
+        tensor([3., 1., 2., 3.])
+    """
+    n_total = len(waveform)
+    if start + n_samples <= n_total:
+        return waveform[start : start + n_samples]
+    start %= n_total
+    n_repeats = -(-(start + n_samples) // n_total)
+    return waveform.repeat(n_repeats)[start : start + n_samples]
+
+
+def check_waveform(waveform: Tensor) -> None:
+    if waveform.dim() != 1:
+        raise ValueError(
+            f"`waveform` must have shape (time,); got {tuple(waveform.shape)}. "
+            "Average channels with to_mono, and take batches one by one."
+        )
+    if len(waveform) == 0:
+        raise ValueError("`waveform` must hold at least one sample; got none.")

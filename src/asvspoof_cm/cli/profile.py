@@ -1,0 +1,56 @@
+"""``asvspoof-cm profile``: what a checkpoint costs on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from asvspoof_cm.cli.options import add_device
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(subparsers: Any) -> None:
+    """Describe the arguments."""
+    parser = subparsers.add_parser(
+        "profile",
+        help="measure latency and memory of a checkpoint",
+        description=(
+            "Measure the time an utterance of 8 s takes with test-time augmentation, the real-time "
+            "factor and the peak memory, on synthetic utterances."
+        ),
+    )
+    parser.add_argument("checkpoint", metavar="CHECKPOINT")
+    parser.add_argument("--crops", type=int, default=5, help="crops an utterance (5)")
+    parser.add_argument("--utterances", type=int, default=8, help="how many to score (8)")
+    parser.add_argument("--batch-size", type=int, default=4, help="utterances at once (4)")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    add_device(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print."""
+    from asvspoof_cm.checkpoint import load_checkpoint
+    from asvspoof_cm.profiling import profile
+    from asvspoof_cm.scorer import resolve_device
+
+    device = resolve_device(args.device)
+    result = profile(
+        load_checkpoint(args.checkpoint).to(device),
+        n_utterances=args.utterances,
+        n_crops=args.crops,
+        batch_size=args.batch_size,
+    )
+    if args.json:
+        sys.stdout.write(json.dumps(asdict(result)) + "\n")
+    else:
+        sys.stdout.write(
+            f"{result.n_parameters:,} parameters on {result.device}: "
+            f"{result.ms_per_utterance:.1f} ms an utterance (real-time factor "
+            f"{result.real_time_factor:.3f}), {result.peak_memory_bytes / 1e6:.0f} MB at the peak\n"
+        )
+    return 0

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_softmax, logsumexp
 
-from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
 from asvspoof_cm.metrics.checks import FloatArray, as_scores, check_choice, split_by_label
 from asvspoof_cm.metrics.costs import ASVSPOOF5, ASVSPOOF5_SASV, DetectionCosts, SasvCosts
 from asvspoof_cm.metrics.track1 import pool_adjacent_violators
@@ -33,7 +33,6 @@ RIDGE = 1e-8
 """Weight of the squared slope (of standardised scores) in a fit: it keeps separable data finite."""
 
 _MAX_STEPS = 100
-_SASV_CLASSES = ("target", "nontarget", "spoof")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,12 +275,12 @@ def fit_fusion(
             f"`labels` must have one label per trial, shape ({len(features)},); got {words.shape}."
         )
     classes = np.full(len(words), -1)
-    for index, name in enumerate(_SASV_CLASSES):
+    for index, name in enumerate(SASV_CLASSES):
         classes[words == name] = index
-    missing = [n for index, n in enumerate(_SASV_CLASSES) if not (classes == index).any()]
+    missing = [n for index, n in enumerate(SASV_CLASSES) if not (classes == index).any()]
     if missing or (classes < 0).any():
         raise ValueError(
-            f"`labels` must be {', '.join(_SASV_CLASSES)}, each at least once; got "
+            f"`labels` must be {', '.join(SASV_CLASSES)}, each at least once; got "
             f"{sorted({str(word) for word in words})}."
         )
     priors = np.array([costs.p_target, costs.p_nontarget, costs.p_spoof])

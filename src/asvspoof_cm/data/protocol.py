@@ -33,7 +33,7 @@ import numpy as np
 from typing_extensions import Self
 
 from asvspoof_cm.data.table import read_table
-from asvspoof_cm.labels import BONAFIDE, LABEL_NAMES, LABELS, SPOOF
+from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, LABELS, SPOOF
 
 __all__ = ["OFFICIAL_COUNTS", "UNLABELLED", "Protocol", "read_protocol"]
 
@@ -53,7 +53,8 @@ OFFICIAL_COUNTS: Final[Mapping[str, Mapping[str, int]]] = MappingProxyType(
 )
 """How many utterances of each class the subsets of ASVspoof 5 hold."""
 
-ABSENT: Final = "-"
+
+_STRING_COLUMNS: Final = ("speaker", "gender", "codec", "codec_seed", "attack")
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class Protocol:
         """
         n_rows = len(utterance)
         arrays = {"utterance": _strings(utterance)}
-        for name in ("speaker", "gender", "codec", "codec_seed", "attack"):
+        for name in _STRING_COLUMNS:
             column = columns.pop(name, None)
             arrays[name] = np.full(n_rows, ABSENT) if column is None else _strings(column)
         if columns:
@@ -184,6 +185,24 @@ class Protocol:
         }
         n_unlabelled = len(self) - sum(counts.values())
         return {**counts, "unlabelled": n_unlabelled} if n_unlabelled else counts
+
+    def clusters(self, column: str) -> StringArray:
+        """Return the cluster of each utterance, to draw whole clusters in a bootstrap.
+
+        It is what `column` says, "speaker" or "codec_seed" say, and the utterance itself where the
+        file says nothing: an uncoded utterance is so in one cluster with its coded copies.
+
+        Example:
+            >>> protocol = Protocol.from_columns(["a", "b", "c"], codec_seed=["-", "a", "-"])
+            >>> protocol.clusters("codec_seed").tolist()
+            ['a', 'a', 'c']
+        """
+        if column not in _STRING_COLUMNS:
+            raise ValueError(
+                f"`column` must be one of {', '.join(_STRING_COLUMNS)}; got {column!r}."
+            )
+        values: StringArray = getattr(self, column)
+        return np.where(values == ABSENT, self.utterance, values)
 
     def __len__(self) -> int:
         return len(self.utterance)

@@ -27,6 +27,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 __all__ = [
+    "AUDIO_EXTENSIONS",
     "CROP_SAMPLES",
     "SAMPLE_RATE",
     "AudioFile",
@@ -40,6 +41,8 @@ __all__ = [
 
 SAMPLE_RATE = 16000
 CROP_SAMPLES = 64000
+AUDIO_EXTENSIONS = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au")
+"""How the names of audio files end, in lower case."""
 
 # libsndfile reports this many frames when a stream does not say how long it is.
 _UNKNOWN_LENGTH = 0x7FFFFFFFFFFFFFFF

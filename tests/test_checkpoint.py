@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from asvspoof_cm.calibration import Calibration, fit_calibration
 from asvspoof_cm.checkpoint import (
     FORMAT,
     load_checkpoint,
@@ -14,6 +15,7 @@ from asvspoof_cm.checkpoint import (
     save_checkpoint,
 )
 from asvspoof_cm.models import AASIST, TFPARN, AASISTConfig, RawNet2, RawNet2Config, TFPARNConfig
+from asvspoof_cm.scorer import Scorer
 
 SMALL = [
     TFPARN(TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16, pooling="mean")),
@@ -170,3 +172,14 @@ def test_published_aasist_is_told_by_its_width(tmp_path):
     torch.save({"weight": torch.zeros(1)}, tmp_path / "a.pth")
     with pytest.raises(ValueError, match="does not hold the weights of a published AASIST"):
         load_published_aasist(tmp_path / "a.pth")
+
+
+@pytest.mark.parametrize("method", ["affine", "isotonic"])
+def test_a_calibration_travels_with_the_model(tmp_path, model, method):
+    scores, labels = [2.0, -0.5, 1.0, -2.0], [1, 1, 0, 0]
+    calibration = fit_calibration(scores, labels, method=method)
+    save_checkpoint(tmp_path / "a.pt", model, calibration=calibration.as_dict())
+    stored = load_checkpoint(tmp_path / "a.pt").meta["calibration"]
+    assert Calibration.from_dict(stored) == calibration
+    scorer = Scorer.from_checkpoint(tmp_path / "a.pt", score="llr", device="cpu")
+    assert scorer.calibration == calibration

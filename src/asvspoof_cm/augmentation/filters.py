@@ -153,7 +153,8 @@ def level(waveform: Tensor) -> Tensor:
     """
     peak: Tensor = torch.linalg.vector_norm(waveform, float("inf"), dim=-1, keepdim=True)
     relative = waveform / peak.clamp_min(torch.finfo(waveform.dtype).tiny)
-    return torch.linalg.vector_norm(relative, dim=-1) * peak[..., 0]
+    norm: Tensor = torch.linalg.vector_norm(relative, dim=-1)
+    return norm * peak[..., 0]
 
 
 @working_precision

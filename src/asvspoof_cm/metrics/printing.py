@@ -6,10 +6,13 @@ from typing import Final
 
 from asvspoof_cm.metrics.intervals import METRICS, Interval
 
-__all__ = ["LATEX_SPECIALS", "TITLES", "format_metric", "metric_scale", "metric_title"]
+__all__ = ["LATEX_SPECIALS", "TITLES", "UNITS", "format_metric", "metric_scale", "metric_title"]
 
 TITLES: Final = dict(zip(METRICS, ("minDCF", "actDCF", "EER", "Cllr"), strict=True))
 """The name of each metric in print, without its unit."""
+
+UNITS: Final = {"eer": "%", "cllr": "bits"}
+"""The unit in which a metric is printed, of those that have one."""
 
 LATEX_SPECIALS: Final = str.maketrans(
     {
@@ -30,7 +33,7 @@ def metric_scale(name: str) -> float:
         >>> metric_scale("eer")
         100.0
     """
-    return 100.0 if name == "eer" else 1.0
+    return 100.0 if UNITS.get(name) == "%" else 1.0
 
 
 def metric_title(name: str) -> str:

@@ -177,8 +177,9 @@ def min_t_dcf(
     cost = c0 + c1 * (missed / n_bonafide) + c2 * ((n_spoof - rejected) / n_spoof)
     cost /= c0 + min(c1, c2)
     best = int(np.argmin(cost))
-    threshold = curve.last_rejected(int(missed[best]), int(rejected[best]))
-    return OperatingPoint(float(cost[best]), threshold)
+    # Where spoofs cost nothing, the cost is flat up to the first miss: its first point accepts all.
+    passed = (0, 0) if c2 == 0.0 else (int(missed[best]), int(rejected[best]))
+    return OperatingPoint(float(cost[best]), curve.last_rejected(*passed))
 
 
 def t_eer(asv: AsvScores, cm: tuple[ArrayLike, ArrayLike]) -> TandemPoint:

@@ -287,7 +287,7 @@ def plot_breakdown(breakdown: Breakdown, ax: Axes | None = None, *, metric: str 
     heights = scale * np.array([getattr(row, metric) for row in rows])
     positions = np.arange(len(rows))
     ax.bar(positions, heights, width=0.7, color=BONAFIDE_COLOR, alpha=0.75, linewidth=0)
-    for index in np.flatnonzero(np.isnan(heights)):
+    for index in np.flatnonzero(np.isnan(heights)).tolist():
         ax.text(index, 0.0, "–", ha="center", va="bottom", fontsize=_FONT_SIZE)
     drawn = [index for index, row in enumerate(rows) if metric in row.intervals]
     if drawn:

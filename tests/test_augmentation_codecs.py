@@ -166,3 +166,20 @@ def test_missing_codecs_are_named(monkeypatch):
 def test_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("codec", AVAILABLE)
+def test_samples_that_would_crash_an_encoder_are_refused(codec, value):
+    x = wave(4000)
+    x[17] = value
+    with pytest.raises(ValueError, match="`waveform` must be finite; got 1 NaN or infinite of 4"):
+        transcode(x, codec)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.5, 0.99995, 1.0])
+@pytest.mark.parametrize("codec", [c for c in module.WITH_LEVELS if c in AVAILABLE])
+def test_every_compression_level_is_coded(codec, level):
+    y = transcode(wave(8000), codec, compression_level=level)
+    assert y.isfinite().all()
+    assert y.abs().max() > 0.01

@@ -12,9 +12,11 @@ import asvspoof_cm.augmentation as augmentation
 from asvspoof_cm.augmentation import (
     Codec,
     Compose,
+    ConvolutiveNoise,
     FolderNoise,
     FolderReverb,
     Gain,
+    NotchBands,
     OneOf,
     Parameters,
     RandomApply,
@@ -22,6 +24,7 @@ from asvspoof_cm.augmentation import (
     RandomFIR,
     RawBoost,
     ShuffleSegments,
+    StationaryNoise,
     TFPARNAugment,
     WhiteNoise,
     base,
@@ -30,6 +33,7 @@ from asvspoof_cm.augmentation import (
     tfparn_augment,
 )
 
+INF = float("inf")
 CODECS = ("mu-law", "a-law", "gsm", "ima-adpcm", "vorbis")
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
@@ -309,6 +313,18 @@ def test_every_public_name_is_there_and_documented():
         ),
         (lambda: Gain(gain_db=(3, 1)), ValueError, r"`gain_db` must be \(low, high\)"),
         (lambda: WhiteNoise(snr_db=(3, float("inf"))), ValueError, "finite width; got"),
+        (lambda: WhiteNoise(snr_db=(-INF, -INF)), ValueError, r"`snr_db` must be .* -200 <= low"),
+        (lambda: WhiteNoise(snr_db=(-1000, -1000)), ValueError, "`snr_db` .* got .-1000, -1000"),
+        (lambda: Gain(gain_db=(1000, 1000)), ValueError, "`gain_db` .* high <= 200"),
+        (lambda: Gain(gain_db=(INF, INF)), ValueError, "`gain_db` .* high <= 200"),
+        (lambda: NotchBands(gain_db=(-1000, 0)), ValueError, "`gain_db` .* -200 <= low"),
+        (lambda: StationaryNoise(snr_db=(-INF, -INF)), ValueError, "`snr_db` .* -200 <= low"),
+        (lambda: ConvolutiveNoise(bias_db=(0, 1000)), ValueError, "`bias_db` .* high <= 200"),
+        (
+            lambda: Gain()(np.ones(5, dtype=np.float32), generator=seeded()),
+            TypeError,
+            "`waveform` must be a torch.Tensor; got ndarray. Convert an array: torch.from_numpy",
+        ),
         (lambda: RandomApply(Gain(), p=1.5), ValueError, "`p` must be between 0 and 1; got 1.5"),
         (lambda: Compose([]), ValueError, "at least one augmentation; got none"),
         (lambda: Compose([Gain]), TypeError, "A class needs its parentheses"),
@@ -323,3 +339,36 @@ def test_every_public_name_is_there_and_documented():
 def test_errors_say_what_and_how(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("value", [float("nan"), INF, -INF])
+def test_waveforms_must_be_finite(augment, value):
+    waveform = speech(2, 4000)
+    waveform[1, 7] = value
+    with pytest.raises(ValueError, match="must be finite; got 1 NaN or infinite of 8000 samples"):
+        augment(waveform, generator=seeded())
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e-30, 1e20])
+def test_noise_follows_the_level_however_quiet(folder, scale):
+    waveform = speech(2, 4000)
+    for augment in (WhiteNoise(), StationaryNoise(), FolderNoise(folder=folder)):
+        drawn = augment.draw(2, 4000, seeded())
+        expected = augment.apply(waveform, drawn)
+        scaled = augment.apply(waveform * scale, drawn) / scale
+        assert torch.allclose(scaled, expected, rtol=1e-4, atol=1e-5)
+    room = FolderReverb(folder=folder)
+    drawn = room.draw(2, 4000, seeded())
+    scaled = room.apply(waveform * scale, drawn) / scale
+    assert torch.allclose(scaled, room.apply(waveform, drawn), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [FolderNoise, FolderReverb])
+@pytest.mark.parametrize("file", ["../secret.wav", "absent.wav"])
+def test_replayed_files_stay_in_the_folder(folder, kind, file):
+    soundfile.write(folder.parent / "secret.wav", np.ones(100), 16000)
+    augment = kind(folder=folder)
+    drawn = augment.draw(1, 100, seeded())
+    stored = {**drawn.to_dict(), "file": [file]}
+    with pytest.raises(ValueError, match=f"must name files of the folder; got '{file}', .* its 2"):
+        augment.apply(torch.ones(100), Parameters.from_dict(stored))

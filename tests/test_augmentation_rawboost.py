@@ -262,3 +262,17 @@ def test_ranges_reach_the_stages():
 def test_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("shape", "share", "message"),
+    [
+        ((100,), [0.1], r"must have shape \(n_rows, time\), .* got \(100,\), \(1,\) and \(1,\)"),
+        ((2, 100), [0.1], r"`share` and `seed` \(n_rows,\); got \(2, 100\), \(1,\)"),
+        ((1, 100), [1.5], "`share` must be between 0 and 1; got 1.5"),
+        ((1, 100), [-0.5], "`share` must be between 0 and 1; got -0.5"),
+    ],
+)
+def test_impulsive_noise_checks_its_shapes(shape, share, message):
+    with pytest.raises(ValueError, match=message):
+        impulsive_noise(torch.ones(shape), torch.tensor(share), torch.zeros(len(share)).long())

@@ -7,6 +7,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import norm
 
+from asvspoof_cm import calibration as calibration_module
 from asvspoof_cm import metrics
 from asvspoof_cm.calibration import (
     Calibration,
@@ -226,3 +227,53 @@ def test_fusion_checks_its_systems_and_priors():
     without_spoofs = SasvCosts(p_target=0.9, p_nontarget=0.1, p_spoof=0.0)
     with pytest.raises(ValueError, match="`costs` must give every class a positive prior"):
         fit_fusion(systems, labels, without_spoofs)
+
+
+@pytest.mark.parametrize("prior", [0.5, 0.05, 1e-3, 1e-6])
+@pytest.mark.parametrize(("distance", "bound"), [(2.0, 1e-6), (5.0, 1e-4), (6.0, 1e-3)])
+def test_the_ridge_hardly_changes_the_slope(monkeypatch, distance, bound, prior):
+    rng = np.random.default_rng(0)
+    scores = rng.normal(np.repeat([distance / 2, -distance / 2], 5000), 1)
+    labels = np.repeat([1, 0], 5000)
+    with_ridge = fit_calibration(scores, labels, prior)
+    monkeypatch.setattr(calibration_module, "RIDGE", 1e-14)
+    without = fit_calibration(scores, labels, prior)
+    assert with_ridge.scale == pytest.approx(without.scale, rel=bound)
+
+
+@pytest.mark.parametrize("factor", [2.0**-900, 2.0**700, 2.0**1000])
+def test_enormous_and_tiny_scores_are_fitted_alike(factor):
+    rng = np.random.default_rng(0)
+    scores, labels = rng.normal(np.repeat([1, -1], 500), 1), np.repeat([1, 0], 500)
+    plain = fit_calibration(scores, labels)
+    scaled = fit_calibration(factor * scores, labels)
+    assert scaled.scale * factor == pytest.approx(plain.scale, rel=1e-12)
+    assert scaled.offset == pytest.approx(plain.offset, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: decide([0.0, np.nan]), "`llr` must not be NaN; got 1 NaN of 2"),
+        (lambda: probability([np.nan]), "`llr` must not be NaN; got 1 NaN of 1"),
+        (lambda: Calibration().apply(np.nan), "`scores` must not be NaN; got 1 NaN of 1"),
+        (lambda: fuse_sasv([np.nan], [0.0]), "`asv_llr` must not be NaN"),
+        (lambda: fuse_sasv([0.0], [np.nan]), "`cm_llr` must not be NaN"),
+        (
+            lambda: fuse_sasv([0.0, 1.0], [[0.0], [1.0]]),
+            r"must have the same shape, one LLR of each per trial; got \(2,\) and \(2, 1\)",
+        ),
+        (
+            lambda: fit_calibration([1.0, 0.0], [1, 0], 7, method="isotonic"),
+            "`prior` must be the probability of spoof, between 0 and 1, excluded; got 7",
+        ),
+    ],
+)
+def test_nan_and_shapes_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_infinite_ratios_are_certainties():
+    assert decide([-np.inf, np.inf]).tolist() == [0, 1]
+    assert probability([-np.inf, np.inf]).tolist() == [0.0, 1.0]

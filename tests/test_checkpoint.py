@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from asvspoof_cm.calibration import Calibration, fit_calibration
 from asvspoof_cm.checkpoint import (
     FORMAT,
     load_checkpoint,
@@ -17,6 +18,7 @@ from asvspoof_cm.checkpoint import (
     save_checkpoint,
 )
 from asvspoof_cm.models import AASIST, TFPARN, AASISTConfig, RawNet2, RawNet2Config, TFPARNConfig
+from asvspoof_cm.scorer import Scorer
 
 SMALL = [
     TFPARN(TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16, pooling="mean")),
@@ -219,3 +221,14 @@ def test_formats_that_never_were(tmp_path, model, number):
 def test_weights_that_are_no_mapping(tmp_path, model):
     with pytest.raises(ValueError, match="its weights are a list"):
         load_checkpoint(edited(tmp_path, model, state_dict=[1]))
+
+
+@pytest.mark.parametrize("method", ["affine", "isotonic"])
+def test_a_calibration_travels_with_the_model(tmp_path, model, method):
+    scores, labels = [2.0, -0.5, 1.0, -2.0], [1, 1, 0, 0]
+    calibration = fit_calibration(scores, labels, method=method)
+    save_checkpoint(tmp_path / "a.pt", model, calibration=calibration.as_dict())
+    stored = load_checkpoint(tmp_path / "a.pt").meta["calibration"]
+    assert Calibration.from_dict(stored) == calibration
+    scorer = Scorer.from_checkpoint(tmp_path / "a.pt", score="llr", device="cpu")
+    assert scorer.calibration == calibration

@@ -1,6 +1,7 @@
 """``asvspoof-cm evaluate`` prints what the functions compute, and one line on bad input."""
 
 import json
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -151,7 +152,13 @@ def test_track2(tmp_path, capsys):
     bonafide, spoof = cm[~parts[2]], cm[parts[2]]
     assert content["min_t_dcf"] == metrics.min_t_dcf(bonafide, spoof).value
     asv_scores = tuple(asv[p] for p in parts)
-    assert content["t_eer"] == metrics.t_eer(asv_scores, (bonafide, spoof)).value
+    t_eer = metrics.t_eer(asv_scores, (bonafide, spoof))
+    assert content["t_eer"] == t_eer.value
+    assert content["t_eer_asv_threshold"] == t_eer.asv_threshold
+    assert content["t_eer_cm_threshold"] == t_eer.cm_threshold
+    assert content["a_dcf_threshold"] == metrics.a_dcf(*(sasv[p] for p in parts)).threshold
+    assert content["min_t_dcf_threshold"] == metrics.min_t_dcf(bonafide, spoof).threshold
+    assert content["min_t_dcf_asv"] == "error rates of the organisers' speaker verification"
 
     metrics.write_scores(path, names, None, speaker=speakers, sasv=sasv)
     assert main([*command, str(tmp_path / "key.tsv")]) == 0
@@ -207,3 +214,122 @@ def test_a_protocol_that_misses_trials(trials, protocol, capsys):
 def test_key_or_protocol_is_needed(trials, capsys):
     assert main(["evaluate", "--scores", str(trials.folder / "scores.tsv")]) == 2
     assert "--key or --protocol must be given" in capsys.readouterr().err
+
+
+@pytest.fixture
+def coded(tmp_path):
+    """Uncoded utterances, each with two coded copies: as many clusters as uncoded utterances."""
+    rng = np.random.default_rng(0)
+    n = 90
+    names = np.array([f"E_{i:03d}" for i in range(3 * n)])
+    labels = np.tile(np.arange(n) % 2, 3)
+    scores = np.tile(rng.normal(np.arange(n) % 2), 3)
+    seeds = np.where(np.arange(3 * n) < n, "-", np.tile(names[:n], 3))
+    metrics.write_scores(tmp_path / "scores.tsv", names, scores)
+    rows = [
+        f"S_1 {name} F {'-' if seed == '-' else 'C01'} - {seed} - {a} {word} -\n"
+        for name, seed, word, a in zip(
+            names,
+            seeds,
+            np.where(labels, "bonafide", "spoof"),
+            np.where(labels, "bonafide", "A17"),
+            strict=True,
+        )
+    ]
+    (tmp_path / "protocol.tsv").write_text("".join(rows))
+    command = ["evaluate", "--scores", str(tmp_path / "scores.tsv")]
+    command += ["--protocol", str(tmp_path / "protocol.tsv"), "--bootstrap", "200"]
+    return SimpleNamespace(command=command, names=names, scores=scores, labels=labels, n=n)
+
+
+def test_uncoded_utterances_are_clusters_of_their_own(coded, capsys):
+    assert main([*coded.command, "--cluster", "codec_seed", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)["intervals"]["cllr"]
+    copies = np.tile(coded.names[: coded.n], 3)
+    is_bonafide = coded.labels == 1
+    expected = metrics.bootstrap(
+        "cllr",
+        coded.scores[is_bonafide],
+        coded.scores[~is_bonafide],
+        200,
+        clusters=(copies[is_bonafide], copies[~is_bonafide]),
+    )
+    assert content == expected.as_dict()
+    assert content["high"] - content["low"] > 0.1
+
+
+def test_one_cluster_is_refused_in_the_words_of_the_options(coded, capsys):
+    assert main([*coded.command, "--cluster", "speaker"]) == 2
+    error = capsys.readouterr().err
+    assert "--cluster must name at least 2 clusters; all trials are in one, 'S_1'" in error
+
+
+def test_intervals_have_the_titles_and_units_of_the_breakdown(trials, protocol, capsys):
+    more = ["--bootstrap", "20", "--by", "attack"]
+    assert main(arguments(trials, *protocol, *more)) == 0
+    table, intervals, groups = capsys.readouterr().out.strip().split("\n\n")
+    assert table.startswith("metric")
+    lines = dict(line.split("  ", 1) for line in intervals.splitlines())
+    assert list(lines) == ["metric", "minDCF", "actDCF", "EER %", "Cllr"]
+    assert lines["metric"].strip() == "value [95 % interval]"
+    assert lines["EER %"].strip() in groups.splitlines()[-1]
+
+
+def test_grouped_ties_reach_the_breakdown(trials, protocol, capsys):
+    rounded = np.round(trials.scores)
+    metrics.write_scores(trials.folder / "scores.tsv", trials.names, rounded)
+    command = arguments(trials, *protocol, "--by", "attack", "--ties", "grouped", "--json")
+    assert main(command) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["by_attack"]["rows"][-1]["eer"] == content["track1"]["eer"]["value"]
+    grouped = metrics.evaluate(rounded, trials.labels, ties="grouped").eer.value
+    assert content["track1"]["eer"]["value"] == grouped
+
+
+def test_json_of_a_constant_scorer_is_json(trials, capsys):
+    metrics.write_scores(trials.folder / "scores.tsv", trials.names, np.zeros(400))
+    assert main(arguments(trials, "--ties", "grouped", "--json")) == 0
+    out = capsys.readouterr().out
+    assert "Infinity" not in out
+    assert json.loads(out)["track1"]["eer"] == {"value": 0.5, "threshold": None}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--cluster", "speaker"], "--cluster is for intervals; add --bootstrap N"),
+        (["--by", "attack", "--match", "codec"], "--match takes columns of --by; got 'codec'"),
+        (["--bootstrap", "-1"], "--bootstrap must be at least 0 replicates; got -1"),
+        (["--bootstrap", "5", "--seed", "-1"], "--seed must not be negative; got -1"),
+        (["--ties", "grouped", "--bootstrap", "5"], "--ties grouped does not reach --bootstrap"),
+        (["--ties", "grouped", "--plots", "f"], "--ties grouped does not reach --plots"),
+        (["--track", "2", "--ties", "grouped"], "--ties is for Track 1"),
+        (["--track", "2", "--ties", "official"], "--ties is for Track 1"),
+        (["--track", "2", "--match", "codec"], "--match is for Track 1"),
+        (["--track", "2", "--seed", "0"], "--seed is for Track 1"),
+    ],
+)
+def test_options_without_effect_are_refused(trials, capsys, more, message):
+    assert main(arguments(trials, *more)) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+
+
+def test_plots_without_matplotlib_fail_first(trials, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr(metrics, "bootstrap", lambda *_, **__: pytest.fail("bootstrapped first"))
+    figures = trials.folder / "figures"
+    assert main(arguments(trials, "--bootstrap", "5", "--plots", str(figures))) == 2
+    assert "plots need matplotlib, an extra" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("system", ["cm", "asv"])
+def test_track2_needs_sasv_or_both(tmp_path, capsys, system):
+    (tmp_path / "key.tsv").write_text("S E_1 bonafide target\nS E_2 spoof spoof\n")
+    score = {"cm": "1 - -", "asv": "- 1 -"}[system]
+    (tmp_path / "scores.tsv").write_text(f"S E_1 {score}\nS E_2 {score}\n")
+    files = ["--scores", str(tmp_path / "scores.tsv"), "--key", str(tmp_path / "key.tsv")]
+    assert main(["evaluate", "--track", "2", *files]) == 2
+    message = f"needs sasv-score, or cm-score and asv-score; it holds {system}-score only"
+    assert message in capsys.readouterr().err

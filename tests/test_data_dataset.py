@@ -213,3 +213,8 @@ def test_dataset_survives_pickling(protocol, audio_dir):
     copy = pickle.loads(pickle.dumps(dataset))
     assert copy.epoch == 4
     assert torch.equal(copy[2].waveform, dataset[2].waveform)
+
+
+def test_an_extension_starts_with_a_dot(audio_dir):
+    with pytest.raises(ValueError, match="`extension` must start with a dot; got 'flac'"):
+        AudioFolder(Protocol.from_columns(["long"]), audio_dir, extension="flac")

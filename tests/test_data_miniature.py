@@ -71,6 +71,8 @@ def test_wrong_arguments(tmp_path):
         write_miniature(tmp_path, n_train=1, n_dev=4)
     with pytest.raises(ValueError, match="`duration_s` must be positive and in order"):
         write_miniature(tmp_path, duration_s=(2.0, 1.0))
+    with pytest.raises(ValueError, match=r"the shortest at least 0\.1 s; got \(0\.001, 1\.0\)"):
+        write_miniature(tmp_path, duration_s=(0.001, 1.0))
 
 
 # Commands

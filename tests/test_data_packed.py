@@ -252,3 +252,27 @@ def test_a_pack_of_another_format(protocol, audio_dir, tmp_path):
     index.write_text(json.dumps({"format": 1, "sample_rate": 16000, "n_shards": 50}))
     with pytest.raises(FileNotFoundError, match="lacks the record of shard"):
         PackedAudio(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("packed.json", "{", r"packed\.json is damaged: Expecting .* Delete it and run pack again"),
+        ("packed.json", "[]", r"packed\.json is damaged: it lacks format, sample_rate, n_shards"),
+        ("shard-00000.json", "", r"shard-00000\.json is damaged: Expecting value"),
+        ("shard-00000.json", "{}", r"shard-00000\.json is damaged: it lacks sample_rate, utter"),
+    ],
+)
+def test_damaged_records_are_named(protocol, audio_dir, tmp_path, name, content, message):
+    run(protocol, audio_dir, tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        PackedAudio(tmp_path)
+
+
+@pytest.mark.parametrize("argument", ["sample_rate", "n_threads", "shard_samples"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_pack_needs_positive_numbers(protocol, audio_dir, tmp_path, argument, value):
+    with pytest.raises(ValueError, match=f"`{argument}` must be at least 1; got {value}"):
+        pack(protocol, audio_dir, tmp_path / "out", **{argument: value})
+    assert not (tmp_path / "out").exists()

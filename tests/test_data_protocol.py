@@ -270,3 +270,48 @@ def test_lazy_names_are_all_there():
         assert getattr(asvspoof_cm.data, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'SpoofDatasets'"):
         _ = asvspoof_cm.data.SpoofDatasets
+
+
+@pytest.mark.parametrize(
+    "labels", [["bonafide", "spoof"], [1, 0], [1.0, 0.0], np.array([1, "spoof"], dtype=object)]
+)
+def test_labels_may_be_words(labels):
+    protocol = Protocol.from_columns(["a", "b"], labels)
+    assert protocol.label.tolist() == [BONAFIDE, SPOOF]
+    assert protocol.label.dtype == np.int8
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "message"),
+    [
+        (["a", "b"], [0.9, 1.0], r"`label` must hold 0 \(spoof\), .*; got 0.9 in row 0"),
+        (["a", "b"], [0, 256], "`label` must hold 0 .* got 256 in row 1"),
+        (["a", "b"], ["spoof", "fake"], "words among spoof, .* got 'fake' in row 1"),
+        (["a", "b"], [[0], [1]], r"`label` must have shape \(n,\), one a row; got \(2, 1\)"),
+        ([["a"], ["b"]], [0, 1], r"`utterance` must have shape \(n,\), one a row; got \(2, 1\)"),
+        (["a", "b", "a"], [0, 1, 1], "row 2: an utterance must stand once; 'a' is also on row 0"),
+        (["a", ""], [0, 1], "row 1: the name of the utterance is empty"),
+    ],
+)
+def test_columns_that_would_change_silently(names, labels, message):
+    with pytest.raises(ValueError, match=message):
+        Protocol.from_columns(names, labels)
+
+
+def test_a_header_may_begin_with_an_empty_cell(write):
+    path = write("\tfilename\tlabel\n0\ta\tspoof\n1\tb\tbonafide\n")
+    protocol = read_protocol(path)
+    assert protocol.utterance.tolist() == ["a", "b"]
+    assert protocol.label.tolist() == [SPOOF, BONAFIDE]
+
+
+def test_clusters_are_the_column_or_the_utterance():
+    protocol = Protocol.from_columns(
+        ["a", "b", "c"], codec_seed=["-", "a", "-"], speaker=["-", "-", "S"]
+    )
+    assert protocol.clusters("codec_seed").tolist() == ["a", "a", "c"]
+    assert protocol.clusters("speaker").tolist() == ["a", "b", "S"]
+    with pytest.raises(
+        ValueError, match=r"`column` must be one of speaker, gender, .* got 'label'"
+    ):
+        protocol.clusters("label")

@@ -142,3 +142,68 @@ def test_forms_of_the_table(trials):
 def test_bad_groups(groups, options, message):
     with pytest.raises(ValueError, match=message):
         metrics.breakdown([1.0, 0.0], [1, 0], groups, **options)
+
+
+def test_grouped_ties_reach_every_row():
+    labels, attack = [1, 1, 0, 0], ["-", "-", "A09", "A10"]
+    result = metrics.breakdown([0.0] * 4, labels, {"attack": attack}, ties="grouped")
+    assert [row.eer for row in result.rows] == [0.5, 0.5, 0.5]
+    assert metrics.breakdown([0.0] * 4, labels, {"attack": attack}).rows[0].eer == 1.0
+
+
+def test_only_groups_are_counted_as_thin():
+    rng = np.random.default_rng(0)
+    labels = np.repeat([1, 0, 0], [40, 20, 20])
+    attack = np.repeat(["-", "A09", "A10"], [40, 20, 20])
+    clusters = np.concatenate([np.arange(40) % 3, np.full(20, 3), np.full(20, 4)])
+    with pytest.warns(UserWarning, match="2 of 2 groups lie in so few `clusters`"):
+        metrics.breakdown(
+            rng.normal(labels), labels, {"attack": attack}, n_bootstrap=60, clusters=clusters
+        )
+
+
+def test_a_group_that_cannot_be_drawn_does_not_stop_the_table():
+    rng = np.random.default_rng(0)
+    labels = np.repeat([1, 0, 1, 0], 20)
+    codec = np.repeat(["C00", "C01"], 40)
+    speaker = np.where(codec == "C00", "S_0", rng.integers(1, 9, 80).astype(str))
+    with pytest.warns(UserWarning, match="1 of 2 groups have no interval: .* `clusters`"):
+        result = metrics.breakdown(
+            rng.normal(labels),
+            labels,
+            {"codec": codec},
+            match=["codec"],
+            n_bootstrap=20,
+            clusters=speaker,
+        )
+    assert result.rows[0].intervals == {}
+    assert not np.isnan(result.rows[0].eer)
+    assert all(row.intervals for row in result.rows[1:])
+    with pytest.raises(ValueError, match="`clusters` must name at least 2 clusters"):
+        metrics.breakdown(
+            rng.normal(labels), labels, {"codec": codec}, n_bootstrap=20, clusters=["-"] * 80
+        )
+
+
+def test_latex_escapes_what_it_would_take_for_commands():
+    result = metrics.breakdown([1.0, 0.0], [1, 0], {"attack": ["-", "a^b~c\\d{e}"]})
+    expected = r"a\textasciicircum{}b\textasciitilde{}c\textbackslash{}d\{e\} & 1"
+    assert expected in result.to_latex()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"match": "codec"}, r"`match` must be a list of names, such as \['codec'\]; got 'codec'"),
+        ({"ties": "grouped", "n_bootstrap": 5}, '`ties` must be "official" with `n_bootstrap`'),
+        ({"ties": "none"}, "`ties` must be one of 'official', 'grouped'; got 'none'"),
+    ],
+)
+def test_bad_breakdown_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.breakdown([1.0, 0.0], [1, 0], {"codec": ["C00", "C00"]}, **options)
+
+
+def test_a_column_with_gaps():
+    with pytest.raises(ValueError, match="`attack` must have a value for every trial; 1 of 2 are"):
+        metrics.breakdown([1.0, 0.0], [1, 0], {"attack": [None, "A09"]})

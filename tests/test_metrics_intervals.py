@@ -157,3 +157,44 @@ def test_bad_options(options, message):
     arguments = {"metric": "eer", "bonafide": [1.0, 2.0], "spoof": [0.0], "n": 10, **options}
     with pytest.raises(ValueError, match=message):
         metrics.bootstrap(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("clusters", "message"),
+    [
+        ((["-", "-"], ["-", "-"]), "`clusters` must name at least 2 clusters; all .* in one, '-'"),
+        (([None, "S_1"], ["S_1", "S_2"]), r"`clusters\[0\]` must have a value .* 1 of 2 are None"),
+        (([1.0, 2.0], [3.0, np.nan]), r"`clusters\[1\]` must have a value .* first at index 1"),
+    ],
+)
+def test_bad_clusters(clusters, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.bootstrap("eer", [1.0, 2.0], [0.0, -1.0], 10, clusters=clusters)
+
+
+def test_compare_needs_two_clusters_too():
+    with pytest.raises(ValueError, match="`clusters` must name at least 2 clusters; all trials"):
+        metrics.compare([1.0, 0.0], [2.0, 0.0], [1, 0], n=5, clusters=["-", "-"])
+
+
+def test_a_metric_that_gives_nan_is_named():
+    def undefined(bonafide, spoof):
+        return float("nan")
+
+    with pytest.raises(ValueError, match="`metric` must return a number; undefined returned NaN"):
+        metrics.bootstrap(undefined, *gauss(), n=5)
+
+
+def test_several_functions_are_keyed_by_name():
+    def spread(bonafide, spoof):
+        return float(bonafide.mean() - spoof.mean())
+
+    several = metrics.bootstrap([spread, metrics.eer, "cllr"], *gauss(), n=5)
+    assert list(several) == ["spread", "eer", "cllr"]
+    with pytest.raises(ValueError, match="`metric` must name each metric once; got eer, eer"):
+        metrics.bootstrap([metrics.eer, "eer"], *gauss(), n=5)
+
+
+def test_negative_seed():
+    with pytest.raises(ValueError, match="`seed` must not be negative; got -1"):
+        metrics.bootstrap("eer", [1.0], [0.0], seed=-1)

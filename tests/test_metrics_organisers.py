@@ -76,3 +76,40 @@ def test_track2_values_are_identical(organisers, seed):
         expected = theirs.compute_teer(*cm_curves, *asv_curves)
         t_eer = metrics.t_eer(tuple(asv), (bonafide, spoof))
         assert 100 * t_eer.value == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_t_dcf_is_identical_for_the_organisers_rates_and_for_supplied_scores(organisers, seed):
+    theirs, _ = organisers
+    rng = np.random.default_rng(seed)
+    model = {"Pspoof": 0.05, "Ptar": 0.95 * 0.99, "Pnon": 0.95 * 0.01}
+    model |= {"Cmiss": 1, "Cfa": 10, "Cfa_spoof": 10}
+
+    def minimum(p_fa, p_miss, p_fa_spoof):
+        rates = (p_fa, p_miss, p_fa_spoof)
+        curve, thresholds = theirs.compute_tDCF(bonafide, spoof, *rates, model, print_cost=False)
+        best = np.argmin(curve)
+        return pytest.approx((curve[best], thresholds[best]), abs=1e-9)
+
+    n_compared = 0
+    for _ in range(150):
+        bonafide, spoof = draw(rng, 2.0, -1.5)
+        if len(np.unique(np.concatenate([bonafide, spoof]))) < 3:
+            continue  # the organisers take these for decisions
+        ours = metrics.min_t_dcf(bonafide, spoof)
+        rates = metrics.ASVSPOOF5_ASV
+        expected = minimum(rates.p_fa, rates.p_miss, rates.p_fa_spoof)
+        assert (ours.value, ours.threshold) == expected
+        asv = draw(rng, 3.0, -3.0, 0.5)
+        threshold = theirs.compute_eer(asv[0], asv[1])[-1]
+        p_fa, p_miss, p_miss_spoof, p_fa_spoof = theirs.obtain_asv_error_rates(*asv, threshold)
+        c0 = model["Ptar"] * p_miss + 10 * model["Pnon"] * p_fa
+        if not 0.0 < c0 < model["Ptar"]:
+            continue  # refused by us, a division by zero or a negative weight there
+        ours = metrics.min_t_dcf(bonafide, spoof, asv=tuple(asv))
+        assert (ours.value, ours.threshold) == minimum(p_fa, p_miss, p_fa_spoof)
+        # What their script passes on: the share of rejected spoofs.
+        legacy = metrics.min_t_dcf(bonafide, spoof, asv=tuple(asv), legacy=True)
+        assert (legacy.value, legacy.threshold) == minimum(p_fa, p_miss, p_miss_spoof)
+        n_compared += 1
+    assert n_compared > 30

@@ -180,3 +180,54 @@ def test_bad_scores_write_nothing(tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
         metrics.write_scores(tmp_path / "s.tsv", **arguments)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a\xa0b", "a\x0bb", "a\u2028b", "a\x85b", "a b\xa0c", "a\x1cb"])
+def test_names_with_odd_white_space_come_back(tmp_path, name):
+    metrics.write_scores(tmp_path / "s.tsv", [name, "E_2"], [1.0, 2.0])
+    assert metrics.read_scores(tmp_path / "s.tsv").filename.tolist() == [name, "E_2"]
+
+
+def test_repeated_trials_in_arrays_are_refused():
+    names, labels = np.array(["E_1", "E_1"]), np.array([1, 0])
+    scores = metrics.Scores(filename=names, cm=np.array([1.0, 2.0]))
+    key = metrics.Key(filename=np.array(["E_1"]), cm_label=labels[:1])
+    with pytest.raises(ValueError, match=r"the scores: every trial must occur once; 1 .*\(E_1\)"):
+        scores.for_key(key)
+    single = metrics.Scores(filename=names[:1], cm=np.array([1.0]))
+    with pytest.raises(ValueError, match=r"the key: every trial must occur once; 1 .*\(E_1\)"):
+        single.for_key(metrics.Key(filename=names, cm_label=labels))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("filename cm-score cm-score\nE_1 1 2\n", "the header must name every column once; got f"),
+        ("E_1 1\nE_2 1_0\n", "cm-score must be a finite number; 1 of 2 .* in line 2: '1_0'"),
+        ("E_1 \u0661\n", "cm-score must be a finite number; 1 of 1 .* in line 1"),
+    ],
+)
+def test_more_bad_score_files(tmp_path, text, message):
+    (tmp_path / "s.tsv").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        metrics.read_scores(tmp_path / "s.tsv")
+
+
+@pytest.mark.parametrize("labels", ["spoof target", "bonafide spoof"])
+def test_contradicting_labels_are_refused(write, labels):
+    with pytest.raises(ValueError, match=f"line 2: cm-label and asv-label .* got {labels}"):
+        metrics.read_key(write(f"S E_1 spoof spoof\nS E_2 {labels}\n"))
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path):
+    (tmp_path / "scores.zip").write_bytes(b"PK\x03\x04\xff\xfe")
+    with pytest.raises(ValueError, match=r"scores\.zip is not UTF-8 text \(invalid start byte\)"):
+        metrics.read_scores(tmp_path / "scores.zip")
+
+
+@pytest.mark.parametrize("name", [" E_1", "E_1\xa0", "E\r1", ""])
+@pytest.mark.parametrize("argument", ["filename", "speaker"])
+def test_names_that_would_not_come_back(tmp_path, argument, name):
+    names = {"filename": ["E_1"], "speaker": ["S_1"], argument: [name]}
+    with pytest.raises(ValueError, match=f"`{argument}` must be neither empty nor hold tabs"):
+        metrics.write_scores(tmp_path / "s.tsv", cm=[1.0], **names)

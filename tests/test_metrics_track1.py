@@ -344,3 +344,37 @@ def test_memory_is_a_few_arrays_of_the_trials():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak <= 10 * scores.nbytes
+
+
+def test_labels_in_object_arrays():
+    scores = [1.0, -1.0]
+    expected = metrics.evaluate(scores, [1, 0])
+    assert metrics.evaluate(scores, np.array([1, 0], dtype=object)) == expected
+    assert metrics.evaluate(scores, np.array(["bonafide", "spoof"], dtype=object)) == expected
+    assert metrics.evaluate(scores, np.array([1, "spoof"], dtype=object)) == expected
+
+
+@pytest.mark.parametrize("wrong", [None, "fake", 2])
+def test_wrong_labels_in_object_arrays_are_named(wrong):
+    with pytest.raises(ValueError, match=f'1 or "bonafide"; got {wrong!r} at index 1'):
+        metrics.evaluate([1.0, -1.0], np.array([1, wrong], dtype=object))
+
+
+def test_as_dict_is_json_where_all_trials_are_rejected():
+    content = metrics.evaluate([0.0, 0.0], [1, 0], ties="grouped").as_dict()
+    assert content["eer"] == {"value": 0.5, "threshold": None}
+    json.dumps(content, allow_nan=False)
+
+
+def test_official_thresholds_are_rejected_and_grouped_ones_accepted():
+    bonafide, spoof = np.array([2.0, 0.5, 1.5]), np.array([-1.0, 1.0, 0.0])
+    for function in (metrics.eer, metrics.min_dcf):
+        official = function(bonafide, spoof).threshold
+        grouped = function(bonafide, spoof, ties="grouped").threshold
+        assert official < grouped
+        for scores in (bonafide, spoof):
+            assert ((scores > official) == (scores >= grouped)).all()
+
+
+def test_cllr_of_enormous_scores_is_finite():
+    assert metrics.cllr([-1e307], [0.0]) == pytest.approx(0.5e307 / np.log(2), rel=1e-9)

@@ -177,3 +177,17 @@ def test_t_eer_equals_the_whole_table(seed):
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("cm", [([0.0], [0.0]), ([0.0], [1.0])])
+def test_t_eer_where_nothing_balances(cm):
+    with pytest.raises(ValueError, match=r"`asv` and `cm` must have thresholds where .* no pair"):
+        metrics.t_eer(([0.0], [0.0], [0.0]), cm)
+
+
+def test_asv_rates_accept_at_the_threshold():
+    """The EER threshold is a target's score here, and that target counts as accepted."""
+    target, nontarget = [0.0, 1.0], [-1.0, 0.5]
+    assert metrics.eer(target, nontarget).threshold == 0.0
+    assert metrics.asv_rates(target, nontarget, [0.0]).p_miss == 0.0
+    assert metrics.asv_rates(target, nontarget, [0.0]).p_fa_spoof == 1.0

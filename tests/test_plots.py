@@ -154,3 +154,57 @@ sys.exit("matplotlib.pyplot" in sys.modules)
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("bonafide", "spoof"), [([1e17, 1e17 + 16], [1e17]), ([1e300], [1e300]), ([1e300], [-1e300])]
+)
+def test_enormous_scores_can_be_binned(bonafide, spoof):
+    ax = plots.plot_scores(bonafide, spoof)
+    _, edges, _ = ax.patches[0].get_data()
+    assert (np.diff(edges) > 0).all()
+    assert edges[0] <= min(bonafide + spoof)
+    assert edges[-1] >= max(bonafide + spoof)
+
+
+def test_scores_without_a_finite_range():
+    with pytest.raises(
+        ValueError, match=r"must span a finite range; got -1.7e[+]308 to 1.7e[+]308"
+    ):
+        plots.plot_scores([1.7e308], [-1.7e308])
+
+
+def test_det_curves_take_the_colours_of_the_module(scores):
+    ax = plots.plot_det(*scores, label="A")
+    plots.plot_det(scores[0] * 0.5, scores[1], ax, label="B")
+    curves = [line.get_color() for line in ax.lines if line.get_linestyle() == "-"]
+    assert curves == [plots.BONAFIDE_COLOR, plots.SPOOF_COLOR]
+
+
+def test_crossed_columns_are_a_map_of_a_page_width():
+    rng = np.random.default_rng(0)
+    attacks, codecs = [f"A{i}" for i in range(17, 33)], [f"C{i:02d}" for i in range(12)]
+    attack = np.array(["-"] * 600 + attacks * 96)
+    codec = np.concatenate([rng.choice(codecs[1:], 600), np.repeat(codecs, 128)])
+    labels = np.where(attack == "-", 1, 0)
+    values = rng.normal(labels)
+    groups = {"attack": attack, "codec": codec}
+    result = metrics.breakdown(values, labels, groups, match=["codec"])
+    ax = plots.plot_breakdown(result)
+    assert ax.figure.get_size_inches()[0] == plots.PAGE_WIDTH_IN
+    drawn = np.asarray(ax.images[0].get_array().filled(np.nan))
+    assert drawn.shape == (16, 12)
+    assert np.isnan(drawn[:, 0]).all()
+    row = next(row for row in result.rows if row.group == ("A18", "C03"))
+    assert drawn[1, 3] == pytest.approx(100 * row.eer)
+    texts = [text.get_text() for text in ax.texts]
+    assert texts.count("–") == 16
+    assert texts[12 + 3] == f"{100 * row.eer:.1f}"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("codec", "attack")
+
+
+def test_bars_of_groups_without_bonafide_are_marked():
+    labels, codec = [1, 1, 0, 0], ["C00", "C00", "C00", "C01"]
+    result = metrics.breakdown([1.0, 2.0, 0.0, -1.0], labels, {"codec": codec}, match=["codec"])
+    ax = plots.plot_breakdown(result)
+    assert [(text.get_text(), text.get_position()[0]) for text in ax.texts] == [("–", 1)]

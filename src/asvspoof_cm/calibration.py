@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_softmax, logsumexp
 
-from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
 from asvspoof_cm.metrics.checks import FloatArray, as_scores, check_choice, split_by_label
 from asvspoof_cm.metrics.costs import ASVSPOOF5, ASVSPOOF5_SASV, DetectionCosts, SasvCosts
 from asvspoof_cm.metrics.track1 import pool_adjacent_violators
@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 RIDGE = 1e-8
-"""Weight of the squared slope (of standardised scores) in a fit: it keeps separable data finite."""
+"""Weight of the squared slope (of standardised scores) in a fit, for each unit of the lowest prior:
+it keeps separable data finite."""
 
 _MAX_STEPS = 100
-_SASV_CLASSES = ("target", "nontarget", "spoof")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Calibration:
 
         An isotonic map is constant outside the scores that it was fitted on.
         """
-        values = np.asarray(scores, dtype=np.float64)
+        values = _without_nan("scores", scores)
         if self.kind == "affine":
             return np.asarray(self.scale * values + self.offset)
         at, llr = np.array(self.knots).T
@@ -124,9 +124,10 @@ def fit_calibration(
             bonafide trials.
 
     Note:
-        The objective has a ridge of ½·1e-8·a² on the slope a of standardised scores. Separable
-        trials have no finite optimum without it; on others it changes LLRs by less than 1e-5 of
-        their value.
+        The objective has a ridge of ½·1e-8·π·a² on the slope a of standardised scores, π the lower
+        of the two priors. Separable trials have no finite optimum without it; on others it lowers
+        the slope a little. Measured on Gaussian scores with priors from 0.5 to 1e-6: by less than
+        1e-4 of it where the EER is above 0.6 %, and by less than 1e-3 at 0.15 %.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -138,11 +139,12 @@ def fit_calibration(
     """
     check_choice("method", method, ("affine", "isotonic"))
     bonafide, spoof = split_by_label(scores, labels)
+    if prior is not None:
+        _check_prior(prior)
     if method == "isotonic":
         return _fit_isotonic(bonafide, spoof)
     if prior is None:
         prior = len(spoof) / (len(bonafide) + len(spoof))
-    _check_prior(prior)
     classes = np.repeat([SPOOF, BONAFIDE], [len(spoof), len(bonafide)])
     features = np.concatenate([spoof, bonafide])[:, None]
     weights, biases = _fit_logistic(features, classes, np.array([prior, 1.0 - prior]))
@@ -164,7 +166,7 @@ def probability(llr: ArrayLike, prior: float = ASVSPOOF5.p_spoof) -> FloatArray:
         array([0.95])
     """
     _check_prior(prior)
-    log_odds = np.asarray(llr, dtype=np.float64) + np.log((1.0 - prior) / prior)
+    log_odds = _without_nan("llr", llr) + np.log((1.0 - prior) / prior)
     return np.asarray(expit(log_odds))
 
 
@@ -175,7 +177,7 @@ def decide(llr: ArrayLike, costs: DetectionCosts = ASVSPOOF5) -> NDArray[np.int6
         >>> decide([-1.0, 0.0])
         array([0, 1])
     """
-    accept = np.asarray(llr, dtype=np.float64) >= costs.threshold
+    accept = _without_nan("llr", llr) >= costs.threshold
     return np.where(accept, BONAFIDE, SPOOF)
 
 
@@ -200,7 +202,12 @@ def fuse_sasv(
         >>> fuse_sasv([5.0, 5.0, -5.0], [5.0, -5.0, 5.0]).round(2)
         array([ 5.  , -4.83, -3.17])
     """
-    asv, cm = np.asarray(asv_llr, dtype=np.float64), np.asarray(cm_llr, dtype=np.float64)
+    asv, cm = _without_nan("asv_llr", asv_llr), _without_nan("cm_llr", cm_llr)
+    if asv.shape != cm.shape:
+        raise ValueError(
+            "`asv_llr` and `cm_llr` must have the same shape, one LLR of each per trial; got "
+            f"{asv.shape} and {cm.shape}."
+        )
     with np.errstate(divide="ignore"):
         log_nontarget, log_spoof = np.log1p(-costs.rho), np.log(costs.rho)
     return np.asarray(-np.logaddexp(log_nontarget - asv, log_spoof - cm))
@@ -231,7 +238,7 @@ class LinearFusion:
         Args:
             scores: Scores of each system, shape (n_trials, n_systems), as in the fit.
         """
-        values = np.asarray(scores, dtype=np.float64)
+        values = _without_nan("scores", scores)
         if values.ndim != 2 or values.shape[1] != len(self.weights):
             raise ValueError(
                 f"`scores` must have shape (n_trials, {len(self.weights)}); got {values.shape}. "
@@ -276,12 +283,12 @@ def fit_fusion(
             f"`labels` must have one label per trial, shape ({len(features)},); got {words.shape}."
         )
     classes = np.full(len(words), -1)
-    for index, name in enumerate(_SASV_CLASSES):
+    for index, name in enumerate(SASV_CLASSES):
         classes[words == name] = index
-    missing = [n for index, n in enumerate(_SASV_CLASSES) if not (classes == index).any()]
+    missing = [n for index, n in enumerate(SASV_CLASSES) if not (classes == index).any()]
     if missing or (classes < 0).any():
         raise ValueError(
-            f"`labels` must be {', '.join(_SASV_CLASSES)}, each at least once; got "
+            f"`labels` must be {', '.join(SASV_CLASSES)}, each at least once; got "
             f"{sorted({str(word) for word in words})}."
         )
     priors = np.array([costs.p_target, costs.p_nontarget, costs.p_spoof])
@@ -291,6 +298,17 @@ def fit_fusion(
     return LinearFusion(
         weights=tuple(map(tuple, weights.tolist())), biases=tuple(biases.tolist()), costs=costs
     )
+
+
+def _without_nan(name: str, values: ArrayLike) -> FloatArray:
+    """Return `values` as float64; infinite ones are certainties, but NaN decides nothing."""
+    array = np.asarray(values, dtype=np.float64)
+    if np.isnan(array).any():
+        raise ValueError(
+            f"`{name}` must not be NaN; got {int(np.isnan(array).sum())} NaN of {array.size}. "
+            "Find out why the model gave them and score again."
+        )
+    return array
 
 
 def _check_prior(prior: float) -> None:
@@ -325,7 +343,7 @@ def _fit_logistic(
 ) -> tuple[FloatArray, FloatArray]:
     """Fit log-likelihoods that are linear in the features, each class weighted to its prior.
 
-    Minimises Σ_k π_k mean_k[−log softmax(W·z + b + log π)_k] + ½·RIDGE·|W|² over standardised
+    Minimises Σ_k π_k mean_k[−log softmax(W·z + b + log π)_k] + ½·RIDGE·min π·|W|² over standardised
     features z, with the parameters of class 0 fixed at zero, by Newton steps with backtracking.
 
     Args:
@@ -338,6 +356,9 @@ def _fit_logistic(
     """
     n_trials, n_features = features.shape
     n_classes = len(priors)
+    # By a power of two, which is exact: the squares of enormous features would overflow.
+    exponent = np.frexp(np.abs(features).max(axis=0))[1]
+    features = np.ldexp(features, -exponent)
     mean, spread = features.mean(axis=0), features.std(axis=0)
     spread = np.where(spread > 0.0, spread, 1.0)
     design = np.column_stack([(features - mean) / spread, np.ones(n_trials)])
@@ -345,7 +366,7 @@ def _fit_logistic(
     truth = np.eye(n_classes)[classes]
     log_priors = np.log(priors)
     penalty = np.zeros((n_features + 1, n_classes - 1))
-    penalty[:-1] = RIDGE
+    penalty[:-1] = RIDGE * priors.min()
 
     def objective(parameters: FloatArray) -> tuple[float, FloatArray]:
         logits = np.column_stack([np.zeros(n_trials), design @ parameters]) + log_priors
@@ -376,7 +397,7 @@ def _fit_logistic(
             break
     weights = np.column_stack([np.zeros(n_features), parameters[:-1] / spread[:, None]])
     biases = np.concatenate([[0.0], parameters[-1] - mean @ weights[:, 1:]])
-    return weights, biases
+    return np.ldexp(weights, -exponent[:, None]), biases
 
 
 def _hessian(design: FloatArray, weight: FloatArray, posterior: FloatArray) -> FloatArray:

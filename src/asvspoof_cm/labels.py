@@ -1,4 +1,4 @@
-"""The two classes, in one place.
+"""The classes and the words for them, in one place.
 
 Everywhere in this library 0 is spoof and 1 is bonafide, and a higher score means bonafide.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["BONAFIDE", "SPOOF", "LABELS", "LABEL_NAMES"]
+__all__ = ["ABSENT", "BONAFIDE", "SPOOF", "LABELS", "LABEL_NAMES", "SASV_CLASSES"]
 
 SPOOF: Final = 0
 BONAFIDE: Final = 1
@@ -21,3 +21,9 @@ LABELS: Final[Mapping[str, int]] = MappingProxyType(
     {"spoof": SPOOF, "bonafide": BONAFIDE, "bona-fide": BONAFIDE}
 )
 """The label for each word that public protocols use."""
+
+SASV_CLASSES: Final = ("target", "nontarget", "spoof")
+"""The three classes of Track 2: the claimed speaker, another speaker, and an attack."""
+
+ABSENT: Final = "-"
+"""What the challenge's files hold where there is nothing to say."""

@@ -26,6 +26,7 @@ from asvspoof_cm.metrics import (
 )
 from asvspoof_cm.metrics.checks import FloatArray, IntArray, as_scores, check_choice
 from asvspoof_cm.metrics.curves import SortedScores, dcf, default_cost
+from asvspoof_cm.metrics.printing import TITLES, UNITS, metric_scale
 from asvspoof_cm.metrics.track1 import eer_of, min_dcf_of
 from asvspoof_cm.report.curves import Curve
 from asvspoof_cm.report.runs import METRICS as RECORDED_METRICS
@@ -55,7 +56,9 @@ BONAFIDE_COLOR, SPOOF_COLOR = "#0072b2", "#d55e00"
 _FONT_SIZE = 8
 _DET_TICKS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99)
 _MARKS = ("EER", "minDCF", "actDCF")
-_METRIC_LABELS = {"min_dcf": "minDCF", "act_dcf": "actDCF", "eer": "EER (%)", "cllr": "Cllr (bits)"}
+_METRIC_LABELS = {
+    name: f"{title} ({UNITS[name]})" if name in UNITS else title for name, title in TITLES.items()
+}
 _SPLIT_LABELS = {"train": "training set", "dev": "development set"}
 # Colours that the colour-blind can tell apart (Okabe and Ito).
 _SYSTEM_COLORS = (BONAFIDE_COLOR, SPOOF_COLOR, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "black")
@@ -111,7 +114,8 @@ def plot_det(
     """Draw a DET curve on normal-deviate axes and mark EER, minDCF and actDCF on it.
 
     Gaussian scores of equal spread give a straight line. Call it again with the same `ax` for
-    another system.
+    another system. The deviates of 0 and 1 are infinite: a rate of zero is drawn at half a trial,
+    one of 100 % at half a trial less.
 
     Args:
         bonafide: Scores of bonafide trials, shape (n_bonafide,). Higher means bonafide.
@@ -135,8 +139,10 @@ def plot_det(
     x, y = _deviates(p_fa, len(curve.spoof)), _deviates(p_miss, len(curve.bonafide))
     keep = _thin(x, y)
     name = f"EER {100 * eer_of(curve).value:.2f} %"
-    (line,) = ax.plot(x[keep], y[keep], linewidth=1.2, label=f"{label}, {name}" if label else name)
-    color = line.get_color()
+    n_drawn = sum(line.get_linestyle() == "-" for line in ax.lines)
+    color = _SYSTEM_COLORS[n_drawn % len(_SYSTEM_COLORS)]
+    title = f"{label}, {name}" if label else name
+    ax.plot(x[keep], y[keep], color=color, linewidth=1.2, label=title)
     marked = (
         (eer_of(curve, "grouped").threshold, "o", "white"),
         (min_dcf_of(curve, costs, "grouped").threshold, "D", color),
@@ -195,7 +201,7 @@ def plot_scores(
         "spoof": (as_scores("spoof", spoof), SPOOF_COLOR),
         "bonafide": (as_scores("bonafide", bonafide), BONAFIDE_COLOR),
     }
-    edges = np.histogram_bin_edges(np.concatenate([s for s, _ in classes.values()]), bins=n_bins)
+    edges = _bin_edges(np.concatenate([s for s, _ in classes.values()]), n_bins)
     highest = 0.0
     for name, (scores, color) in classes.items():
         density, _ = np.histogram(scores, bins=edges, density=True)
@@ -260,6 +266,9 @@ def plot_calibration(
 def plot_breakdown(breakdown: Breakdown, ax: Axes | None = None, *, metric: str = "eer") -> Axes:
     """Draw one bar per group, with its interval where there is one, and a line for all trials.
 
+    Two crossed columns are a map of coloured cells with their values, as wide as a page; the
+    intervals are not in it. A group without bonafide trials is marked with a dash.
+
     Args:
         breakdown: What `metrics.breakdown` returned.
         ax: Where to draw.
@@ -273,13 +282,17 @@ def plot_breakdown(breakdown: Breakdown, ax: Axes | None = None, *, metric: str 
         ['A09', 'A10']
     """
     check_choice("metric", metric, METRICS)
+    if len(breakdown.columns) == 2:
+        return _plot_crossed(breakdown, ax, metric)
     *rows, pooled = breakdown.rows
     if ax is None:
         ax = new_axes(width_in=max(COLUMN_WIDTH_IN, 0.12 * len(rows)))
-    scale = 100.0 if metric == "eer" else 1.0
+    scale = metric_scale(metric)
     heights = scale * np.array([getattr(row, metric) for row in rows])
     positions = np.arange(len(rows))
     ax.bar(positions, heights, width=0.7, color=BONAFIDE_COLOR, alpha=0.75, linewidth=0)
+    for index in np.flatnonzero(np.isnan(heights)).tolist():
+        ax.text(index, 0.0, "–", ha="center", va="bottom", fontsize=_FONT_SIZE)
     drawn = [index for index, row in enumerate(rows) if metric in row.intervals]
     if drawn:
         bounds = scale * np.array(
@@ -373,6 +386,36 @@ def plot_attention(attention: Attention, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def _plot_crossed(breakdown: Breakdown, ax: Axes | None, metric: str) -> Axes:
+    """Draw a cell for each pair of values, the first column downwards."""
+    *rows, pooled = breakdown.rows
+    first, second = (sorted({row.group[k] for row in rows}) for k in (0, 1))
+    values = np.full((len(first), len(second)), np.nan)
+    scale = metric_scale(metric)
+    for row in rows:
+        at = first.index(row.group[0]), second.index(row.group[1])
+        values[at] = scale * getattr(row, metric)
+    if ax is None:
+        ax = new_axes(PAGE_WIDTH_IN, max(2.0, 0.9 + 0.19 * len(first)))
+    highest = float(np.nanmax(values, initial=0.0)) or 1.0
+    image = ax.imshow(values, cmap="Blues", vmin=0.0, vmax=highest, aspect="auto")
+    n_decimals = 1 if scale > 1.0 else 2
+    for (down, across), value in np.ndenumerate(values):
+        text = "–" if np.isnan(value) else f"{value:.{n_decimals}f}"
+        color = "white" if value > 0.6 * highest else "black"
+        ax.text(across, down, text, ha="center", va="center", fontsize=5.5, color=color)
+    ax.set_xticks(range(len(second)), second, rotation=90 if len(second) > 16 else 0)
+    ax.set_yticks(range(len(first)), first)
+    together = scale * float(getattr(pooled, metric))
+    ax.set_title(f"pooled {together:.3g}", fontsize=_FONT_SIZE)
+    bar = ax.figure.colorbar(image, ax=ax)
+    bar.set_label(_METRIC_LABELS[metric], fontsize=_FONT_SIZE)
+    bar.ax.tick_params(labelsize=_FONT_SIZE - 1, width=0.6, length=2.5)
+    _finish(ax, breakdown.columns[1], breakdown.columns[0])
+    ax.grid(visible=False)
+    return ax
+
+
 def training_efficiency(curves: Sequence[Curve], axes: NDArray[Any] | None = None) -> NDArray[Any]:
     """Draw the paper's figure: each metric over training time, on the training and the Dev set.
 
@@ -444,7 +487,7 @@ def training_efficiency(curves: Sequence[Curve], axes: NDArray[Any] | None = Non
 
 def _draw_curve(ax: Axes, curve: Curve, style: dict[str, Any]) -> None:
     color = style["color"]
-    scale = 100.0 if curve.metric == "eer" else 1.0
+    scale = metric_scale(curve.metric)
     for seed in curve.seeds:
         ax.plot(
             seed.time_s / 60,
@@ -515,6 +558,16 @@ def _finish(ax: Axes, x_label: str, y_label: str) -> Axes:
         handles = [entries[name] for name in names]
         ax.legend(handles, names, fontsize=_FONT_SIZE - 1.5, frameon=False, handlelength=1.6)
     return ax
+
+
+def _bin_edges(scores: FloatArray, n_bins: int) -> FloatArray:
+    """Edges of equal bins; where the scores are closer than float64 can divide, around them."""
+    low, high = float(scores.min()), float(scores.max())
+    if not np.isfinite(high - low):
+        raise ValueError(f"the scores must span a finite range; got {low:g} to {high:g}.")
+    finest = 2.0 * n_bins * float(np.spacing(max(abs(low), abs(high))))
+    margin = max(finest, 1.0) if low == high else max(0.0, finest - (high - low))
+    return np.linspace(low - margin / 2, high + margin / 2, n_bins + 1)
 
 
 def _thin(x: FloatArray, y: FloatArray, step: float = 0.005) -> IntArray:

@@ -17,7 +17,7 @@ from asvspoof_cm.audio.crops import (
     last_start,
     tta_crops,
 )
-from asvspoof_cm.audio.files import AudioFile, load_audio
+from asvspoof_cm.audio.files import AUDIO_EXTENSIONS, AudioFile, load_audio
 from asvspoof_cm.audio.waveforms import (
     SAMPLE_RATE,
     check_rate,
@@ -29,6 +29,7 @@ from asvspoof_cm.audio.waveforms import (
 )
 
 __all__ = [
+    "AUDIO_EXTENSIONS",
     "CROP_SAMPLES",
     "SAMPLE_RATE",
     "AudioFile",

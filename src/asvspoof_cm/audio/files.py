@@ -24,7 +24,10 @@ from asvspoof_cm.audio.waveforms import (
     resampling_reach,
 )
 
-__all__ = ["AudioFile", "load_audio"]
+__all__ = ["AUDIO_EXTENSIONS", "AudioFile", "load_audio"]
+
+AUDIO_EXTENSIONS = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au")
+"""How the names of audio files end, in lower case."""
 
 # libsndfile reports this many frames when a stream does not say how long it is.
 _UNKNOWN_LENGTH = 0x7FFFFFFFFFFFFFFF

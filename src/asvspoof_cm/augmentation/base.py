@@ -21,6 +21,7 @@ from typing_extensions import Self
 
 __all__ = ["Augmentation", "Parameters"]
 
+MAX_DB: Final = 200.0  # a factor of 1e10: beyond it, float32 runs out
 CHUNK: Final = 2**19  # samples that are augmented at a time, on the CPU
 
 F = TypeVar("F", bound=Callable[..., Tensor])
@@ -140,7 +141,7 @@ class Augmentation(ABC, Generic[P]):
 
     def __call__(self, waveform: Tensor, *, generator: torch.Generator) -> Tensor:
         """Draw and apply."""
-        check_waveform(waveform)
+        check_shape(waveform)
         n_rows = waveform.shape[0] if waveform.dim() == 2 else 1
         return self.apply(waveform, self.draw(n_rows, waveform.shape[-1], generator))
 
@@ -173,6 +174,11 @@ def working_precision(function: F) -> F:
 
 
 def check_floating(waveform: Tensor) -> None:
+    if not isinstance(waveform, Tensor):
+        raise TypeError(
+            f"`waveform` must be a torch.Tensor; got {type(waveform).__name__}. "
+            "Convert an array: torch.from_numpy(waveform)."
+        )
     if not waveform.is_floating_point():
         raise TypeError(
             f"`waveform` must hold floating-point samples; got {waveform.dtype}. "
@@ -180,7 +186,23 @@ def check_floating(waveform: Tensor) -> None:
         )
 
 
+def check_finite(waveform: Tensor) -> None:
+    finite = waveform.isfinite()
+    if not finite.all():
+        n_samples = waveform.numel()
+        raise ValueError(
+            "`waveform` must be finite; got "
+            f"{n_samples - int(finite.count_nonzero())} NaN or infinite of {n_samples} samples. "
+            "Find the file, or the step before, that they come from."
+        )
+
+
 def check_waveform(waveform: Tensor) -> None:
+    check_shape(waveform)
+    check_finite(waveform)
+
+
+def check_shape(waveform: Tensor) -> None:
     check_floating(waveform)
     if waveform.dim() not in (1, 2) or waveform.numel() == 0:
         raise ValueError(
@@ -211,6 +233,17 @@ def check_range(
             f"`{name}` must be (low, high) with {minimum:g} <= low <= high <= {maximum:g} and a "
             f"finite width; got {values}."
         )
+
+
+def check_gain(name: str, values: tuple[float, float]) -> None:
+    """Raise unless `values` are a range in dB whose factors float32 can hold."""
+    check_range(name, values, -MAX_DB, MAX_DB)
+
+
+def check_snr(name: str, values: tuple[float, float]) -> None:
+    """Raise unless `values` are a range in dB as for `check_gain`, or twice +inf: no noise."""
+    if tuple(values) != (math.inf, math.inf):
+        check_gain(name, values)
 
 
 def check_between(name: str, value: float, minimum: float, maximum: float = float("inf")) -> None:

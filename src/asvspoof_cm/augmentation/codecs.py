@@ -20,6 +20,7 @@ from asvspoof_cm.augmentation.base import (
     Augmentation,
     Parameters,
     check_between,
+    check_finite,
     check_range,
     integers,
     uniform,
@@ -45,6 +46,7 @@ CODECS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 """libsndfile's format and subtype of each codec that this library knows."""
 
 WITH_LEVELS: Final = ("mp3", "vorbis", "opus")
+MP3_MAX_LEVEL: Final = 0.9999  # from 0.99999 on, libsndfile refuses a level for MP3
 NARROWBAND_RATE: Final = 8000
 
 # Silence after the waveform: codecs fill their last block, and may delay what they are given.
@@ -105,6 +107,7 @@ def transcode(
                 f"`compression_level` must be None but for {', '.join(WITH_LEVELS)}; "
                 f"got {compression_level} for {codec!r}."
             )
+    check_finite(waveform)  # on NaN, encoders crash and take the process with them
     rows = waveform.detach().cpu().float().reshape(-1, waveform.shape[-1])
     scale = rows.abs().amax(dim=1, keepdim=True).clamp_min(1.0)
     narrow = resample(rows / scale, sample_rate, rate)
@@ -128,6 +131,8 @@ def _encode_decode(
     samples: Samples, codec: str, sample_rate: int, compression_level: float | None
 ) -> Samples:
     file_format, subtype = CODECS[codec]
+    if compression_level is not None and codec == "mp3":
+        compression_level = min(compression_level, MP3_MAX_LEVEL)
     options = {} if compression_level is None else {"compression_level": compression_level}
     file = io.BytesIO()
     soundfile.write(

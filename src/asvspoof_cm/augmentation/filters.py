@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from asvspoof_cm.augmentation.base import working_precision
 
-__all__ = ["add_noise", "fir_filter", "limit_peak", "polynomial_filter", "sos_filter"]
+__all__ = ["add_noise", "fir_filter", "level", "limit_peak", "polynomial_filter", "sos_filter"]
 
 TAIL: Final = 1e-12  # where a recursive filter's impulse response is cut for the FFT
 
@@ -136,9 +136,25 @@ def add_noise(waveform: Tensor, noise: Tensor, snr_db: Tensor | float) -> Tensor
     """
     noise = noise.to(waveform)
     ratio = 10.0 ** (-torch.as_tensor(snr_db).to(waveform) / 20)
-    level = noise.norm(dim=-1)
-    scale = torch.where(level > 0, ratio * waveform.norm(dim=-1) / level, 0)
+    noise_level = level(noise)
+    scale = torch.where(noise_level > 0, ratio * (level(waveform) / noise_level), 0)
     return torch.addcmul(waveform, noise, scale[..., None])
+
+
+def level(waveform: Tensor) -> Tensor:
+    """Return the root of the energy `(...)` of each waveform `(..., time)`.
+
+    It is taken relative to the peak: squares of very small or large samples leave float32.
+
+    Example:
+        >>> import torch
+        >>> level(torch.tensor([3e-25, 4e-25]))
+        tensor(5.0000e-25)
+    """
+    peak: Tensor = torch.linalg.vector_norm(waveform, float("inf"), dim=-1, keepdim=True)
+    relative = waveform / peak.clamp_min(torch.finfo(waveform.dtype).tiny)
+    norm: Tensor = torch.linalg.vector_norm(relative, dim=-1)
+    return norm * peak[..., 0]
 
 
 @working_precision

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from asvspoof_cm.audio import SAMPLE_RATE, AudioFile, load_audio
+from asvspoof_cm.audio import AUDIO_EXTENSIONS, SAMPLE_RATE, AudioFile, load_audio
 from asvspoof_cm.augmentation.base import (
     Augmentation,
     Parameters,
     beside,
-    check_range,
+    check_snr,
     integers,
     uniform,
     working_precision,
 )
-from asvspoof_cm.augmentation.filters import add_noise, fir_filter
+from asvspoof_cm.augmentation.filters import add_noise, fir_filter, level
 
 __all__ = [
     "FolderNoise",
@@ -29,8 +29,6 @@ __all__ = [
     "FolderReverbParameters",
     "reverberate",
 ]
-
-SUFFIXES: Final = (".flac", ".mp3", ".ogg", ".opus", ".wav")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,7 +54,7 @@ class FolderNoise(Augmentation[FolderNoiseParameters]):
     silence starts at the next sample that isn't; a file of nothing else is an error.
 
     Args:
-        folder: Searched with its subfolders for flac, mp3, ogg, opus and wav files, once.
+        folder: Searched with its subfolders, once, for names that end as `AUDIO_EXTENSIONS` do.
         snr_db: Range of the SNR.
         sample_rate: Of the waveforms, in Hz; other files are resampled.
 
@@ -80,7 +78,7 @@ class FolderNoise(Augmentation[FolderNoiseParameters]):
     parameters_type: ClassVar[type[Parameters]] = FolderNoiseParameters
 
     def __post_init__(self) -> None:
-        check_range("snr_db", self.snr_db)
+        check_snr("snr_db", self.snr_db)
         object.__setattr__(self, "files", _audio_files(self.folder))
 
     def _draw(
@@ -94,6 +92,7 @@ class FolderNoise(Augmentation[FolderNoiseParameters]):
         )
 
     def _apply(self, waveform: Tensor, parameters: FolderNoiseParameters) -> Tensor:
+        _check_files(parameters.file, self.files)
         excerpts = [
             _read_excerpt(Path(self.folder) / file, offset, waveform.shape[1], self.sample_rate)
             for file, offset in zip(parameters.file, parameters.offset.tolist(), strict=True)
@@ -131,7 +130,7 @@ def reverberate(waveform: Tensor, impulse_response: Tensor) -> Tensor:
         tensor([0.8000, 0.6000, 0.0000, 0.0000])
     """
     taps = impulse_response.to(waveform)
-    taps = taps / taps.norm(dim=-1, keepdim=True)
+    taps = taps / level(taps)[..., None]
     direct = taps.abs().argmax(dim=-1, keepdim=True)
     delay = int(direct.max())
     # Rows whose direct path is earlier wait for the latest.
@@ -139,8 +138,8 @@ def reverberate(waveform: Tensor, impulse_response: Tensor) -> Tensor:
     inside = (place >= 0) & (place < taps.shape[-1])
     taps = taps.gather(-1, place.clamp(0, taps.shape[-1] - 1)) * inside
     wet = fir_filter(waveform, taps, delay)
-    level = wet.norm(dim=-1, keepdim=True)
-    return wet * torch.where(level > 0, waveform.norm(dim=-1, keepdim=True) / level, 0)
+    wet_level = level(wet)
+    return wet * torch.where(wet_level > 0, level(waveform) / wet_level, 0)[..., None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +147,7 @@ class FolderReverb(Augmentation[FolderReverbParameters]):
     """Convolve with a random room impulse response of a folder; see `reverberate`.
 
     Args:
-        folder: Searched with its subfolders for flac, mp3, ogg, opus and wav files, once.
+        folder: Searched with its subfolders, once, for names that end as `AUDIO_EXTENSIONS` do.
         sample_rate: Of the waveforms, in Hz; other files are resampled.
 
     Example:
@@ -176,6 +175,7 @@ class FolderReverb(Augmentation[FolderReverbParameters]):
         return FolderReverbParameters(n_rows=n_rows, file=files)
 
     def _apply(self, waveform: Tensor, parameters: FolderReverbParameters) -> Tensor:
+        _check_files(parameters.file, self.files)
         responses = [self._read(Path(self.folder) / file) for file in parameters.file]
         longest = max(len(response) for response in responses)
         padded = [pad(response, (0, longest - len(response))) for response in responses]
@@ -193,11 +193,11 @@ def _audio_files(folder: str | Path) -> tuple[str, ...]:
     root = Path(folder)
     if not root.is_dir():
         raise NotADirectoryError(f"`folder` must be a folder of audio files; got {folder}.")
-    paths = (path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES)
+    paths = (path for path in root.rglob("*") if path.suffix.lower() in AUDIO_EXTENSIONS)
     files = tuple(sorted(path.relative_to(root).as_posix() for path in paths))
     if not files:
         raise FileNotFoundError(
-            f"`folder` must hold files ending in {', '.join(SUFFIXES)}; {folder} has none."
+            f"`folder` must hold files ending in {', '.join(AUDIO_EXTENSIONS)}; {folder} has none."
         )
     return files
 
@@ -205,6 +205,16 @@ def _audio_files(folder: str | Path) -> tuple[str, ...]:
 def _draw_files(files: tuple[str, ...], n_rows: int, generator: torch.Generator) -> tuple[str, ...]:
     choices = integers((n_rows,), (0, len(files) - 1), generator)
     return tuple(files[choice] for choice in choices.tolist())
+
+
+def _check_files(drawn: tuple[str, ...], files: tuple[str, ...]) -> None:
+    """Raise unless the drawn files are files of the folder: stored parameters may name any."""
+    strange = set(drawn).difference(files)
+    if strange:
+        raise ValueError(
+            f"`parameters` must name files of the folder; got {min(strange)!r}, which is none of "
+            f"its {len(files)}. Replay them with the folder that they were drawn from."
+        )
 
 
 def _read_excerpt(path: Path, offset: float, n_samples: int, sample_rate: int) -> Tensor:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from asvspoof_cm.augmentation.base import Augmentation, Parameters, beside, check_range, uniform
+from asvspoof_cm.augmentation.base import Augmentation, Parameters, beside, check_gain, uniform
 
 __all__ = ["Gain", "GainParameters"]
 
@@ -42,7 +42,7 @@ class Gain(Augmentation[GainParameters]):
     parameters_type: ClassVar[type[Parameters]] = GainParameters
 
     def __post_init__(self) -> None:
-        check_range("gain_db", self.gain_db)
+        check_gain("gain_db", self.gain_db)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> GainParameters:
         return GainParameters(n_rows=n_rows, gain_db=uniform((n_rows,), self.gain_db, generator))

@@ -12,6 +12,7 @@ from asvspoof_cm.augmentation.base import (
     Parameters,
     beside,
     check_between,
+    check_gain,
     check_range,
     integers,
     uniform,
@@ -122,7 +123,7 @@ class NotchBands:
         check_range("centre_hz", self.centre_hz, 0, self.sample_rate / 2)
         check_range("width_hz", self.width_hz, 1)
         check_range("n_taps", self.n_taps, 1)
-        check_range("gain_db", self.gain_db)
+        check_gain("gain_db", self.gain_db)
 
     def draw(
         self,

@@ -19,7 +19,8 @@ from asvspoof_cm.augmentation.base import (
     Parameters,
     beside,
     check_between,
-    check_range,
+    check_gain,
+    check_snr,
     draw_seeds,
     row_generators,
     row_noise,
@@ -91,7 +92,7 @@ class ConvolutiveNoise(Augmentation[NotchParameters]):
 
     def __post_init__(self) -> None:
         check_between("n_orders", self.n_orders, 1)
-        check_range("bias_db", self.bias_db)
+        check_gain("bias_db", self.bias_db)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> NotchParameters:
         return self.bands.draw(n_rows, self.n_orders, generator, self.bias_db)
@@ -132,6 +133,13 @@ def impulsive_noise(waveform: Tensor, share: Tensor, seed: Tensor, gain: float =
         >>> int((y != x).sum())
         10
     """
+    if waveform.dim() != 2 or share.shape != waveform.shape[:1] or seed.shape != share.shape:
+        raise ValueError(
+            "`waveform` must have shape (n_rows, time), `share` and `seed` (n_rows,); got "
+            f"{tuple(waveform.shape)}, {tuple(share.shape)} and {tuple(seed.shape)}."
+        )
+    for value in share.tolist():
+        check_between("share", value, 0, 1)
     n_samples, device, dtype = waveform.shape[-1], waveform.device, waveform.dtype
     counts = (share.double() * n_samples).long().tolist()
     rows = []
@@ -247,7 +255,7 @@ class StationaryNoise(Augmentation[StationaryParameters]):
     parameters_type: ClassVar[type[Parameters]] = StationaryParameters
 
     def __post_init__(self) -> None:
-        check_range("snr_db", self.snr_db)
+        check_snr("snr_db", self.snr_db)
 
     def _draw(
         self, n_rows: int, n_samples: int, generator: torch.Generator

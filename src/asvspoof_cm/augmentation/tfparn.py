@@ -23,6 +23,7 @@ from asvspoof_cm.augmentation.base import (
     beside,
     check_between,
     check_range,
+    check_snr,
     draw_seeds,
     integers,
     row_noise,
@@ -274,7 +275,7 @@ class WhiteNoise(Augmentation[NoiseParameters]):
     parameters_type: ClassVar[type[Parameters]] = NoiseParameters
 
     def __post_init__(self) -> None:
-        check_range("snr_db", self.snr_db)
+        check_snr("snr_db", self.snr_db)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> NoiseParameters:
         return NoiseParameters(

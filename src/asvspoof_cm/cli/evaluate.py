@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asvspoof_cm import metrics
-from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
 from asvspoof_cm.metrics.checks import as_labels
+from asvspoof_cm.metrics.curves import Ties
+from asvspoof_cm.metrics.printing import format_metric, metric_title
 
 if TYPE_CHECKING:
     from asvspoof_cm.data.protocol import Protocol
@@ -22,7 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 COLUMNS = ("speaker", "gender", "codec", "codec_seed", "attack")
-SASV_CLASSES = ("target", "nontarget", "spoof")
+# What messages call an argument, and what it is called here.
+_SPELLINGS = {
+    "`clusters` must": "--cluster must",
+    "`clusters`": "clusters",
+    'ties="grouped"': "--ties grouped",
+}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -55,8 +62,10 @@ def add_parser(subparsers: Any) -> None:
         "--bootstrap", type=int, default=0, metavar="N", help="replicates for 95 %% intervals"
     )
     parser.add_argument("--cluster", choices=COLUMNS, help="draw whole clusters of this column")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the draws")
-    parser.add_argument("--ties", choices=("official", "grouped"), default="official")
+    parser.add_argument("--seed", type=int, help="seed of the draws (0)")
+    parser.add_argument(
+        "--ties", choices=("official", "grouped"), help="how equal scores pass (official)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="write figures there (Track 1)")
     parser.set_defaults(run=run)
@@ -66,12 +75,16 @@ def run(args: argparse.Namespace) -> int:
     """Compute, print and draw what the arguments ask for."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        report = _track2(args) if args.track == 2 else _track1(args)
+        try:
+            report = _track2(args) if args.track == 2 else _track1(args)
+        except ValueError as error:
+            raise ValueError(_in_options(str(error))) from error
     for message in dict.fromkeys(str(warning.message) for warning in caught):
-        sys.stderr.write(f"asvspoof-cm evaluate: warning: {message}\n")
+        sys.stderr.write(f"asvspoof-cm evaluate: warning: {_in_options(message)}\n")
     if args.json:
         content = {name: part.as_dict() for name, part in report.items()}
-        sys.stdout.write(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+        sys.stdout.write(text + "\n")
     else:
         sys.stdout.write("\n\n".join(str(part) for part in report.values()) + "\n")
     return 0
@@ -92,7 +105,50 @@ class _Table(dict[str, Any]):
         return "\n".join(f"{name:<{width}}  {text}" for name, text in texts.items())
 
 
+class _Intervals(_Table):
+    """Intervals by metric, printed under the titles and in the units of a breakdown."""
+
+    def __str__(self) -> str:
+        confidence = next(iter(self.values())).confidence
+        texts = {metric_title(k): format_metric(k, v.value, v) for k, v in self.items()}
+        return str(_Table({"metric": f"value [{100 * confidence:g} % interval]", **texts}))
+
+
+def _in_options(message: str) -> str:
+    for argument, option in _SPELLINGS.items():
+        message = message.replace(argument, option)
+    return message
+
+
+def _check_track1(args: argparse.Namespace) -> None:
+    """Refuse options that would have no effect, before anything is read or computed."""
+    if args.bootstrap < 0:
+        raise ValueError(f"--bootstrap must be at least 0 replicates; got {args.bootstrap}.")
+    if args.cluster and not args.bootstrap:
+        raise ValueError("--cluster is for intervals; add --bootstrap N.")
+    if args.seed is not None and args.seed < 0:
+        raise ValueError(f"--seed must not be negative; got {args.seed}.")
+    if args.ties == "grouped" and (args.bootstrap or args.plots):
+        option = "--bootstrap" if args.bootstrap else "--plots"
+        raise ValueError(f"--ties grouped does not reach {option}; leave one of them out.")
+    by = _names(",".join(args.by))
+    for name in (*by, *_names(args.match)):
+        if name not in COLUMNS:
+            raise ValueError(f"--by and --match take {', '.join(COLUMNS)}; got {name!r}.")
+    for name in _names(args.match):
+        if name not in by:
+            raise ValueError(f"--match takes columns of --by; got {name!r}.")
+    for name in (*by, *_names(args.cluster or "")):
+        if args.protocol is None:
+            raise ValueError(f"--protocol must be given: it holds the column {name!r}.")
+    if args.plots is not None:
+        from asvspoof_cm import plots
+
+        plots.new_axes()  # without matplotlib it fails here, not after the bootstrap
+
+
 def _track1(args: argparse.Namespace) -> dict[str, Any]:
+    _check_track1(args)
     protocol = None if args.protocol is None else _read_protocol(args.protocol)
     if args.key is not None:
         key = metrics.read_key(args.key)
@@ -104,14 +160,12 @@ def _track1(args: argparse.Namespace) -> dict[str, Any]:
     values = metrics.read_scores(args.scores).for_key(key).cm
     if values is None or key.speaker is not None:
         raise ValueError(f"{args.scores} holds scores of Track 2; add --track 2.")
-    columns = {} if protocol is None else _columns(protocol, key.filename)
-    for name in {*_names(",".join(args.by)), *_names(args.match), *_names(args.cluster or "")}:
-        if name not in COLUMNS:
-            raise ValueError(f"--by and --match take {', '.join(COLUMNS)}; got {name!r}.")
-        if not columns:
-            raise ValueError(f"--protocol must be given: it holds the column {name!r}.")
-    report: dict[str, Any] = {"track1": metrics.evaluate(values, key.cm_label, ties=args.ties)}
-    clusters = columns[args.cluster] if args.cluster else None
+    if protocol is not None:
+        protocol = _in_order(protocol, key.filename)
+    ties: Ties = args.ties or "official"
+    seed = args.seed or 0
+    report: dict[str, Any] = {"track1": metrics.evaluate(values, key.cm_label, ties=ties)}
+    clusters = protocol.clusters(args.cluster) if protocol and args.cluster else None
     if args.bootstrap:
         is_bonafide = key.cm_label == BONAFIDE
         intervals = metrics.bootstrap(
@@ -120,19 +174,20 @@ def _track1(args: argparse.Namespace) -> dict[str, Any]:
             values[~is_bonafide],
             args.bootstrap,
             clusters=None if clusters is None else (clusters[is_bonafide], clusters[~is_bonafide]),
-            seed=args.seed,
+            seed=seed,
         )
-        report["intervals"] = _Table(intervals)
+        report["intervals"] = _Intervals(intervals)
     for by in args.by:
         names = _names(by)
         report[f"by_{'_'.join(names)}"] = metrics.breakdown(
             values,
             key.cm_label,
-            {name: columns[name] for name in names},
+            {name: getattr(protocol, name) for name in names},
             match=[name for name in _names(args.match) if name in names],
+            ties=ties,
             n_bootstrap=args.bootstrap,
             clusters=clusters,
-            seed=args.seed,
+            seed=seed,
         )
     if args.plots is not None:
         _draw(args.plots, values, key.cm_label, report)
@@ -141,9 +196,10 @@ def _track1(args: argparse.Namespace) -> dict[str, Any]:
 
 def _track2(args: argparse.Namespace) -> dict[str, Any]:
     unused = {"--protocol": args.protocol, "--by": args.by, "--bootstrap": args.bootstrap}
-    unused |= {"--plots": args.plots, "--cluster": args.cluster}
+    unused |= {"--plots": args.plots, "--cluster": args.cluster, "--match": args.match}
+    unused |= {"--ties": args.ties, "--seed": args.seed}
     for option, value in unused.items():
-        if value:
+        if value or (option == "--seed" and value is not None):
             raise ValueError(f"{option} is for Track 1; leave it out with --track 2.")
     if args.key is None:
         raise ValueError("--key must be given with --track 2.")
@@ -151,18 +207,33 @@ def _track2(args: argparse.Namespace) -> dict[str, Any]:
     if key.asv_label is None:
         raise ValueError(f"{args.key}: Track 2 needs the columns spk filename cm-label asv-label.")
     scores = metrics.read_scores(args.scores).for_key(key)
+    has_tandem = scores.cm is not None and scores.asv is not None
+    if scores.sasv is None and not has_tandem:
+        only = "cm" if scores.asv is None else "asv"
+        raise ValueError(
+            f"{args.scores}: Track 2 needs sasv-score, or cm-score and asv-score; it holds "
+            f"{only}-score only."
+        )
     masks = [key.asv_label == name for name in SASV_CLASSES]
     counts = zip(SASV_CLASSES, masks, strict=True)
     result = _Table({f"n_{name}": int(mask.sum()) for name, mask in counts})
     if scores.sasv is not None:
         target, nontarget, spoof = (scores.sasv[mask] for mask in masks)
-        result["a_dcf"] = metrics.a_dcf(target, nontarget, spoof).value
+        a_dcf = metrics.a_dcf(target, nontarget, spoof)
+        result |= {"a_dcf": a_dcf.value, "a_dcf_threshold": a_dcf.threshold}
     if scores.cm is not None and scores.asv is not None:
         is_spoof = key.cm_label == SPOOF
         cm = scores.cm[~is_spoof], scores.cm[is_spoof]
         target, nontarget, spoof = (scores.asv[mask] for mask in masks)
-        result["min_t_dcf"] = metrics.min_t_dcf(*cm).value
-        result["t_eer"] = metrics.t_eer((target, nontarget, spoof), cm).value
+        t_dcf, t_eer = metrics.min_t_dcf(*cm), metrics.t_eer((target, nontarget, spoof), cm)
+        result |= {
+            "min_t_dcf": t_dcf.value,
+            "min_t_dcf_threshold": t_dcf.threshold,
+            "min_t_dcf_asv": "error rates of the organisers' speaker verification",
+            "t_eer": t_eer.value,
+            "t_eer_asv_threshold": t_eer.asv_threshold,
+            "t_eer_cm_threshold": t_eer.cm_threshold,
+        }
     return {"track2": result}
 
 
@@ -176,8 +247,8 @@ def _read_protocol(path: Path) -> Protocol:
     return read_protocol(path)
 
 
-def _columns(protocol: Protocol, filename: NDArray[np.str_]) -> dict[str, NDArray[Any]]:
-    """The protocol's columns in the order of the key."""
+def _in_order(protocol: Protocol, filename: NDArray[np.str_]) -> Protocol:
+    """The protocol's rows in the order of the key."""
     place = {name: index for index, name in enumerate(protocol.utterance.tolist())}
     missing = [name for name in filename.tolist() if name not in place]
     if missing:
@@ -185,8 +256,7 @@ def _columns(protocol: Protocol, filename: NDArray[np.str_]) -> dict[str, NDArra
             f"--protocol must hold every trial of the key; {len(missing)} are missing, the first "
             f"is {missing[0]}."
         )
-    order = np.array([place[name] for name in filename.tolist()])
-    return {name: getattr(protocol, name)[order] for name in COLUMNS}
+    return protocol.select(np.array([place[name] for name in filename.tolist()]))
 
 
 def _draw(

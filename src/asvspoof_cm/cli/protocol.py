@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from asvspoof_cm.data.protocol import ABSENT, OFFICIAL_COUNTS, Protocol, read_protocol
+from asvspoof_cm.data.protocol import OFFICIAL_COUNTS, Protocol, read_protocol
+from asvspoof_cm.labels import ABSENT
 
 _N_SHOWN = 5
 

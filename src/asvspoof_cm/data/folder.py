@@ -7,7 +7,7 @@ import re
 from pathlib import Path, PureWindowsPath
 from typing import Final
 
-from asvspoof_cm.audio import SAMPLE_RATE, AudioFile
+from asvspoof_cm.audio import AUDIO_EXTENSIONS, SAMPLE_RATE, AudioFile
 from asvspoof_cm.data.protocol import Protocol
 
 __all__ = ["AudioFolder"]
@@ -15,7 +15,6 @@ __all__ = ["AudioFolder"]
 # Where the public corpora keep their files, below the folder that they unpack into.
 SUBFOLDERS: Final = ("flac_T", "flac_D", "flac_E_eval", "flac_E_prog", "flac")
 EXTENSION: Final = ".flac"
-_AUDIO_EXTENSIONS: Final = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au")
 _N_PROBED = 100
 # What a name that leaves its folder has; hardly any name has it, and a closer look is slow.
 _SUSPECT = re.compile(r"[/\\:\0]|\.\.")
@@ -58,6 +57,8 @@ class AudioFolder:
         if len(protocol) == 0:
             raise ValueError("`protocol` must hold at least one utterance; it holds none.")
         _check_names(protocol)
+        if not extension.startswith("."):
+            raise ValueError(f"`extension` must start with a dot; got {extension!r}.")
         self.sample_rate = sample_rate
         self.extension = extension
         self._names = protocol.utterance
@@ -77,7 +78,7 @@ class AudioFolder:
 
     def _file_name(self, index: int) -> str:
         name = str(self._names[index])
-        return name if name.lower().endswith(_AUDIO_EXTENSIONS) else name + self.extension
+        return name if name.lower().endswith(AUDIO_EXTENSIONS) else name + self.extension
 
     def _find(self, root: Path) -> Path:
         if not root.is_dir():

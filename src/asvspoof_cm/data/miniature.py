@@ -23,6 +23,7 @@ _ATTACKS: Final = {
     "train": {"A01": 62.5, "A02": 80.0, "A03": 100.0},
     "dev": {"A09": 66.7, "A10": 75.0, "A11": 125.0},
 }
+SHORTEST_S: Final = 0.1  # a few periods of the voice and of the buzz
 _N_SPEAKERS: Final = {"train": 8, "dev": 4}
 _BUZZ_BAND_HZ: Final = (3500.0, 7500.0)
 _BUZZ_LEVEL: Final = 0.08
@@ -60,7 +61,7 @@ def write_miniature(
             ``ASVspoof5.dev.track_1.tsv``.
         n_train: The number of utterances to train with, at least 2.
         n_dev: The number of development utterances, at least 2.
-        duration_s: The shortest and the longest duration.
+        duration_s: The shortest and the longest duration, at least 0.1 s.
         seed: The seed of everything random.
 
     Example:
@@ -71,8 +72,11 @@ def write_miniature(
     """
     if min(n_train, n_dev) < 2:
         raise ValueError(f"`n_train` and `n_dev` must be at least 2; got {n_train} and {n_dev}.")
-    if not 0 < duration_s[0] <= duration_s[1]:
-        raise ValueError(f"`duration_s` must be positive and in order; got {duration_s}.")
+    if not SHORTEST_S <= duration_s[0] <= duration_s[1]:
+        raise ValueError(
+            "`duration_s` must be positive and in order, the shortest at least "
+            f"{SHORTEST_S} s; got {duration_s}."
+        )
     root = Path(folder)
     paths = MiniaturePaths(root, root / "ASVspoof5.train.tsv", root / "ASVspoof5.dev.track_1.tsv")
     rng = np.random.default_rng(seed)

@@ -14,10 +14,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -101,13 +101,17 @@ def pack(
         >>> len(packed), packed.errors
         (4, {})
     """
+    n_threads = min(8, os.cpu_count() or 1) if n_threads is None else n_threads
+    counts = {"sample_rate": sample_rate, "n_threads": n_threads, "shard_samples": shard_samples}
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"`{name}` must be at least 1; got {count}.")
     folder = AudioFolder(protocol, audio_dir, sample_rate=sample_rate, extension=extension)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     for left_behind in out.glob(".shard-*.tmp"):
         left_behind.unlink()
     names: list[str] = protocol.utterance.tolist()
-    n_threads = n_threads or min(8, os.cpu_count() or 1)
     row = n_shards = 0
     with (
         ThreadPoolExecutor(n_threads) as pool,
@@ -169,7 +173,7 @@ class PackedAudio:
         sample_rate: int | None = None,
     ) -> None:
         self.folder = Path(folder)
-        index = json.loads((self.folder / INDEX_NAME).read_text(encoding="utf-8"))
+        index = _read_json(self.folder / INDEX_NAME, ("format", "sample_rate", "n_shards"))
         if index["format"] != _FORMAT:
             raise ValueError(
                 f"{self.folder} has format {index['format']} of the packed cache; this version "
@@ -348,7 +352,18 @@ def _read_record(out: Path, number: int) -> _Shard | None:
     path = _shard_path(out, number).with_suffix(".json")
     if not path.is_file():
         return None
-    return _Shard(**json.loads(path.read_text(encoding="utf-8")))
+    return _Shard(**_read_json(path, [field.name for field in fields(_Shard)]))
+
+
+def _read_json(path: Path, names: Collection[str]) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _is_damaged(path, str(error)) from error
+    missing = [name for name in names if not isinstance(content, dict) or name not in content]
+    if missing:
+        raise _is_damaged(path, f"it lacks {', '.join(missing)}")
+    return {name: content[name] for name in names}
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
@@ -358,6 +373,10 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 def _shard_path(folder: Path, number: int) -> Path:
     return folder / f"shard-{number:05d}.i16"
+
+
+def _is_damaged(path: Path, why: str) -> ValueError:
+    return ValueError(f"{path} is damaged: {why}. Delete it and run pack again.")
 
 
 def _holds_another_pack(out: Path) -> ValueError:

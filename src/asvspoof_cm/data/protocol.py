@@ -33,7 +33,7 @@ import numpy as np
 from typing_extensions import Self
 
 from asvspoof_cm.data.table import read_table
-from asvspoof_cm.labels import BONAFIDE, LABEL_NAMES, LABELS, SPOOF
+from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, LABELS, SPOOF
 
 __all__ = ["OFFICIAL_COUNTS", "UNLABELLED", "Protocol", "read_protocol"]
 
@@ -53,7 +53,8 @@ OFFICIAL_COUNTS: Final[Mapping[str, Mapping[str, int]]] = MappingProxyType(
 )
 """How many utterances of each class the subsets of ASVspoof 5 hold."""
 
-ABSENT: Final = "-"
+
+_STRING_COLUMNS: Final = ("speaker", "gender", "codec", "codec_seed", "attack")
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class Protocol:
     def from_columns(
         cls,
         utterance: Sequence[str] | StringArray,
-        label: Sequence[int] | LabelArray | None = None,
+        label: Sequence[int] | Sequence[str] | LabelArray | None = None,
         *,
         format: str = "arrays",  # noqa: A002 — the name of the field
         path: Path | None = None,
@@ -138,29 +139,29 @@ class Protocol:
     ) -> Self:
         """Build a protocol from sequences; `label` None makes it unlabelled, other columns "-".
 
+        Labels are 0, 1, -1 or the words of `LABELS`, "spoof" and "bonafide".
+
         Example:
             >>> Protocol.from_columns(["x.wav"], speaker=["Ada"]).label.tolist()
             [-1]
         """
-        n_rows = len(utterance)
-        arrays = {"utterance": _strings(utterance)}
-        for name in ("speaker", "gender", "codec", "codec_seed", "attack"):
+        names = _strings("utterance", utterance)
+        n_rows = len(names)
+        if path is None:  # a file's names are checked with their lines
+            _check_names(names, None)
+        arrays = {"utterance": names}
+        for name in _STRING_COLUMNS:
             column = columns.pop(name, None)
-            arrays[name] = np.full(n_rows, ABSENT) if column is None else _strings(column)
+            arrays[name] = np.full(n_rows, ABSENT) if column is None else _strings(name, column)
         if columns:
             raise TypeError(f"`columns` must be columns of a protocol; got {sorted(columns)}.")
         if label is None:
             labels = np.full(n_rows, UNLABELLED, dtype=np.int8)
         else:
-            labels = np.asarray(label, dtype=np.int8)
+            labels = _known_labels(label)
         wrong = {k: len(v) for k, v in {**arrays, "label": labels}.items() if len(v) != n_rows}
         if wrong:
             raise ValueError(f"every column must have {n_rows} rows, as `utterance`; got {wrong}.")
-        if not np.isin(labels, (SPOOF, BONAFIDE, UNLABELLED)).all():
-            raise ValueError(
-                f"`label` must hold {SPOOF} (spoof), {BONAFIDE} (bonafide) or {UNLABELLED} "
-                f"(unlabelled); got {sorted(set(labels.tolist()))}."
-            )
         return cls(**arrays, label=labels, format=format, path=path)
 
     def select(self, rows: np.ndarray[Any, Any] | Sequence[int] | slice) -> Protocol:
@@ -184,6 +185,24 @@ class Protocol:
         }
         n_unlabelled = len(self) - sum(counts.values())
         return {**counts, "unlabelled": n_unlabelled} if n_unlabelled else counts
+
+    def clusters(self, column: str) -> StringArray:
+        """Return the cluster of each utterance, to draw whole clusters in a bootstrap.
+
+        It is what `column` says, "speaker" or "codec_seed" say, and the utterance itself where the
+        file says nothing: an uncoded utterance is so in one cluster with its coded copies.
+
+        Example:
+            >>> protocol = Protocol.from_columns(["a", "b", "c"], codec_seed=["-", "a", "-"])
+            >>> protocol.clusters("codec_seed").tolist()
+            ['a', 'a', 'c']
+        """
+        if column not in _STRING_COLUMNS:
+            raise ValueError(
+                f"`column` must be one of {', '.join(_STRING_COLUMNS)}; got {column!r}."
+            )
+        values: StringArray = getattr(self, column)
+        return np.where(values == ABSENT, self.utterance, values)
 
     def __len__(self) -> int:
         return len(self.utterance)
@@ -245,7 +264,7 @@ def read_protocol(
 
 
 def _recognise(data: bytes) -> _Layout:
-    match = re.search(rb"\S[^\r\n]*", data)
+    match = re.search(rb"[^\r\n]*\S[^\r\n]*", data)  # whole: its first cell may be empty
     if match is None:
         raise ValueError("the file is empty: it holds no utterance.")
     first = match.group().decode("utf-8")
@@ -294,17 +313,20 @@ def _read_columns(data: bytes, layout: _Layout) -> dict[str, np.ndarray[Any, Any
     return table
 
 
-def _check_names(names: StringArray, lines: np.ndarray[Any, Any]) -> None:
+def _check_names(names: StringArray, lines: np.ndarray[Any, Any] | None) -> None:
+    unit = "line"
+    if lines is None:
+        unit, lines = "row", np.arange(len(names))
     if len(empty := np.flatnonzero(names == "")):
-        raise ValueError(f"line {lines[empty[0]]}: the name of the utterance is empty.")
+        raise ValueError(f"{unit} {lines[empty[0]]}: the name of the utterance is empty.")
     if len(set(names.tolist())) == len(names):
         return
     order = np.argsort(names, kind="stable")
     repeated = np.flatnonzero(names[order][1:] == names[order][:-1])
     k = repeated[np.argmin(order[repeated + 1])]
     raise ValueError(
-        f"line {lines[order[k + 1]]}: an utterance must stand once; {str(names[order[k]])!r} "
-        f"is also on line {lines[order[k]]}."
+        f"{unit} {lines[order[k + 1]]}: an utterance must stand once; {str(names[order[k]])!r} "
+        f"is also on {unit} {lines[order[k]]}."
     )
 
 
@@ -320,8 +342,37 @@ def _labels(words: StringArray, lines: np.ndarray[Any, Any]) -> LabelArray:
     return labels
 
 
-def _strings(values: Sequence[str] | StringArray) -> StringArray:
-    return np.asarray(values, dtype=np.str_)
+def _strings(name: str, values: Sequence[str] | StringArray) -> StringArray:
+    column = np.asarray(values, dtype=np.str_)
+    if column.ndim != 1:
+        raise ValueError(f"`{name}` must have shape (n,), one a row; got {column.shape}.")
+    return column
+
+
+def _known_labels(label: Sequence[int] | Sequence[str] | LabelArray) -> LabelArray:
+    """Return numbers or words as int8; compared before they are cast, so that none wraps round."""
+    values = np.asarray(label)
+    if values.ndim != 1:
+        raise ValueError(f"`label` must have shape (n,), one a row; got {values.shape}.")
+    labels = np.zeros(len(values), dtype=np.int8)
+    known = np.zeros(len(values), dtype=bool)
+    words: dict[str | int, int] = {}
+    if values.dtype.kind in "USTO":
+        words.update(LABELS)
+    if values.dtype.kind not in "UST":
+        words.update({number: number for number in (SPOOF, BONAFIDE, UNLABELLED)})
+    for word, number in words.items():
+        matches = values == word
+        labels[matches] = number
+        known |= matches
+    if not known.all():
+        row = int(np.argmin(known))
+        raise ValueError(
+            f"`label` must hold {SPOOF} (spoof), {BONAFIDE} (bonafide) or {UNLABELLED} "
+            f"(unlabelled), or words among {', '.join(LABELS)}; got {values.tolist()[row]!r} in "
+            f"row {row}."
+        )
+    return labels
 
 
 def _check_counts(protocol: Protocol, expect: Subset) -> None:

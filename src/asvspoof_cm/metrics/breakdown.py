@@ -19,18 +19,20 @@ from asvspoof_cm.metrics.checks import (
     as_column,
     as_labels,
     as_scores,
+    check_choice,
+    finite_or_none,
     split_by_label,
 )
 from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
-from asvspoof_cm.metrics.curves import SortedScores
-from asvspoof_cm.metrics.intervals import METRICS, Interval, bootstrap
+from asvspoof_cm.metrics.curves import TIES, SortedScores, Ties
+from asvspoof_cm.metrics.intervals import METRICS, Interval, TooFewClustersError, bootstrap
+from asvspoof_cm.metrics.printing import LATEX_SPECIALS, format_metric, metric_title
 from asvspoof_cm.metrics.track1 import act_dcf_of, cllr_of, eer_of, min_dcf_of
 from asvspoof_cm.progress import Progress
 
 __all__ = ["Breakdown", "BreakdownRow", "breakdown"]
 
 POOLED = "pooled"
-_TITLES = {"min_dcf": "minDCF", "act_dcf": "actDCF", "eer": "EER %", "cllr": "Cllr"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,7 @@ class BreakdownRow:
             "group": list(self.group),
             "n_bonafide": self.n_bonafide,
             "n_spoof": self.n_spoof,
-            **{name: None if math.isnan(value) else value for name, value in values.items()},
+            **finite_or_none(values),
             "intervals": {name: item.as_dict() for name, item in self.intervals.items()},
         }
 
@@ -139,7 +141,7 @@ class Breakdown:
         return out.getvalue()
 
     def _header(self) -> list[str]:
-        return [*self.columns, "bonafide", "spoof", *(_TITLES[name] for name in METRICS)]
+        return [*self.columns, "bonafide", "spoof", *map(metric_title, METRICS)]
 
     def _cells(self) -> list[list[str]]:
         return [
@@ -155,6 +157,7 @@ def breakdown(
     groups: Mapping[str, ArrayLike],
     *,
     match: Sequence[str] = (),
+    ties: Ties = "official",
     n_bootstrap: int = 0,
     clusters: ArrayLike | None = None,
     seed: int = 0,
@@ -172,8 +175,10 @@ def breakdown(
         match: Names of columns in which a group's bonafide trials must agree with it: with
             ``("codec",)``, spoofs of a codec stand against bonafide speech of that codec. Without
             it each group stands against all bonafide trials.
+        ties: As in `eer`; "grouped" has no intervals.
         n_bootstrap: Replicates for an interval on every figure; 0 for none.
-        clusters: The cluster of each trial, shape (n_trials,); see `bootstrap`.
+        clusters: The cluster of each trial, shape (n_trials,); see `bootstrap`. A group whose
+            trials are too few clusters for a draw has no interval, which a warning says.
         seed: Seed of the draws.
         confidence: Mass of the intervals.
         costs: Costs and prior of the detection costs.
@@ -190,6 +195,13 @@ def breakdown(
     """
     if not groups:
         raise ValueError("`groups` must hold at least one column, such as {'attack': …}; got none.")
+    check_choice("ties", ties, TIES)
+    if ties != "official" and n_bootstrap:
+        raise ValueError(
+            f'`ties` must be "official" with `n_bootstrap`, whose intervals are; got {ties!r}.'
+        )
+    if isinstance(match, str):
+        raise ValueError(f"`match` must be a list of names, such as [{match!r}]; got {match!r}.")
     unknown = [name for name in match if name not in groups]
     if unknown:
         raise ValueError(
@@ -207,51 +219,67 @@ def breakdown(
         spoof[np.argsort(group_of, kind="stable")], np.cumsum(np.bincount(group_of))[:-1]
     )
 
-    def row(group: tuple[str, ...], chosen: IntArray, against: IntArray) -> BreakdownRow:
+    def row(
+        group: tuple[str, ...], chosen: IntArray, against: IntArray, n: int = n_bootstrap
+    ) -> BreakdownRow:
         chosen = chosen[np.argsort(values[chosen], kind="stable")]
         pair = values[against], values[chosen]
         intervals: dict[str, Interval] = {}
-        if n_bootstrap and len(against):
+        if n and len(against):
             pair_clusters = None if cluster is None else (cluster[against], cluster[chosen])
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".* replicates drew no trial")
                 intervals = bootstrap(
                     METRICS,
                     *pair,
-                    n_bootstrap,
+                    n,
                     clusters=pair_clusters,
                     seed=seed,
                     confidence=confidence,
                     costs=costs,
                     progress=False,
                 )
-        return _row(group, *pair, costs, intervals)
+        return _row(group, *pair, costs, ties, intervals)
 
     rows = []
     with Progress(
         total=len(names) + 1, description="breakdown", unit="group", enabled=progress
     ) as shown:
+        # First, because it says whether the clusters can be drawn at all.
+        pooled = row((POOLED, *[""] * (len(columns) - 1)), spoof, bonafide)
+        shown.update()
         for group, chosen in zip(names, members, strict=True):
             against = bonafide
             for name in match:
                 column = columns[name]
                 against = against[column[against] == column[chosen[0]]]
-            rows.append(row(group, chosen, against))
+            try:
+                rows.append(row(group, chosen, against))
+            except TooFewClustersError:
+                rows.append(row(group, chosen, against, n=0))
             shown.update()
-        rest = ("",) * (len(columns) - 1)
-        rows.append(row((POOLED, *rest), spoof, bonafide))
-        shown.update()
-    n_thin = sum(
-        any(interval.n_replicates < n_bootstrap for interval in made.intervals.values())
-        for made in rows
-    )
-    if n_thin:
-        warnings.warn(
-            f"{n_thin} of {len(names)} groups lie in so few `clusters` that some replicates drew "
-            "none of their trials; see n_replicates of their intervals.",
-            stacklevel=2,
-        )
+    rows.append(pooled)
+    if n_bootstrap:
+        _warn_of_thin_groups(rows[:-1], n_bootstrap)
     return Breakdown(columns=tuple(columns), rows=tuple(rows))
+
+
+def _warn_of_thin_groups(rows: Sequence[BreakdownRow], n_bootstrap: int) -> None:
+    drawn = [min((i.n_replicates for i in row.intervals.values()), default=0) for row in rows]
+    n_none = sum(n == 0 and row.n_bonafide > 0 for n, row in zip(drawn, rows, strict=True))
+    n_some = sum(0 < n < n_bootstrap for n in drawn)
+    if n_none:
+        warnings.warn(
+            f"{n_none} of {len(rows)} groups have no interval: their trials lie in so few "
+            "`clusters` that no replicate drew both classes.",
+            stacklevel=3,
+        )
+    if n_some:
+        warnings.warn(
+            f"{n_some} of {len(rows)} groups lie in so few `clusters` that some replicates drew "
+            "none of their trials; see n_replicates of their intervals.",
+            stacklevel=3,
+        )
 
 
 def _combinations(columns: Mapping[str, NDArray[Any]]) -> tuple[list[tuple[str, ...]], IntArray]:
@@ -275,15 +303,16 @@ def _row(
     bonafide: FloatArray,
     spoof: FloatArray,
     costs: DetectionCosts,
+    ties: Ties,
     intervals: Mapping[str, Interval],
 ) -> BreakdownRow:
     values = dict.fromkeys(METRICS, math.nan)
     if len(bonafide):
         curve = SortedScores(bonafide, spoof)
         values = {
-            "min_dcf": min_dcf_of(curve, costs, "official").value,
+            "min_dcf": min_dcf_of(curve, costs, ties).value,
             "act_dcf": act_dcf_of(bonafide, spoof, costs).value,
-            "eer": eer_of(curve).value,
+            "eer": eer_of(curve, ties).value,
             "cllr": cllr_of(bonafide, spoof),
         }
     return BreakdownRow(
@@ -295,16 +324,8 @@ def _cell(row: BreakdownRow, name: str) -> str:
     value = getattr(row, name)
     if math.isnan(value):
         return "–"
-    scale, digits = (100.0, 3) if name == "eer" else (1.0, 4)
-    text = f"{scale * value:.{digits}f}"
-    if name in row.intervals:
-        interval = row.intervals[name]
-        text += f" [{scale * interval.low:.{digits}f}, {scale * interval.high:.{digits}f}]"
-    return text
+    return format_metric(name, value, row.intervals.get(name))
 
 
 def _latex_row(cells: Sequence[str]) -> str:
-    escaped = (
-        "".join(f"\\{c}" if c in "%_&#$" else c for c in cell).replace("–", "--") for cell in cells
-    )
-    return " & ".join(escaped) + " \\\\"
+    return " & ".join(cell.translate(LATEX_SPECIALS) for cell in cells) + " \\\\"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -10,7 +11,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from asvspoof_cm.labels import BONAFIDE, LABELS, SPOOF
 
-__all__ = ["as_scores", "as_labels", "as_column", "check_choice", "split_by_label"]
+__all__ = [
+    "as_scores",
+    "as_labels",
+    "as_column",
+    "check_choice",
+    "check_seed",
+    "finite_or_none",
+    "split_by_label",
+]
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
@@ -55,8 +64,11 @@ def as_labels(labels: ArrayLike) -> NDArray[np.bool_]:
     values = np.asarray(labels)
     if values.ndim != 1:
         raise ValueError(f"`labels` must have shape (n,); got {values.shape}.")
-    words: dict[str, int] | dict[int, int]
-    words = dict(LABELS) if values.dtype.kind in "USOT" else {SPOOF: SPOOF, BONAFIDE: BONAFIDE}
+    words: dict[str | int, int] = {}
+    if values.dtype.kind in "USOT":
+        words.update(LABELS)
+    if values.dtype.kind not in "UST":
+        words.update({SPOOF: SPOOF, BONAFIDE: BONAFIDE})
     is_bonafide = np.zeros(values.shape, dtype=bool)
     is_spoof = np.zeros(values.shape, dtype=bool)
     for word, label in words.items():
@@ -67,7 +79,7 @@ def as_labels(labels: ArrayLike) -> NDArray[np.bool_]:
         first = int(np.argmax(wrong))
         raise ValueError(
             '`labels` must be 0 or "spoof", 1 or "bonafide"; '
-            f"got {values[first].item()!r} at index {first} ({int(wrong.sum())} such of "
+            f"got {values.tolist()[first]!r} at index {first} ({int(wrong.sum())} such of "
             f"{values.size})."
         )
     return is_bonafide
@@ -109,6 +121,13 @@ def as_column(name: str, values: ArrayLike, n_trials: int) -> NDArray[Any]:
         raise ValueError(
             f"`{name}` must have one value per trial, shape ({n_trials},); got {column.shape}."
         )
+    if column.dtype.kind in "fO":
+        missing = [i for i, value in enumerate(column.tolist()) if value is None or value != value]
+        if missing:
+            raise ValueError(
+                f"`{name}` must have a value for every trial; {len(missing)} of {n_trials} are "
+                f"None or NaN, the first at index {missing[0]}. Give them a name of their own."
+            )
     return column
 
 
@@ -121,3 +140,25 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         allowed = ", ".join(map(repr, choices))
         raise ValueError(f"`{name}` must be one of {allowed}; got {value!r}.")
+
+
+def check_seed(seed: int) -> None:
+    """Raise a ValueError where `seed` is negative, which no generator takes.
+
+    Example:
+        >>> check_seed(0)
+    """
+    if seed < 0:
+        raise ValueError(f"`seed` must not be negative; got {seed}.")
+
+
+def finite_or_none(content: Any) -> Any:
+    """Return nested dictionaries with None for every NaN and infinity, which JSON doesn't know.
+
+    Example:
+        >>> finite_or_none({"value": 0.5, "threshold": float("inf")})
+        {'value': 0.5, 'threshold': None}
+    """
+    if isinstance(content, dict):
+        return {name: finite_or_none(value) for name, value in content.items()}
+    return None if isinstance(content, float) and not math.isfinite(content) else content

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass
-from typing import TypeAlias, TypedDict, overload
+from typing import Any, TypeAlias, TypedDict, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Unpack
 
 from asvspoof_cm.metrics.checks import (
     FloatArray,
+    IntArray,
     as_column,
     as_labels,
     as_scores,
+    check_seed,
+    finite_or_none,
     split_by_label,
 )
 from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
@@ -38,6 +41,10 @@ _NAMES: dict[Metric, Metric] = {
     eer: "eer",
     cllr: "cllr",
 }
+
+
+class TooFewClustersError(ValueError):
+    """The clusters can't be resampled: there is one, or no draw holds both classes."""
 
 
 class _Options(TypedDict, total=False):
@@ -62,9 +69,10 @@ class Interval:
     confidence: float
     n_replicates: int
 
-    def as_dict(self) -> dict[str, float]:
-        """Return the fields as plain numbers, ready for JSON."""
-        return asdict(self)
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as plain numbers, ready for JSON; None for what isn't finite."""
+        content: dict[str, Any] = finite_or_none(asdict(self))
+        return content
 
     def __str__(self) -> str:
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
@@ -105,15 +113,17 @@ def bootstrap(
     """Return the percentile bootstrap interval of one metric, or of several at once.
 
     Args:
-        metric: A name in `METRICS` or the function itself; several names give a dictionary. Any
-            other function of (bonafide, spoof) works too, but is called once per replicate.
+        metric: A name in `METRICS` or the function itself; several give a dictionary by
+            name. Any other function of (bonafide, spoof) works too, but is called once per
+            replicate.
         bonafide: Scores of bonafide trials, shape (n_bonafide,). Higher means bonafide.
         spoof: Scores of spoofed trials, shape (n_spoof,).
         n: Number of replicates.
         clusters: The cluster of each bonafide trial, (n_bonafide,), and of each spoofed trial,
-            (n_spoof,): speakers or codec seeds, say. Whole clusters are then drawn, both classes
-            together. Without it the trials of each class are drawn on their own, and an interval
-            is too narrow if trials depend on each other.
+            (n_spoof,), at least two in all: speakers, say, or coded copies of one utterance (see
+            `Protocol.clusters`). Whole clusters are then drawn, both classes together. Without it
+            the trials of each class are drawn on their own, and an interval is too narrow if
+            trials depend on each other.
         seed: Seed of the draws; the same seed gives the same interval.
         confidence: Mass of the interval, 0.95 for the 2.5 % and 97.5 % percentiles.
         costs: Costs and prior of the detection costs.
@@ -125,11 +135,11 @@ def bootstrap(
         >>> interval.low < interval.value < interval.high
         True
     """
-    _check_options(n, confidence)
+    _check_options(n, confidence, seed)
     scores = as_scores("bonafide", bonafide), as_scores("spoof", spoof)
     units = None
     if clusters is not None:
-        units = encode_clusters(
+        units = _encode(
             as_column("clusters[0]", clusters[0], len(scores[0])),
             as_column("clusters[1]", clusters[1], len(scores[1])),
         )
@@ -201,14 +211,14 @@ def compare(
         >>> compare(good, poor, labels, "eer", n=100).high < 0
         True
     """
-    _check_options(n, confidence)
+    _check_options(n, confidence, seed)
     pairs = [split_by_label(scores, labels) for scores in (a, b)]
     n_trials = (len(pairs[0][0]), len(pairs[0][1]))
     units = None
     if clusters is not None:
         is_bonafide = as_labels(labels)
         column = as_column("clusters", clusters, len(is_bonafide))
-        units = encode_clusters(column[is_bonafide], column[~is_bonafide])
+        units = _encode(column[is_bonafide], column[~is_bonafide])
     names = _metric_names(metric)
     own_units = units or (np.arange(n_trials[0]), np.arange(n_trials[1]))
     systems = [System(pair, own_units, names, costs) for pair in pairs]
@@ -219,11 +229,22 @@ def compare(
     return _summarise(metric, observed, differences, confidence)
 
 
-def _check_options(n: int, confidence: float) -> None:
+def _check_options(n: int, confidence: float, seed: int) -> None:
     if n < 1:
         raise ValueError(f"`n` must be at least 1 replicate; got {n}.")
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"`confidence` must lie between 0 and 1, excluded; got {confidence}.")
+    check_seed(seed)
+
+
+def _encode(bonafide: NDArray[Any], spoof: NDArray[Any]) -> tuple[IntArray, IntArray]:
+    units = encode_clusters(bonafide, spoof)
+    if not any(codes.any() for codes in units):
+        raise TooFewClustersError(
+            "`clusters` must name at least 2 clusters; all trials are in one, "
+            f"{bonafide.tolist()[0]!r}. A single cluster can't be resampled: every draw is equal."
+        )
+    return units
 
 
 def _metric_names(metric: Metric | Metrics) -> tuple[Metric, ...]:
@@ -235,6 +256,9 @@ def _metric_names(metric: Metric | Metrics) -> tuple[Metric, ...]:
                 f"`metric` must be one of {', '.join(METRICS)} or a function of (bonafide, spoof); "
                 f"got {item!r}."
             )
+    titles = [_title(item) for item in given]
+    if len(set(titles)) < len(titles):
+        raise ValueError(f"`metric` must name each metric once; got {', '.join(titles)}.")
     return metrics
 
 
@@ -243,7 +267,7 @@ def _summarise(
 ) -> Interval | dict[str, Interval]:
     valid = replicates[~np.isnan(replicates).any(axis=1)]
     if len(valid) == 0:
-        raise ValueError(
+        raise TooFewClustersError(
             "`clusters` must spread both classes over several clusters; no replicate had both."
         )
     if len(valid) < len(replicates):
@@ -265,5 +289,9 @@ def _summarise(
         for index in range(len(observed))
     ]
     if isinstance(metric, tuple | list):
-        return dict(zip(metric, intervals, strict=True))
+        return dict(zip(map(_title, metric), intervals, strict=True))
     return intervals[0]
+
+
+def _title(metric: Metric) -> str:
+    return metric if isinstance(metric, str) else getattr(metric, "__name__", repr(metric))

@@ -105,6 +105,11 @@ class System:
                     for c, drawn in zip(self.classes, counts, strict=True)
                 )
                 values[index] = float(metric(*trials))
+                if np.isnan(values[index]):
+                    raise ValueError(
+                        f"`metric` must return a number; {getattr(metric, '__name__', metric)} "
+                        f"returned NaN for {n_bonafide} bonafide and {n_spoof} spoofed trials."
+                    )
         return values
 
     def _best_corner(self, corners: tuple[Counts, Counts]) -> tuple[int, int]:

@@ -26,13 +26,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from asvspoof_cm.files import atomic_path
-from asvspoof_cm.labels import LABELS
+from asvspoof_cm.labels import ABSENT, LABELS, SASV_CLASSES, SPOOF
 from asvspoof_cm.metrics.checks import FloatArray, as_column, as_scores
 
 __all__ = ["Key", "Scores", "read_key", "read_scores", "write_scores", "write_submission"]
 
-ASV_LABELS: Final = ("target", "nontarget", "spoof")
-ABSENT: Final = "-"
 SCORE_COLUMNS: Final = ("cm-score", "asv-score", "sasv-score")
 _SCORE_HEADERS: Final = {
     2: ("filename", "cm-score"),
@@ -93,7 +91,8 @@ class Scores:
         """Return these scores in the order of the trials of `key`.
 
         Raises:
-            ValueError: Where a trial is missing or not in the key, naming the first few.
+            ValueError: Where a trial is missing, not in the key or there twice, naming the first
+                few.
 
         Example:
             >>> names, labels = np.array(["E_1", "E_2"]), np.array([0, 1])
@@ -107,8 +106,10 @@ class Scores:
                 f"`scores` and `key` must be of the same track; only the {with_speaker} have a "
                 "speaker column."
             )
-        place = {trial: i for i, trial in enumerate(_trials(self.speaker, self.filename))}
-        wanted = _trials(key.speaker, key.filename)
+        scored, wanted = _trials(self.speaker, self.filename), _trials(key.speaker, key.filename)
+        _check_unique("the scores", scored)
+        _check_unique("the key", wanted)
+        place = {trial: i for i, trial in enumerate(scored)}
         missing = [trial for trial in wanted if trial not in place]
         if missing or len(place) != len(wanted):
             extra = sorted(set(place).difference(wanted), key=place.__getitem__)
@@ -156,8 +157,8 @@ def read_key(path: str | os.PathLike[str]) -> Key:
     r"""Read a key file of Track 1 or Track 2.
 
     Raises:
-        ValueError: With the line number, on a wrong number of fields, an unknown label, or trials
-            that occur twice.
+        ValueError: With the line number, on a wrong number of fields, an unknown label, or labels
+            that contradict each other; also on trials that occur twice.
 
     Example:
         >>> import tempfile
@@ -168,15 +169,22 @@ def read_key(path: str | os.PathLike[str]) -> Key:
     """
     columns = _read_columns(path, _KEY_HEADERS, ("cm-label",))
     cm_label = _parse_labels(path, columns["cm-label"], LABELS)
+    labels = np.array([LABELS[word] for word in cm_label], dtype=np.int64)
     speaker = asv_label = None
     if "spk" in columns:
         speaker = np.array(columns["spk"].cells)
     if "asv-label" in columns:
-        _parse_labels(path, columns["asv-label"], ASV_LABELS)
-        asv_label = np.array(columns["asv-label"].cells)
+        asv_label = np.array(_parse_labels(path, columns["asv-label"], SASV_CLASSES))
+        wrong = np.flatnonzero((labels == SPOOF) != (asv_label == "spoof"))
+        if len(wrong):
+            raise ValueError(
+                f"{path}, line {columns['cm-label'].lines[wrong[0]]}: cm-label and asv-label must "
+                "agree, bonafide target, bonafide nontarget or spoof spoof; got "
+                f"{cm_label[wrong[0]]} {asv_label[wrong[0]]}."
+            )
     return Key(
         filename=np.array(columns["filename"].cells),
-        cm_label=np.array([LABELS[word] for word in cm_label], dtype=np.int64),
+        cm_label=labels,
         speaker=speaker,
         asv_label=asv_label,
     )
@@ -250,14 +258,21 @@ def _read_columns(
     path: str | os.PathLike[str], headers: dict[int, tuple[str, ...]], required: Sequence[str]
 ) -> dict[str, _Column]:
     """Split the file into named columns and check that every trial occurs once."""
-    text = Path(path).read_text(encoding="utf-8-sig")
-    rows = [_fields(line) for line in text.splitlines()]
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
+    rows = [_fields(line) for line in text.split("\n")]
     lines = [number for number, row in enumerate(rows, start=1) if row]
     rows = [row for row in rows if row]
     header: tuple[str, ...] | None = None
     if rows and set(rows[0]) <= {name for names in headers.values() for name in names}:
         header = tuple(rows.pop(0))
         lines.pop(0)
+        if len(set(header)) < len(header):
+            raise ValueError(
+                f"{path}: the header must name every column once; got {' '.join(header)}."
+            )
         if "filename" not in header or not set(required) & set(header):
             raise ValueError(
                 f"{path}: the header must name filename and {' or '.join(required)}; got "
@@ -281,14 +296,16 @@ def _read_columns(
         name: _Column(cells, lines)
         for name, cells in zip(header, zip(*rows, strict=True), strict=True)
     }
-    _check_unique(path, columns)
+    speaker = columns["spk"].cells if "spk" in columns else None
+    _check_unique(str(path), _trials(speaker, columns["filename"].cells))
     return columns
 
 
 def _fields(line: str) -> list[str]:
+    # Not str.split(): it takes a no-break space in a name for a separator.
     if "\t" in line and " " in line:
-        return [cell.strip() for cell in line.split("\t") if cell.strip()]
-    return line.split()
+        return [cell.strip(" ") for cell in line.split("\t") if cell.strip(" ")]
+    return [cell for cell in line.replace("\t", " ").split(" ") if cell]
 
 
 def _trials(
@@ -302,9 +319,7 @@ def _trials(
     return list(zip(speakers, names, strict=True))
 
 
-def _check_unique(path: str | os.PathLike[str], columns: dict[str, _Column]) -> None:
-    speaker = columns["spk"].cells if "spk" in columns else None
-    trials = _trials(speaker, columns["filename"].cells)
+def _check_unique(where: str, trials: Sequence[Any]) -> None:
     if len(set(trials)) == len(trials):
         return
     seen: set[Any] = set()
@@ -313,7 +328,7 @@ def _check_unique(path: str | os.PathLike[str], columns: dict[str, _Column]) -> 
         if trial in seen:
             twice.append(trial)
         seen.add(trial)
-    raise ValueError(f"{path}: every trial must occur once; {_count('repeated', twice)}.")
+    raise ValueError(f"{where}: every trial must occur once; {_count('repeated', twice)}.")
 
 
 def _count(what: str, trials: Sequence[Any]) -> str:
@@ -329,13 +344,9 @@ def _parse_scores(path: str | os.PathLike[str], name: str, column: _Column) -> F
     n_absent = column.cells.count(ABSENT)
     if n_absent == len(column.cells):
         return None
-    try:
-        values = np.array(list(map(float, column.cells)))
-    except ValueError:
-        values = None
-    if values is not None and np.isfinite(values).all():
-        return values
     wrong = [i for i, cell in enumerate(column.cells) if not _is_finite(cell)]
+    if not wrong:
+        return np.array(list(map(float, column.cells)))
     raise ValueError(
         f"{path}: {name} must be a finite number; {len(wrong)} of {len(column.cells)} are not, "
         f"the first in line {column.lines[wrong[0]]}: {column.cells[wrong[0]]!r}."
@@ -343,8 +354,9 @@ def _parse_scores(path: str | os.PathLike[str], name: str, column: _Column) -> F
 
 
 def _is_finite(cell: str) -> bool:
+    # Python also reads 1_0, and digits of other scripts.
     try:
-        return math.isfinite(float(cell))
+        return "_" not in cell and cell.isascii() and math.isfinite(float(cell))
     except ValueError:
         return False
 
@@ -363,6 +375,18 @@ def _parse_labels(
     return column.cells
 
 
+def _names(argument: str, names: NDArray[Any]) -> list[str]:
+    """Return strings that come back from a file as they are."""
+    cells = [str(name) for name in names]
+    for cell in cells:
+        if not cell or cell != cell.strip() or any(c in cell for c in "\t\r\n"):
+            raise ValueError(
+                f"`{argument}` must be neither empty nor hold tabs, line ends or outer white "
+                f"space; got {cell!r}."
+            )
+    return cells
+
+
 def _format_scores(
     filename: Sequence[str] | NDArray[np.str_],
     cm: ArrayLike | None,
@@ -377,12 +401,9 @@ def _format_scores(
         raise ValueError("`speaker` must be given with `asv` or `sasv` scores: a Track 2 file.")
     if cm is None and sasv is None:
         raise ValueError("`cm` must be given where there is no `sasv` score.")
-    trials = [[str(name) for name in names]]
+    trials = [_names("filename", names)]
     if speaker is not None:
-        trials.insert(0, [str(name) for name in as_column("speaker", speaker, len(names))])
-    for cell in (cell for column in trials for cell in column):
-        if not cell or any(c in cell for c in "\t\r\n"):
-            raise ValueError(f"`filename` must be neither empty nor hold tabs; got {cell!r}.")
+        trials.insert(0, _names("speaker", as_column("speaker", speaker, len(names))))
     if len(set(zip(*trials, strict=True))) != len(names):
         raise ValueError("`filename` must name every trial once; some are repeated.")
     scores = []
@@ -391,7 +412,7 @@ def _format_scores(
         if column is None:
             scores.append([ABSENT] * len(names))
         else:
-            values = as_scores(name, as_column(name, column, len(names)))
+            values = as_column(name, as_scores(name, column), len(names))
             scores.append(list(map(repr, values.tolist())))
     rows = zip(*trials, *scores, strict=True)
     header = _SCORE_HEADERS[len(trials) + len(scores)]

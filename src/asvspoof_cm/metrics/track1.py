@@ -1,8 +1,11 @@
 """Track 1, the countermeasure alone: EER, minDCF, actDCF, Cllr.
 
 Every function takes two arrays, bonafide first, so the orientation can't be wrong: a higher score
-means bonafide. A trial is missed where its score lies below the threshold. Values and thresholds
-are those of the organisers' package to 1e-9.
+means bonafide. Values and thresholds are those of the organisers' package to 1e-9.
+
+There are two kinds of threshold. The Bayes threshold of `act_dcf`, and every threshold with
+``ties="grouped"``, belongs to the accepted side: accept s ≥ τ, reject s < τ. The official threshold
+of `eer` and `min_dcf` is the highest *rejected* score: accept s > τ, reject s ≤ τ.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from asvspoof_cm.metrics.checks import (
     IntArray,
     as_scores,
     check_choice,
+    finite_or_none,
     split_by_label,
 )
 from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts, OperatingPoint
@@ -139,7 +143,8 @@ def cllr(bonafide: ArrayLike, spoof: ArrayLike) -> float:
         spoof: Log-likelihood ratios of spoofed trials, shape (n_spoof,).
 
     Note:
-        Finite for every finite score, where the organisers' package overflows.
+        Finite where the organisers' package overflows, at −800, and far beyond: only a sum over
+        trials above 1.8e308 is infinite.
 
     Example:
         >>> cllr([0.0], [0.0])
@@ -203,8 +208,12 @@ class Track1Result:
     costs: DetectionCosts
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain numbers in plain dictionaries, ready for JSON."""
-        return asdict(self)
+        """Return plain numbers in plain dictionaries, ready for JSON.
+
+        A threshold that isn't finite, because every trial is rejected, is None.
+        """
+        content: dict[str, Any] = finite_or_none(asdict(self))
+        return content
 
     def __str__(self) -> str:
         rows = [

@@ -107,6 +107,10 @@ def asv_rates(
         legacy: Put the share of *rejected* spoofs where the share of accepted ones belongs, as the
             published package does for supplied ASV scores.
 
+    Note:
+        The threshold is the official one of `eer`, the highest rejected score, and yet a trial at
+        it counts as accepted (s ≥ τ), as in the organisers' package.
+
     Example:
         >>> asv_rates([2.0, 3.0], [-1.0, 2.5], [0.0, 4.0])
         AsvRates(p_miss=0.0, p_fa=0.5, p_fa_spoof=0.5)
@@ -173,8 +177,9 @@ def min_t_dcf(
     cost = c0 + c1 * (missed / n_bonafide) + c2 * ((n_spoof - rejected) / n_spoof)
     cost /= c0 + min(c1, c2)
     best = int(np.argmin(cost))
-    threshold = curve.last_rejected(int(missed[best]), int(rejected[best]))
-    return OperatingPoint(float(cost[best]), threshold)
+    # Where spoofs cost nothing, the cost is flat up to the first miss: its first point accepts all.
+    passed = (0, 0) if c2 == 0.0 else (int(missed[best]), int(rejected[best]))
+    return OperatingPoint(float(cost[best]), curve.last_rejected(*passed))
 
 
 def t_eer(asv: AsvScores, cm: tuple[ArrayLike, ArrayLike]) -> TandemPoint:
@@ -195,6 +200,10 @@ def t_eer(asv: AsvScores, cm: tuple[ArrayLike, ArrayLike]) -> TandemPoint:
     Args:
         asv: ASV scores of target, nontarget and spoofed trials.
         cm: Countermeasure scores of bonafide (target and nontarget) and spoofed trials.
+
+    Raises:
+        ValueError: Also where no pair of thresholds balances the errors, because the scores of
+            one system tell the classes apart the wrong way round or not at all.
 
     Example:
         >>> t_eer(([2.0, 3.0], [-1.0, 0.0], [1.0, 2.5]), ([1.0, 2.0], [-1.0, 0.0])).value
@@ -228,7 +237,13 @@ def t_eer(asv: AsvScores, cm: tuple[ArrayLike, ArrayLike]) -> TandemPoint:
         cm_ratio = cm_curve.p_fa[cm_point] / (1.0 - cm_curve.p_miss[cm_point])
         gap = np.abs(asv_ratio - cm_ratio)
     # Where the ASV alone already misses more than it lets through, no countermeasure balances it.
-    possible = (asv_miss < 0.5 * asv_fa + 0.5 * asv_fa_spoof) & ~np.isnan(gap)
+    possible = (asv_miss < 0.5 * asv_fa + 0.5 * asv_fa_spoof) & np.isfinite(gap)
+    if not possible.any():
+        raise ValueError(
+            "`asv` and `cm` must have thresholds where P_miss, P_fa,non and P_fa,spf balance; no "
+            "pair does. Check the order of the classes (target, nontarget, spoof; bonafide, spoof) "
+            "and that a higher score means acceptance."
+        )
     best = int(np.argmin(np.where(possible, gap, np.inf)))
     value = asv_fa_spoof[best] * cm_curve.p_fa[cm_point[best]]
     return TandemPoint(

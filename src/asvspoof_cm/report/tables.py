@@ -10,20 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from asvspoof_cm.metrics.checks import check_choice
+from asvspoof_cm.metrics.printing import LATEX_SPECIALS
 from asvspoof_cm.report.runs import FINAL_SPLITS, METRICS, Run, group_by_system
 
 __all__ = ["Column", "MeanStd", "Row", "Summary", "Table", "summarize"]
 
 _ABSENT = "–"
-_LATEX_SPECIALS = str.maketrans(
-    {
-        **{character: f"\\{character}" for character in "&%$#_{}"},
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "–": "--",
-    }
-)
 
 
 class Column(NamedTuple):
@@ -142,7 +134,7 @@ class Table:
     def latex(self) -> str:
         r"""Return a ``tabular`` for LaTeX with ``\usepackage{booktabs}``."""
         head, *body = (
-            " & ".join(c.translate(_LATEX_SPECIALS).replace("±", r"$\pm$") for c in cells) + r" \\"
+            " & ".join(c.translate(LATEX_SPECIALS).replace("±", r"$\pm$") for c in cells) + r" \\"
             for cells in self._cells()
         )
         begin = rf"\begin{{tabular}}{{lr{'c' * len(self.columns)}}}"

@@ -17,7 +17,7 @@ def scores():
 
 
 def test_gaussian_scores_are_a_straight_det_line(scores):
-    ax = plots.plot_det(*scores, label="system")
+    ax = plots.det(*scores, label="system")
     x, y = ax.lines[0].get_data()
     inside = (np.abs(x) < 2) & (np.abs(y) < 2)
     # Φ⁻¹(P_miss) = −2 − Φ⁻¹(P_fa) for unit variances two apart.
@@ -30,7 +30,7 @@ def test_gaussian_scores_are_a_straight_det_line(scores):
 
 
 def test_operating_points_lie_on_the_det_curve(scores):
-    ax = plots.plot_det(*scores)
+    ax = plots.det(*scores)
     markers = {line.get_label(): line.get_data() for line in ax.lines[1:4]}
     bonafide, spoof = scores
     x, y = (float(v[0]) for v in markers["EER"])
@@ -48,22 +48,22 @@ def test_operating_points_lie_on_the_det_curve(scores):
 
 
 def test_two_systems_share_axes_and_marker_legend(scores):
-    ax = plots.plot_det(*scores, label="A")
-    assert plots.plot_det(scores[0] * 0.5, scores[1], ax, label="B") is ax
+    ax = plots.det(*scores, label="A")
+    assert plots.det(scores[0] * 0.5, scores[1], ax, label="B") is ax
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert [label[:1] for label in labels[:2]] == ["A", "B"]
     assert labels[2:] == ["EER", "minDCF", "actDCF"]
 
 
 def test_separable_and_tiny_sets_can_be_drawn():
-    ax = plots.plot_det([2.0, 3.0], [0.0])
+    ax = plots.det([2.0, 3.0], [0.0])
     assert all(np.isfinite(line.get_data()).all() for line in ax.lines)
-    plots.plot_scores([1.0], [1.0])
-    plots.plot_calibration([1.0], [0.0])
+    plots.scores([1.0], [1.0])
+    plots.calibration([1.0], [0.0])
 
 
 def test_histogram_is_a_density_with_the_threshold(scores):
-    ax = plots.plot_scores(*scores, n_bins=40)
+    ax = plots.scores(*scores, n_bins=40)
     for patch in ax.patches:
         values, edges, _ = patch.get_data()
         assert (values * np.diff(edges)).sum() == pytest.approx(1.0)
@@ -73,7 +73,7 @@ def test_histogram_is_a_density_with_the_threshold(scores):
 
 
 def test_calibration_plot_shows_both_costs(scores):
-    ax = plots.plot_calibration(*scores)
+    ax = plots.calibration(*scores)
     x, actual = ax.lines[0].get_data()
     _, minimum = ax.lines[1].get_data()
     assert (minimum <= actual + 1e-12).all()
@@ -83,7 +83,7 @@ def test_calibration_plot_shows_both_costs(scores):
     assert actual[at] == pytest.approx(metrics.act_dcf(*scores, costs).value)
     assert minimum[at] == pytest.approx(metrics.min_dcf(*scores, costs).value)
     # Scaled by two these scores are true log-likelihood ratios: the gap closes.
-    ax = plots.plot_calibration(2 * scores[0], 2 * scores[1], log_odds=(-2, 2))
+    ax = plots.calibration(2 * scores[0], 2 * scores[1], log_odds=(-2, 2))
     assert np.abs(ax.lines[0].get_ydata() - ax.lines[1].get_ydata()).max() < 0.03
 
 
@@ -91,7 +91,7 @@ def test_breakdown_bars_and_intervals(scores):
     values, labels = np.concatenate(scores), np.repeat([1, 0], [4000, 9000])
     attack = np.where(labels == 1, "-", np.resize(["A09", "A10", "A11"], 13000))
     result = metrics.breakdown(values, labels, {"attack": attack}, n_bootstrap=20)
-    ax = plots.plot_breakdown(result)
+    ax = plots.breakdown(result)
     heights = [bar.get_height() for bar in ax.patches]
     assert heights == pytest.approx([100 * row.eer for row in result.rows[:-1]])
     segments = ax.collections[0].get_segments()
@@ -100,13 +100,11 @@ def test_breakdown_bars_and_intervals(scores):
         assert segment[:, 1] == pytest.approx([100 * interval.low, 100 * interval.high])
     assert ax.get_xlabel() == "attack"
     assert ax.get_ylabel() == "EER (%)"
-    assert plots.plot_breakdown(result, plots.new_axes(), metric="cllr").get_ylabel() == (
-        "Cllr (bits)"
-    )
+    assert plots.breakdown(result, plots.new_axes(), metric="cllr").get_ylabel() == ("Cllr (bits)")
 
 
 def test_save_figure_writes_the_named_format(tmp_path, scores):
-    ax = plots.plot_scores(*scores)
+    ax = plots.scores(*scores)
     plots.save_figure(ax, tmp_path / "new" / "scores.png")
     assert (tmp_path / "new" / "scores.png").read_bytes()[:4] == b"\x89PNG"
     plots.save_figure(ax, tmp_path / "scores.svg")
@@ -119,7 +117,7 @@ import sys
 sys.modules["matplotlib"] = sys.modules["matplotlib.figure"] = None
 from asvspoof_cm import plots
 try:
-    plots.plot_scores([1.0], [0.0])
+    plots.scores([1.0], [0.0])
 except ImportError as error:
     sys.exit("pip install asvspoof-cm[plots]" not in str(error))
 sys.exit(2)
@@ -132,7 +130,7 @@ def test_pyplot_is_never_loaded(scores):
 import sys
 from asvspoof_cm import plots
 assert "matplotlib" not in sys.modules
-plots.plot_det([1.0, 2.0], [0.0, 1.5])
+plots.det([1.0, 2.0], [0.0, 1.5])
 sys.exit("matplotlib.pyplot" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -141,10 +139,10 @@ sys.exit("matplotlib.pyplot" in sys.modules)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: plots.plot_det([1.0], [0.0], limits=(0.0, 0.5)), "`limits` must be rates with"),
-        (lambda: plots.plot_scores([np.nan], [0.0]), "`bonafide` must be finite"),
+        (lambda: plots.det([1.0], [0.0], limits=(0.0, 0.5)), "`limits` must be rates with"),
+        (lambda: plots.scores([np.nan], [0.0]), "`bonafide` must be finite"),
         (
-            lambda: plots.plot_breakdown(
+            lambda: plots.breakdown(
                 metrics.breakdown([1.0, 0.0], [1, 0], {"a": ["-", "x"]}), metric="auc"
             ),
             "`metric` must be one of 'min_dcf', 'act_dcf', 'eer', 'cllr'; got 'auc'",
@@ -160,7 +158,7 @@ def test_bad_input(call, message):
     ("bonafide", "spoof"), [([1e17, 1e17 + 16], [1e17]), ([1e300], [1e300]), ([1e300], [-1e300])]
 )
 def test_enormous_scores_can_be_binned(bonafide, spoof):
-    ax = plots.plot_scores(bonafide, spoof)
+    ax = plots.scores(bonafide, spoof)
     _, edges, _ = ax.patches[0].get_data()
     assert (np.diff(edges) > 0).all()
     assert edges[0] <= min(bonafide + spoof)
@@ -171,12 +169,12 @@ def test_scores_without_a_finite_range():
     with pytest.raises(
         ValueError, match=r"must span a finite range; got -1.7e[+]308 to 1.7e[+]308"
     ):
-        plots.plot_scores([1.7e308], [-1.7e308])
+        plots.scores([1.7e308], [-1.7e308])
 
 
 def test_det_curves_take_the_colours_of_the_module(scores):
-    ax = plots.plot_det(*scores, label="A")
-    plots.plot_det(scores[0] * 0.5, scores[1], ax, label="B")
+    ax = plots.det(*scores, label="A")
+    plots.det(scores[0] * 0.5, scores[1], ax, label="B")
     curves = [line.get_color() for line in ax.lines if line.get_linestyle() == "-"]
     assert curves == [plots.BONAFIDE_COLOR, plots.SPOOF_COLOR]
 
@@ -190,7 +188,7 @@ def test_crossed_columns_are_a_map_of_a_page_width():
     values = rng.normal(labels)
     groups = {"attack": attack, "codec": codec}
     result = metrics.breakdown(values, labels, groups, match=["codec"])
-    ax = plots.plot_breakdown(result)
+    ax = plots.breakdown(result)
     assert ax.figure.get_size_inches()[0] == plots.PAGE_WIDTH_IN
     drawn = np.asarray(ax.images[0].get_array().filled(np.nan))
     assert drawn.shape == (16, 12)
@@ -206,5 +204,5 @@ def test_crossed_columns_are_a_map_of_a_page_width():
 def test_bars_of_groups_without_bonafide_are_marked():
     labels, codec = [1, 1, 0, 0], ["C00", "C00", "C00", "C01"]
     result = metrics.breakdown([1.0, 2.0, 0.0, -1.0], labels, {"codec": codec}, match=["codec"])
-    ax = plots.plot_breakdown(result)
+    ax = plots.breakdown(result)
     assert [(text.get_text(), text.get_position()[0]) for text in ax.texts] == [("–", 1)]

@@ -190,12 +190,12 @@ def test_figures_show_the_numbers(scorer):
 
     waveform = sound(9.3)
     line = scorer.timeline(waveform)
-    ax = plots.plot_timeline(line, threshold=float(np.median(line.score)))
+    ax = plots.timeline(line, threshold=float(np.median(line.score)))
     np.testing.assert_allclose(ax.lines[0].get_xdata(), (line.start_s + line.end_s) / 2)
     np.testing.assert_allclose(ax.lines[0].get_ydata(), line.score)
     assert ax.get_xlim() == (0.0, 9.3)
     found = scorer.attention(waveform)
-    ax = plots.plot_attention(found)
+    ax = plots.attention(found)
     _, right = ax.figure.axes
     np.testing.assert_allclose(right.lines[0].get_xdata(), found.time_s)
     np.testing.assert_allclose(right.lines[0].get_ydata(), found.weight * len(found.weight))

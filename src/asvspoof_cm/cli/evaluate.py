@@ -265,10 +265,10 @@ def _draw(
     from asvspoof_cm import plots
 
     pair = scores[labels == BONAFIDE], scores[labels == SPOOF]
-    plots.save_figure(plots.plot_det(*pair), folder / "det.png")
-    plots.save_figure(plots.plot_scores(*pair), folder / "scores.png")
-    plots.save_figure(plots.plot_calibration(*pair), folder / "calibration.png")
+    plots.save_figure(plots.det(*pair), folder / "det.png")
+    plots.save_figure(plots.scores(*pair), folder / "scores.png")
+    plots.save_figure(plots.calibration(*pair), folder / "calibration.png")
     for part in report.values():
         if isinstance(part, metrics.Breakdown):
             name = "_".join(part.columns)
-            plots.save_figure(plots.plot_breakdown(part), folder / f"by_{name}.png")
+            plots.save_figure(plots.breakdown(part), folder / f"by_{name}.png")

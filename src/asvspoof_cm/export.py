@@ -135,7 +135,7 @@ def load_onnx(path: str | os.PathLike[str], *, n_threads: int | None = None) -> 
 
 
 def _capture(model: Countermeasure, example: tuple[Tensor]) -> Any:
-    shapes = {0: torch.export.Dim("batch")}
+    shapes = {0: torch.export.Dim("batch", min=1)}
     if not isinstance(model, AASIST):
         shapes[1] = torch.export.Dim("time", min=_LEAST_SAMPLES, max=_MOST_SAMPLES)
     program = torch.onnx.export(
@@ -148,7 +148,12 @@ def _capture(model: Countermeasure, example: tuple[Tensor]) -> Any:
     )
     if program is None:
         raise RuntimeError("torch.onnx.export returned no program.")
-    return program.model_proto
+    proto = program.model_proto
+    # The exporter fixes an axis rather than fail where a model turns out to depend on it.
+    axes = proto.graph.input[0].type.tensor_type.shape.dim
+    if not all(axes[k].dim_param for k in shapes):
+        raise RuntimeError(f"{type(model).__name__} was traced for one size only: {axes}.")
+    return proto
 
 
 def _write_int8(proto: Any, path: Path) -> None:

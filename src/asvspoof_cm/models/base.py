@@ -38,7 +38,7 @@ def check_waveforms(waveform: Tensor, n_least: int) -> None:
         raise ValueError(
             f"`waveform` must have shape (batch, time); got {tuple(waveform.shape)}.{hint}"
         )
-    if len(waveform) == 0:
+    if waveform.shape[0] == 0:  # len() would fix the batch of a traced graph
         raise ValueError("`waveform` must hold at least one row; got a batch of none.")
     if not waveform.is_floating_point():
         raise TypeError(

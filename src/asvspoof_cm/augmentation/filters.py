@@ -144,16 +144,19 @@ def add_noise(waveform: Tensor, noise: Tensor, snr_db: Tensor | float) -> Tensor
 def level(waveform: Tensor) -> Tensor:
     """Return the root of the energy `(...)` of each waveform `(..., time)`.
 
-    It is taken relative to the peak: squares of very small or large samples leave float32.
+    Where that is very small or large, it is taken relative to the peak: the squares leave float32.
 
     Example:
         >>> import torch
         >>> level(torch.tensor([3e-25, 4e-25]))
         tensor(5.0000e-25)
     """
+    norm: Tensor = torch.linalg.vector_norm(waveform, dim=-1)
+    if bool(((norm > 1e-15) & (norm < 1e15)).all()):
+        return norm
     peak: Tensor = torch.linalg.vector_norm(waveform, float("inf"), dim=-1, keepdim=True)
     relative = waveform / peak.clamp_min(torch.finfo(waveform.dtype).tiny)
-    norm: Tensor = torch.linalg.vector_norm(relative, dim=-1)
+    norm = torch.linalg.vector_norm(relative, dim=-1)
     return norm * peak[..., 0]
 
 

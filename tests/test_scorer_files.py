@@ -323,7 +323,7 @@ def test_protocols_that_a_score_file_cannot_hold(scorer, corpus, tmp_path):
     _, folder, _ = corpus
     output = tmp_path / "scores.tsv"
     with pytest.raises(ValueError, match="name every utterance once"):
-        scorer.score_protocol(Protocol.from_columns(["u000", "u000"]), folder, output)
+        scorer.score_protocol(Protocol.from_columns(["u000"]).select([0, 0]), folder, output)
     for name in ("a\tb", "a\nb"):
         with pytest.raises(ValueError, match="hold tabs or line breaks"):
             scorer.score_protocol(Protocol.from_columns(["u000", name]), folder, output)

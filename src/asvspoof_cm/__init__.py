@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from asvspoof_cm.data.dataset import SpoofDataset
     from asvspoof_cm.data.loader import make_loader
     from asvspoof_cm.data.protocol import read_protocol
+    from asvspoof_cm.export import export_onnx, load_onnx
     from asvspoof_cm.labels import BONAFIDE, SPOOF
     from asvspoof_cm.losses import focal_loss, focal_pairwise_loss, pairwise_ranking_loss
     from asvspoof_cm.models import (
@@ -65,6 +66,8 @@ __all__ = [
     # scoring
     "Scorer",
     "StreamingScorer",
+    "export_onnx",
+    "load_onnx",
     # data and training
     "SpoofDataset",
     "fit",
@@ -83,6 +86,7 @@ _HOMES = {
     "data.dataset": ("SpoofDataset",),
     "data.loader": ("make_loader",),
     "data.protocol": ("read_protocol",),
+    "export": ("export_onnx", "load_onnx"),
     "labels": ("BONAFIDE", "SPOOF"),
     "losses": ("focal_loss", "focal_pairwise_loss", "pairwise_ranking_loss"),
     "models": (

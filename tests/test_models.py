@@ -306,6 +306,19 @@ def test_logits_do_not_depend_on_the_batch(small):
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("lengths", [None, [30, 5, 30, 1, 12]])
+def test_tfparn_parts_of_a_batch_change_nothing(monkeypatch, lengths):
+    model = SMALL["TFPARN"]().eval()
+    features = torch.randn(5, 160, 30)
+    lengths = None if lengths is None else torch.tensor(lengths)
+    with torch.no_grad():
+        expected = model.forward_features(features, lengths, return_attention=True)
+        monkeypatch.setattr("asvspoof_cm.models.tfparn._CPU_BATCH", 2)
+        in_parts = model.forward_features(features, lengths, return_attention=True)
+    for ours, theirs in zip(in_parts, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
 def test_aasist_tiles_change_nothing(monkeypatch):
     model = SMALL["AASIST"]().eval()
     waveform = torch.randn(1, 20000)

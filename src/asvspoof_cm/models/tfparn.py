@@ -22,6 +22,8 @@ from asvspoof_cm.models.pooling import AttentionPooling, frame_mask, mean_weight
 
 __all__ = ["TFPARN", "TFPARNConfig", "sinusoidal_positions"]
 
+_CPU_BATCH = 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class TFPARNConfig:
@@ -235,6 +237,23 @@ class TFPARN(Countermeasure):
                 f"got {tuple(log_mel.shape)}."
             )
         mask = None if lengths is None else self._mask(log_mel, lengths)
+        # In evaluation on a CPU a few utterances at a time stay in the cache; a traced graph, and
+        # one that is differentiated, takes all.
+        if (
+            torch.is_grad_enabled()
+            or log_mel.device.type != "cpu"
+            or torch.compiler.is_compiling()
+            or log_mel.shape[0] <= _CPU_BATCH
+        ):
+            return self._encode(log_mel, mask)
+        parts = [
+            self._encode(part, None if mask is None else mask[k * _CPU_BATCH :][: len(part)])
+            for k, part in enumerate(torch.split(log_mel, _CPU_BATCH))
+        ]
+        embeddings, weights = zip(*parts, strict=True)
+        return torch.cat(embeddings), torch.cat(weights)
+
+    def _encode(self, log_mel: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         frames = log_mel.transpose(1, 2)
         if mask is not None:
             frames = frames.masked_fill(~mask[..., None], 0.0)

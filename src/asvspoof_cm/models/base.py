@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from asvspoof_cm.audio.waveforms import check_float
+
 __all__ = ["Countermeasure"]
 
 
@@ -40,11 +42,7 @@ def check_waveforms(waveform: Tensor, n_least: int) -> None:
         )
     if waveform.shape[0] == 0:  # len() would fix the batch of a traced graph
         raise ValueError("`waveform` must hold at least one row; got a batch of none.")
-    if not waveform.is_floating_point():
-        raise TypeError(
-            f"`waveform` must be a float tensor; got {waveform.dtype}. "
-            "Scale integers first: waveform / 32768 for int16."
-        )
+    check_float(waveform)
     if waveform.shape[-1] < n_least:
         raise ValueError(
             f"`waveform` must be at least {n_least} samples long; got {waveform.shape[-1]}. "

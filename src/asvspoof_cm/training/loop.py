@@ -27,6 +27,7 @@ from asvspoof_cm.data.dataset import Augment, derive_seed
 from asvspoof_cm.data.loader import Batch
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.metrics import Track1Result, evaluate
+from asvspoof_cm.metrics.checks import check_choice
 from asvspoof_cm.progress import Progress
 from asvspoof_cm.training.distributed import gather_batch, gather_objects, rank_and_size
 
@@ -143,7 +144,7 @@ def train_epoch(
         >>> result.scores.shape
         (4,)
     """
-    _check_precision(precision)
+    check_choice("precision", precision, ("fp32", "bf16"))
     if n_accumulate < 1:
         raise ValueError(f"`n_accumulate` must be at least 1; got {n_accumulate}.")
     device = next(model.parameters()).device
@@ -233,7 +234,7 @@ def validate(
         >>> validate(model, [batch]).metrics().n_bonafide
         2
     """
-    _check_precision(precision)
+    check_choice("precision", precision, ("fp32", "bf16"))
     # The replica inside DistributedDataParallel: processes may have different numbers of batches.
     module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     device = next(module.parameters()).device
@@ -296,11 +297,6 @@ class _Collector:
             labels=labels[order],
             seconds=time.perf_counter() - start,
         )
-
-
-def _check_precision(precision: str) -> None:
-    if precision not in ("fp32", "bf16"):
-        raise ValueError(f'`precision` must be "fp32" or "bf16"; got {precision!r}.')
 
 
 def _check_finite(value: Tensor, index: Tensor, names: Names | None) -> None:

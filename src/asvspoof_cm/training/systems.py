@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from asvspoof_cm.labels import BONAFIDE
 from asvspoof_cm.losses import focal_loss, pairwise_ranking_loss, widen
+from asvspoof_cm.metrics.checks import check_choice
 from asvspoof_cm.models import Countermeasure, build_model
 from asvspoof_cm.training.augmentations import augmentation
 from asvspoof_cm.training.schedule import linear_scaling
@@ -125,10 +126,8 @@ class Recipe:
         augmentation(self.augmentation)
         if not 0 <= self.extra_spoof <= 1:
             raise ValueError(f"`extra_spoof` must lie in [0, 1]; got {self.extra_spoof}.")
-        if self.optimizer not in ("adamw", "adam"):
-            raise ValueError(f'`optimizer` must be "adamw" or "adam"; got {self.optimizer!r}.')
-        if self.precision not in ("fp32", "bf16"):
-            raise ValueError(f'`precision` must be "fp32" or "bf16"; got {self.precision!r}.')
+        check_choice("optimizer", self.optimizer, ("adamw", "adam"))
+        check_choice("precision", self.precision, ("fp32", "bf16"))
 
     def make_optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         """Return the optimiser of the model's trainable parameters."""

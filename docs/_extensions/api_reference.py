@@ -46,7 +46,9 @@ class PublicModule(SphinxDirective):
             value = getattr(import_module(module), name)
             if is_constant(value):
                 # The values of a mapping may be functions, whose repr is an address.
-                keys = ", ".join(f"{key!r}: …" for key in value) if isinstance(value, Mapping) else ""
+                keys = (
+                    ", ".join(f"{key!r}: …" for key in value) if isinstance(value, Mapping) else ""
+                )
                 written = f"{{{keys}}}" if keys else repr(value)
                 lines += [f".. py:data:: {name}", f"   :value: {written}", ""]
                 lines += [f"   {link(line, module)}" for line in documentation.get(name, [])]
@@ -129,6 +131,14 @@ def _skip(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any)
     return True if skip or is_value else None
 
 
+def _plain_defaults(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
+) -> tuple[str, str] | None:
+    """Write a dataclass's default factory as an ellipsis: "<factory>" can't be parsed."""
+    del app, what, name, obj, options
+    return (signature.replace("<factory>", "..."), returns) if signature else None
+
+
 def _check_complete(app: Sphinx, env: BuildEnvironment) -> None:
     del app
     documented = env.domains.python_domain.objects
@@ -144,6 +154,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("public-module", PublicModule)
     app.connect("autodoc-process-docstring", _hide_colons, priority=400)
     app.connect("autodoc-process-docstring", _link_docstring, priority=600)
+    app.connect("autodoc-process-signature", _plain_defaults)
     app.connect("autodoc-skip-member", _skip)
     app.connect("env-check-consistency", _check_complete)
     return {"parallel_read_safe": True}

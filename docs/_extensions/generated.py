@@ -2,51 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import io
 import os
-import re
-from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
-from pathlib import Path
-from typing import NamedTuple
 from unittest import mock
 
+from docstring_notes import SOURCE, Note, covers, read_notes
 from docutils import nodes
 from public_names import PACKAGE, public_objects
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "asvspoof_cm"
-_NOTE = re.compile(r"^Notes?:\n((?:[ ]{4}.*\n|\n)+)", re.MULTILINE)
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-class Note(NamedTuple):
-    """One ``Note:`` of a docstring, of the object `name` in `module`, a path such as data.packed."""
-
-    module: str
-    name: str
-    text: str
-
-
-def read_notes(source: Path = SOURCE) -> list[Note]:
-    """Return every ``Note:`` in the docstrings of the package, in the order of the files."""
-    return [
-        Note(module, name, inspect.cleandoc(text))
-        for path in sorted(source.rglob("*.py"))
-        for module in [".".join(path.relative_to(source).with_suffix("").parts)]
-        for name, docstring in _docstrings(ast.parse(path.read_text()), "")
-        for text in _NOTE.findall(docstring + "\n")
-    ]
-
-
-def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
-    yield name, (ast.get_docstring(node) or "") if isinstance(node, _DOCUMENTED) else ""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, _DOCUMENTED):
-            yield from _docstrings(child, f"{name}.{child.name}".lstrip("."))
 
 
 class DocstringNotes(SphinxDirective):
@@ -60,15 +25,10 @@ class DocstringNotes(SphinxDirective):
         notes = [note for note in read_notes() if covers(modules, note)]
         if not notes:
             raise self.error(f"no docstring in {', '.join(modules)} has a Note")
-        lines = [f"- {_reference(note)}: {' '.join(note.text.split())}" for note in notes]
         for path in SOURCE.rglob("*.py"):
             self.env.note_dependency(str(path))
+        lines = [f"- {_reference(note)}: {' '.join(note.text.split())}" for note in notes]
         return self.parse_text_to_nodes("\n".join(lines))
-
-
-def covers(modules: list[str], note: Note) -> bool:
-    """Return whether the note is in one of the modules or below it."""
-    return any(note.module == module or note.module.startswith(f"{module}.") for module in modules)
 
 
 def _reference(note: Note) -> str:
@@ -89,11 +49,8 @@ class CommandHelp(SphinxDirective):
         from asvspoof_cm.cli import main
 
         written = io.StringIO()
-        with (
-            mock.patch.dict(os.environ, COLUMNS="92"),
-            redirect_stdout(written),
-            suppress(SystemExit),
-        ):
+        narrow = mock.patch.dict(os.environ, COLUMNS="92")
+        with narrow, redirect_stdout(written), suppress(SystemExit):
             main([self.arguments[0], "--help"])
         return [nodes.literal_block(written.getvalue(), written.getvalue(), language="text")]
 

@@ -1,7 +1,6 @@
 """The pages: their Python runs, their links lead somewhere, what they collect is complete."""
 
 import re
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -36,14 +35,7 @@ def import_from(monkeypatch):
         monkeypatch.syspath_prepend(str(ROOT / folder))
         return import_module(name)
 
-    before = set(sys.modules)
-    yield load
-    for name in set(sys.modules) - before:
-        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent in (
-            DOCS / "_extensions",
-            ROOT / "benchmarks",
-        ):
-            del sys.modules[name]
+    return load
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=page_name)

@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench wheel-check clean
+.PHONY: help demo test lint format docs bench wheel-check clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -29,6 +29,9 @@ format: $(INSTALLED)  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(INSTALLED)  ## build the documentation into docs/_build/html; a warning is an error
+	$(BIN)/python -m sphinx -n -W --keep-going -q docs docs/_build/html
+
 bench: $(INSTALLED)  ## measure speed, memory and deviation; ARGS="--peer aasist=PATH --only models"
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
@@ -40,4 +43,4 @@ wheel-check: $(INSTALLED)  ## build the wheel and import it beside base dependen
 	cd build && wheel-venv/bin/python -W error ../tests/check_installed.py
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) dist build docs/_build

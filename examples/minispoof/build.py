@@ -112,14 +112,19 @@ def _chosen(attacks: Sequence[Attack], only: Sequence[str] | None) -> list[Attac
 
 
 def _unpacked(folder: Path) -> tuple[dict[str, Package], dict[str, str]]:
-    packages, missing = {}, {}
-    for name in track(PACKAGES, description="packages", unit="package"):
-        try:
-            packages[name] = unpack(name, folder)
-        except RuntimeError as error:
-            missing[name] = str(error)
-            logger.warning("%s is left out: %s", name, error)
+    progress = track(PACKAGES, description="packages", unit="package")
+    results = {name: _package_or_problem(name, folder) for name in progress}
+    packages = {name: found for name, found in results.items() if isinstance(found, Package)}
+    missing = {name: found for name, found in results.items() if isinstance(found, str)}
     return packages, missing
+
+
+def _package_or_problem(name: str, folder: Path) -> Package | str:
+    try:
+        return unpack(name, folder)
+    except RuntimeError as error:
+        logger.warning("%s is left out: %s", name, error)
+        return str(error)
 
 
 def _bases(packages: Mapping[str, Package], options: Options) -> dict[str, dict[str, list[Base]]]:

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -111,14 +111,14 @@ class Journal:
             file.write((("\n" if is_cut_short else "") + line).encode())
         self.clips[clip.name] = clip
 
-    def _read(self) -> Iterable[Clip]:
+    def _read(self) -> list[Clip]:
         if not self.path.exists():
-            return
-        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                yield Clip(**json.loads(line))
-            except (json.JSONDecodeError, TypeError):
-                logger.warning("%s: a line was cut short; its clip is built again", self.path)
+            return []
+        lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+        clips = [_parsed(line) for line in lines]
+        if None in clips:
+            logger.warning("%s: a line was cut short; its clip is built again", self.path)
+        return [clip for clip in clips if clip is not None]
 
     def _is_whole(self, clip: Clip) -> bool:
         path = self.audio_path(clip)
@@ -216,6 +216,13 @@ def _speaker(speakers: Sequence[str], attack: str, index: int, seed: int) -> str
     turn, place = divmod(index, len(speakers))
     order = generator(seed, attack, "round", turn).permutation(len(speakers))
     return speakers[order[place]]
+
+
+def _parsed(line: str) -> Clip | None:
+    try:
+        return Clip(**json.loads(line))
+    except (json.JSONDecodeError, TypeError):
+        return None
 
 
 def _name(split: str, group: int, index: int) -> str:

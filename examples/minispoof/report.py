@@ -18,6 +18,7 @@ from minispoof.clips import FOLDERS, Clip, Failures, Journal
 from minispoof.confounds import PROTOCOLS, Confounds
 from minispoof.packages import Package
 from minispoof.randomness import generator
+from minispoof.sources import SOURCES
 
 __all__ = ["engine_versions", "write_checksums", "write_protocols", "write_report"]
 
@@ -72,6 +73,7 @@ def write_report(
 ) -> None:
     """Write ``report.json`` and ``report.md``: counts, confounds, failures, versions."""
     clips = list(journal.clips.values())
+    speakers = {clip.speaker for clip in clips}
     content = {
         "settings": dict(settings),
         "counts": {split: _counts(clips, split) for split in FOLDERS},
@@ -84,6 +86,15 @@ def write_report(
                 "failed": failures.counts[attack.name],
             }
             for attack in attacks
+        },
+        "speakers": {
+            source.name: {
+                "split": source.split,
+                "package": source.package,
+                "licence": source.licence,
+            }
+            for source in SOURCES
+            if source.name in speakers
         },
         "missing": dict(missing),
         "failures": failures.last_error,

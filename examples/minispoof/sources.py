@@ -74,7 +74,7 @@ def _catalogue() -> Iterator[Source]:
         codec = "vorbis-22k" if language == "ca" else "vorbis-44k"
         yield Source(
             *(f"ktuberling_{language}", language, "ktuberling-data"),
-            *(rf"/sounds/{language}/.*\.(ogg|wav)$", codec, "GPL-2+ / LGPL-2+"),
+            *(rf"/sounds/{language}/.*\.(ogg|wav)$", codec, "GPL-2+"),
         )
     for name in _RECORDED["klettres"].split():
         yield Source(
@@ -100,7 +100,7 @@ def _catalogue() -> Iterator[Source]:
     yield Source(
         *("gcin_lo", "zh", "gcin-voice", syllables.format(5), "vorbis-44k", "CC-BY-3.0", 12)
     )
-    yield Source("festvoxru_nsh", "ru", "festvox-ru", r"\.wav$", "pcm", "BSD-like / GPL-3")
+    yield Source("festvoxru_nsh", "ru", "festvox-ru", r"\.wav$", "pcm", "BSD-like")
 
 
 SOURCES: Final = tuple(source for source in _catalogue() if source.name not in DROPPED)

@@ -454,17 +454,12 @@ class TestConfounds:
         assert found["trailing_silence"] == pytest.approx(0.25, abs=0.021)
         assert found["silence"] == pytest.approx(0.75 / 1.75, abs=0.02)
 
-    def test_logistic_regression_finds_the_log_odds(self):
-        # Of those with feature 1, three in four are bona fide; of those with -1, one in four.
-        features = np.repeat([1.0, 1.0, -1.0, -1.0], [300, 100, 100, 300])[:, None]
-        labels = np.repeat([BONAFIDE, SPOOF, BONAFIDE, SPOOF], [300, 100, 100, 300])
-        coefficients, intercept = confounds.fit_logistic(features, labels, penalty=1e-9)
-        assert coefficients[0] == pytest.approx(np.log(3), abs=1e-4)
-        assert intercept == pytest.approx(0.0, abs=1e-4)
-
-    def test_logistic_regression_weighs_classes_the_same(self):
-        features = np.repeat([1.0, 1.0, -1.0, -1.0], [300, 1000, 100, 3000])[:, None]
-        labels = np.repeat([BONAFIDE, SPOOF, BONAFIDE, SPOOF], [300, 1000, 100, 3000])
+    @pytest.mark.parametrize("n_spoof_each", [100, 1000], ids=["balanced", "more spoof"])
+    def test_logistic_regression_finds_the_log_odds(self, n_spoof_each):
+        # Of the bona fide, three in four have feature 1; of the spoofed, one in four.
+        counts = [300, n_spoof_each, 100, 3 * n_spoof_each]
+        features = np.repeat([1.0, 1.0, -1.0, -1.0], counts)[:, None]
+        labels = np.repeat([BONAFIDE, SPOOF, BONAFIDE, SPOOF], counts)
         coefficients, intercept = confounds.fit_logistic(features, labels, penalty=1e-9)
         assert coefficients[0] == pytest.approx(np.log(3), abs=1e-4)
         assert intercept == pytest.approx(0.0, abs=1e-4)

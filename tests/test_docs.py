@@ -40,6 +40,7 @@ def import_from(monkeypatch):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=page_name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__main__"}
     for block in blocks(page):

@@ -11,7 +11,6 @@ doesn't raise whatever audio arrives. docs/sasv.md describes the rest.
 from __future__ import annotations
 
 import argparse
-import csv
 import logging
 import math
 import sys
@@ -29,7 +28,7 @@ from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.calibration import Calibration, fuse_sasv
 from asvspoof_cm.data import read_protocol
 from asvspoof_cm.files import atomic_path
-from asvspoof_cm.labels import BONAFIDE, LABELS
+from asvspoof_cm.labels import BONAFIDE
 from asvspoof_cm.metrics import ASVSPOOF5_SASV, SasvCosts
 from asvspoof_cm.scorer.inputs import as_mono, as_waveform
 from sasv_trials import Encoder, TrialScores, evaluate, fit, make_trials, score_trials
@@ -198,27 +197,21 @@ def demonstrate(verifier: Verifier, folder: Path = CLIPS) -> list[tuple[str, str
     There is one clip a voice, so its first half is enrolled and its second half is heard: the same
     words' session, channel and noise on both sides make targets easier than in life.
     """
-    with (folder / "clips.tsv").open(encoding="utf-8", newline="") as file:
-        clips = list(csv.DictReader(file, delimiter="\t"))
-    bonafide = {c["file"]: load_audio(folder / c["file"]) for c in clips if is_bonafide(c["label"])}
-    halves = {name: waveform.tensor_split(2) for name, waveform in bonafide.items()}
+    clips = read_protocol(folder / "clips.tsv")
+    is_bonafide = clips.label == BONAFIDE
+    names, spoofs = clips.utterance[is_bonafide].tolist(), clips.utterance[~is_bonafide].tolist()
+    halves = {name: load_audio(folder / name).tensor_split(2) for name in names}
     enrolled = {name: verifier.enrol([first], SAMPLE_RATE) for name, (first, _) in halves.items()}
-    names = [*enrolled]
-    trials = []
-    for k, name in enumerate(names):
-        heard = {f"{name}, second half": halves[name][1]}
-        other = names[(k + 1) % len(names)]
-        if other != name:
-            heard[f"{other}, second half"] = halves[other][1]
-        trials += [(name, what, waveform) for what, waveform in heard.items()]
-    for k, clip in enumerate(c for c in clips if not is_bonafide(c["label"])):
-        trials.append((names[k % len(names)], clip["file"], load_audio(folder / clip["file"])))
+    others = [names[(k + len(names) // 2) % len(names)] for k in range(len(names))]
+    trials = [
+        (name, f"{heard}, second half", halves[heard][1])
+        for name, other in zip(names, others, strict=True)
+        for heard in (name, other)
+    ]
+    trials += [
+        (names[k % len(names)], spoof, load_audio(folder / spoof)) for k, spoof in enumerate(spoofs)
+    ]
     return [(who, what, verifier.verify(enrolled[who], heard)) for who, what, heard in trials]
-
-
-def is_bonafide(word: str) -> bool:
-    """Return whether a label of clips.tsv means bona fide."""
-    return LABELS[word] == BONAFIDE
 
 
 def measure(
@@ -267,8 +260,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         scorer = Scorer.from_pretrained()
     if args.corpus is None:
-        for claimed, heard, decision in demonstrate(Verifier(encoder, scorer)):
-            print(f"{claimed:24} ← {heard:36} {decision.reason:14} {decision.detail}")
+        for claimed, heard, decision in demonstrate(Verifier(encoder, scorer, min_speech_s=0.8)):
+            print(f"{claimed:22} ← {heard:36} {decision.reason:14} {decision.detail}")
         print("\nA demonstration, not a measurement: these are a handful of trials.")
         return
     counts = {"n_enrol": args.n_enrol, "n_nontarget": args.n_nontarget, "seed": args.seed}

@@ -12,7 +12,7 @@ help:  ## list the targets
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
-	# Its weights only: examples/speaker_encoder.py says why nothing that it requires is installed.
+# Its weights only: examples/speaker_encoder.py says why nothing that it requires is installed.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps resemblyzer
 	touch $@
 

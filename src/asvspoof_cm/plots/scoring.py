@@ -41,7 +41,8 @@ def timeline(timeline: Timeline, ax: Axes | None = None, *, threshold: float | N
     style = {"marker": "o", "markersize": 2.5} if len(timeline) <= 200 else {}
     ax.plot(centre, timeline.score, color=BONAFIDE_COLOR, linewidth=1.0, **style)  # type: ignore[arg-type]
     if threshold is not None:
-        ax.axhline(threshold, color="black", linewidth=0.9, linestyle="--")
+        label = f"threshold {threshold:g}".replace("-", "−")
+        ax.axhline(threshold, color="black", linewidth=0.9, linestyle="--", label=label)
         ax.fill_between(
             centre,
             timeline.score,
@@ -51,6 +52,7 @@ def timeline(timeline: Timeline, ax: Axes | None = None, *, threshold: float | N
             color=SPOOF_COLOR,
             alpha=0.35,
             linewidth=0,
+            label="taken for spoof",
         )
     ax.set_xlim(0.0, timeline.duration_s)
     return finish(ax, "time (s)", "score")
@@ -85,6 +87,7 @@ def attention(attention: Attention, ax: Axes | None = None) -> Axes:
     right.axhline(1.0, color=SPOOF_COLOR, linewidth=0.6, linestyle=":")
     right.set_ylim(bottom=0.0)
     finish(right, "", "pooling weight × frames")
+    right.yaxis.label.set_color(SPOOF_COLOR)
     right.grid(visible=False)
     right.spines["right"].set_visible(True)
     right.spines["right"].set_linewidth(0.6)

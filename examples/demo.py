@@ -7,13 +7,15 @@ what the model looked at, and how the score runs along a longer recording.
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import torch
 
 from asvspoof_cm import BONAFIDE, Scorer, load_audio, plots
+from asvspoof_cm.metrics import ASVSPOOF5
 
-AUDIO = Path(__file__).parent / "audio"
+AUDIO = Path(os.path.relpath(Path(__file__).parent / "audio"))
 OUT = Path("build/demo")
 LABELS = ("spoof", "bonafide")
 
@@ -25,12 +27,12 @@ def main() -> None:
     scorer = Scorer.from_pretrained(score="llr")
     scored = scorer.score_files(AUDIO / clip["file"] for clip in clips)
 
-    print(f"{'clip':48}{'label':>10}{'score':>8}{'P(bonafide)':>13}  decision")
+    print(f"{'clip':52}{'label':>10}{'score':>8}{'P(bonafide)':>13}  decision")
     for clip, found in zip(clips, scored, strict=True):
         if found.result is None:
-            print(f"{clip['file']:48}{found.error}")
+            print(f"{clip['file']:52}{found.error}")
             continue
-        score, probability = found.result.score, found.result.probability()
+        score, probability = found.result.score, found.result.probability(prior=0.5)
         decision = LABELS[found.result.decision()]
         print(f"{found.path!s:48}{clip['label']:>10}{score:>+8.2f}{probability:>13.3f}  {decision}")
     print("score: calibrated log-likelihood ratio; P: with the challenge's prior, 5 % spoof")
@@ -39,12 +41,14 @@ def main() -> None:
     synthetic = next(clip for clip in clips if clip["label"] != LABELS[BONAFIDE])
     waveforms = [load_audio(AUDIO / clip["file"]) for clip in (human, synthetic)]
     attention = plots.attention(scorer.attention(waveforms[1]))
-    attention.set_title(synthetic["file"])
+    attention.set_title(synthetic["file"], fontsize=9)
     plots.save_figure(attention, OUT / "attention.png")
     # A recording that changes hands: the human, the synthesizer, the human again.
     spliced = torch.cat([waveforms[0], waveforms[1], waveforms[0]])
-    timeline = plots.timeline(scorer.timeline(spliced, window_s=1.0, hop_s=0.25), threshold=0.0)
-    timeline.set_title(f"{human['file']}, then {synthetic['file']}, then the first again")
+    curve = scorer.timeline(spliced, window_s=1.0, hop_s=0.25)
+    timeline = plots.timeline(curve, threshold=ASVSPOOF5.threshold)
+    title = f"{human['file']}, then {synthetic['file']}, then the first again"
+    timeline.set_title(title, fontsize=9)
     plots.save_figure(timeline, OUT / "timeline.png")
     print(f"pictures: {OUT / 'attention.png'}, {OUT / 'timeline.png'}")
 

@@ -1,13 +1,14 @@
 """The figures of a trained checkpoint, and the checkpoint that ships made from them.
 
     python benchmarks/checkpoint.py measure best.pt --corpus DIR --work DIR
+    python benchmarks/checkpoint.py robustness best.pt --corpus DIR
     python benchmarks/checkpoint.py ship best.pt
 
-``measure`` scores the development and evaluation parts of a corpus in ASVspoof 5 layout, calibrates
-on the first, and writes ``results/checkpoint.json``: metrics with intervals, each attack, and the
+``measure`` scores the development and evaluation parts of a corpus in ASVspoof 5 layout and
+calibrates on the first: metrics with intervals, and each attack. ``robustness`` scores the
 evaluation part again through each codec, noise, a band limit, a lower level and leading silence.
 ``ship`` writes the weights in half precision with calibration and card into the package, and the
-model card into ``docs``. Nothing but ``measure`` looks at the evaluation part.
+tables into the model card of ``docs``. What the first two find lies in ``model_card``.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ from asvspoof_cm.files import atomic_path, sha256
 from asvspoof_cm.metrics import bootstrap, breakdown, evaluate, read_scores
 from asvspoof_cm.pretrained import DEFAULT_NAME, checkpoint_path
 from asvspoof_cm.progress import track
-from harness import RESULTS
+from harness import environment
 
-FIGURES = RESULTS / "checkpoint.json"
+FIGURES = Path(__file__).parent / "model_card" / "figures.json"
+ROBUSTNESS = FIGURES.with_name("robustness.json")
 CARD = Path(__file__).parent.parent / "docs" / "model_card.md"
 PROTOCOLS = {"dev": "ASVspoof5.dev.track_1.tsv", "eval": "ASVspoof5.eval.track_1.tsv"}
 METRICS = ("eer", "min_dcf", "act_dcf", "cllr")
@@ -45,7 +47,7 @@ USE = "for trying things out, not for deciding about people"
 
 def measure(args: argparse.Namespace) -> None:
     """Score, calibrate on the development part, and write the figures."""
-    scorer = Scorer.from_checkpoint(args.checkpoint, device="cpu")
+    scorer = _scorer(args.checkpoint)
     protocols = {split: read_protocol(args.corpus / name) for split, name in PROTOCOLS.items()}
     raw = {
         split: _scores(scorer, protocol, args.corpus, args.work / f"{split}.tsv")
@@ -55,6 +57,7 @@ def measure(args: argparse.Namespace) -> None:
     llr = {split: calibration.apply(scores) for split, scores in raw.items()}
     generator = _generators(args.corpus)
     content = {
+        "environment": environment(),
         "checkpoint_sha256": sha256(args.checkpoint),
         "recipe": scorer.model.meta.get("recipe"),  # type: ignore[attr-defined]
         "seed": scorer.model.meta.get("seed"),  # type: ignore[attr-defined]
@@ -68,9 +71,30 @@ def measure(args: argparse.Namespace) -> None:
         "groups": _groups(llr["eval"], protocols["eval"], generator),
         "published": _published(args.published, protocols["eval"], generator),
     }
-    if not args.no_robustness:
-        content["robustness"] = _robustness(scorer, protocols["eval"], args.corpus, calibration)
-    with atomic_path(FIGURES) as temporary:
+    _write(FIGURES, content)
+
+
+def robustness(args: argparse.Namespace) -> None:
+    """Score the evaluation part under each condition, one crop a clip, and write EER and minDCF."""
+    scorer = _scorer(args.checkpoint, n_crops=1)
+    protocol = read_protocol(args.corpus / PROTOCOLS["eval"])
+    paths = track(_paths(protocol, args.corpus), description="reading")
+    clips = [load_audio(path) for path in paths]
+    rows = []
+    for name, change in track(_conditions().items(), description="conditions"):
+        changed = (change(clip, k).numpy() for k, clip in enumerate(clips))
+        result = evaluate(scorer.score_batch(changed), protocol.label)
+        rows.append({"condition": name, "eer": result.eer.value, "min_dcf": result.min_dcf.value})
+        _write(ROBUSTNESS, {"checkpoint_sha256": sha256(args.checkpoint), "rows": rows})
+
+
+def _scorer(path: Path, **options: Any) -> Scorer:
+    """Return a scorer of the weights as they ship, rounded to half precision."""
+    return Scorer(load_checkpoint(path).half().float(), device="cpu", **options)
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -123,13 +147,20 @@ def _attacks(
 
 
 def _groups(llr: np.ndarray, protocol: Protocol, generator: Mapping[str, str]) -> dict[str, Any]:
-    is_bonafide = protocol.label == BONAFIDE
+    """Attacks by what made them, with intervals that draw whole speakers."""
+    is_bonafide, speaker = protocol.label == BONAFIDE, protocol.clusters("speaker")
     neural = np.array([bool(NEURAL.search(generator.get(a, ""))) for a in protocol.attack.tolist()])
     chosen = {"neural": neural, "signal processing": ~neural & ~is_bonafide}
     return {
         name: {
             "n_spoof": int(spoof.sum()),
-            "eer": bootstrap("eer", llr[is_bonafide], llr[spoof], progress=False).as_dict(),
+            "eer": bootstrap(
+                "eer",
+                llr[is_bonafide],
+                llr[spoof],
+                clusters=(speaker[is_bonafide], speaker[spoof]),
+                progress=False,
+            ).as_dict(),
         }
         for name, spoof in chosen.items()
         if spoof.any()
@@ -139,7 +170,7 @@ def _groups(llr: np.ndarray, protocol: Protocol, generator: Mapping[str, str]) -
 def _published(
     files: Iterable[str], protocol: Protocol, generator: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The same figures for score files of other systems, given as NAME=FILE."""
+    """The same figures for evaluation scores of other systems, given as NAME=FILE."""
     found = {}
     for name, _, path in (entry.partition("=") for entry in files):
         scores = _in_order(Path(path), protocol)
@@ -148,26 +179,6 @@ def _published(
             "groups": _groups(scores, protocol, generator),
         }
     return found
-
-
-def _robustness(
-    scorer: Scorer, protocol: Protocol, audio_dir: Path, calibration: Any
-) -> list[dict[str, Any]]:
-    clips = [load_audio(path) for path in track(_paths(protocol, audio_dir), description="reading")]
-    rows = []
-    for name, change in track(_conditions().items(), description="conditions"):
-        changed = [change(clip, k).numpy() for k, clip in enumerate(clips)]
-        llr = calibration.apply(scorer.score_batch(changed))
-        result = evaluate(llr, protocol.label)
-        rows.append(
-            {
-                "condition": name,
-                "eer": result.eer.value,
-                "min_dcf": result.min_dcf.value,
-                "act_dcf": result.act_dcf.value,
-            }
-        )
-    return rows
 
 
 def _paths(protocol: Protocol, audio_dir: Path) -> list[Path]:
@@ -212,9 +223,11 @@ def _generators(corpus: Path) -> dict[str, str]:
 
 def ship(args: argparse.Namespace) -> None:
     """Write the package's checkpoint and the model card."""
-    figures = json.loads(FIGURES.read_text())
-    if figures["checkpoint_sha256"] != sha256(args.checkpoint):
-        raise SystemExit(f"{FIGURES} was measured on another checkpoint; run measure first.")
+    figures, conditions = (json.loads(path.read_text()) for path in (FIGURES, ROBUSTNESS))
+    for path, content in ((FIGURES, figures), (ROBUSTNESS, conditions)):
+        if content["checkpoint_sha256"] != sha256(args.checkpoint):
+            raise SystemExit(f"{path} was measured on another checkpoint; measure this one.")
+    figures["robustness"] = conditions["rows"]
     model = load_checkpoint(args.checkpoint)
     model.meta = {
         "calibration": figures["calibration"],
@@ -229,7 +242,7 @@ def ship(args: argparse.Namespace) -> None:
             "history": args.history,
             "seed": figures["seed"],
             **{name: figures[name] for name in ("dev", "eval", "groups", "attacks")},
-            "robustness": figures.get("robustness", []),
+            "robustness": figures["robustness"],
         },
     }
     path = checkpoint_path(DEFAULT_NAME)
@@ -271,7 +284,7 @@ def _tables(figures: dict[str, Any]) -> dict[str, str]:
     ]
     robustness = [
         [row["condition"], f"{100 * row['eer']:.1f}", f"{row['min_dcf']:.3f}"]
-        for row in figures.get("robustness", [])
+        for row in figures["robustness"]
     ]
     return {
         "pooled": _markdown(["set (bona fide + spoof)", *titles.values()], pooled),
@@ -298,7 +311,7 @@ def _markdown(header: list[str], rows: list[list[str]]) -> str:
 
 
 def main() -> None:
-    """Run one of the two commands."""
+    """Run one of the three commands."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)
     measuring = commands.add_parser("measure")
@@ -308,8 +321,11 @@ def main() -> None:
     measuring.add_argument(
         "--published", nargs="*", default=(), metavar="NAME=TSV", help="others' eval scores"
     )
-    measuring.add_argument("--no-robustness", action="store_true")
     measuring.set_defaults(run=measure)
+    changing = commands.add_parser("robustness")
+    changing.add_argument("checkpoint", type=Path)
+    changing.add_argument("--corpus", type=Path, required=True, metavar="DIR")
+    changing.set_defaults(run=robustness)
     shipping = commands.add_parser("ship")
     shipping.add_argument("checkpoint", type=Path)
     shipping.add_argument("--history", default="", help="how the run was made, in a sentence")

@@ -35,6 +35,11 @@ def test_power_is_kept_and_silence_stays():
     assert torch.equal(y[1], x[1])
 
 
+def test_gains_must_fit_the_rows():
+    with pytest.raises(ValueError, match=r"`gain_db` must have shape \(2, n_points\).*\(3, 4\)"):
+        equalize(torch.ones(2, 100), torch.zeros(3, 4))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -152,7 +152,7 @@ def test_extra_rows_take_other_segments():
         ),
         (
             lambda: as_extra_spoof(torch.ones(2, 6399), torch.ones(2), seeded()),
-            "`waveforms` must be at least 6400 samples long, or ShuffleSegments.*got 6399",
+            "`waveforms` must be at least 6400 samples long, or Shuf.* can.t change.*got 6399",
         ),
         (
             lambda: as_extra_spoof(torch.ones(2, 6400), torch.ones(2), seeded(), fraction=2),

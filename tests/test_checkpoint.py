@@ -13,6 +13,7 @@ import torch
 from asvspoof_cm.calibration import Calibration, fit_calibration
 from asvspoof_cm.checkpoint import (
     FORMAT,
+    average_checkpoints,
     load_checkpoint,
     load_published_aasist,
     save_checkpoint,
@@ -46,6 +47,24 @@ def test_a_model_comes_back(tmp_path, model):
     with torch.no_grad():
         model.eval()
         assert torch.equal(loaded(waveform), model(waveform))
+
+
+def test_the_mean_of_checkpoints(tmp_path):
+    config = TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16)
+    models = [TFPARN(config) for _ in range(3)]
+    paths = [tmp_path / f"{k}.pt" for k in range(3)]
+    for k, (path, model) in enumerate(zip(paths, models, strict=True)):
+        save_checkpoint(path, model, epoch=k)
+    mean = average_checkpoints(paths)
+    for name, tensor in mean.state_dict().items():
+        expected = sum(model.state_dict()[name] for model in models) / 3
+        assert torch.allclose(tensor, expected, atol=1e-7)
+    assert mean.meta == {"epoch": 2, "averaged": ["0.pt", "1.pt", "2.pt"]}
+    save_checkpoint(paths[0], SMALL[1])
+    with pytest.raises(ValueError, match=r"`paths` must hold one model .*0.pt has a AASIST with"):
+        average_checkpoints(paths)
+    with pytest.raises(ValueError, match="`paths` must name two checkpoints or more; got 1"):
+        average_checkpoints(paths[:1])
 
 
 def test_meta_travels_with_the_model(tmp_path, model):

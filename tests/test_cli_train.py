@@ -3,9 +3,12 @@
 import json
 
 import pytest
+import torch
 
+from asvspoof_cm import TFPARN, TFPARNConfig, load_checkpoint, save_checkpoint
 from asvspoof_cm.cli import main
 from asvspoof_cm.data import write_miniature
+from asvspoof_cm.files import sha256
 from asvspoof_cm.history import read_history
 
 
@@ -32,6 +35,30 @@ def test_train_writes_a_run(tmp_path, data, capsys):
     assert run["system"]["recipe"]["augmentation"] == "none"
     assert run["n_parameters"] == 4_846_275
     assert (tmp_path / "6-7" / "final.json").exists()
+
+
+def test_train_starts_from_a_checkpoint(tmp_path, data, capsys):
+    start = tmp_path / "start.pt"
+    save_checkpoint(start, TFPARN())
+    options = ["--lr", "1e-6", "--crops", "1", "--extra-spoof", "0.5"]
+    options += ["--extra-spoof-kind", "vocoder", "--start-from", str(start)]
+    # The rate is too low to move the weights, so the run ends with what it began with.
+    changes = {"--crop-s": "0.5"}
+    given = [changes.get(data[k - 1], value) for k, value in enumerate(data)]
+    arguments = ["train", "--system", "6", "--out", str(tmp_path / "run"), *given, *options]
+    assert main(arguments) == 0
+    before, after = load_checkpoint(start), load_checkpoint(tmp_path / "run" / "best.pt")
+    for name, tensor in before.state_dict().items():
+        assert torch.allclose(after.state_dict()[name], tensor, atol=1e-5), name
+    assert after.meta["data"]["start_from"] == {"file": "start.pt", "sha256": sha256(start)}
+    assert json.loads((tmp_path / "run" / "final.json").read_text())["n_crops"] == 1
+    capsys.readouterr()
+    save_checkpoint(start, TFPARN(TFPARNConfig(pooling="mean")))
+    arguments[4] = str(tmp_path / "other")
+    assert main(arguments) == 2
+    assert "`start_from` must hold a TFPARN with" in capsys.readouterr().err
+    assert main([*arguments, "--residual-scale", "0.3"]) == 2
+    assert "`residual_scale` must be 1 with `start_from`" in capsys.readouterr().err
 
 
 def test_study_trains_each_pair_once_and_report_reads_them(tmp_path, data, capsys):

@@ -4,14 +4,11 @@ import doctest
 import hashlib
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 from asvspoof_cm import SpoofDataset, read_protocol
 from asvspoof_cm.data import Protocol
@@ -335,11 +332,11 @@ class TestClips:
         assert len(set(speakers[:3])) == len(set(speakers[3:])) == 3
 
     def test_failures_are_counted_and_not_fatal(self, tmp_path):
-        def fails_for_one_speaker(waveform, rng):
+        def always_fails(waveform, rng):
             raise OSError("no engine")
 
         journal = clips.Journal(tmp_path)
-        broken = fake_attack(vocoder=fails_for_one_speaker)
+        broken = fake_attack(vocoder=always_fails)
         failures = clips.build_spoof(journal, broken, fake_bases("T"), 4, texts={}, seed=5)
         assert failures.counts == {"A01": 4}
         assert failures.last_error == {"A01": "OSError: no engine"}

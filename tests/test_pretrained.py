@@ -3,13 +3,17 @@
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from asvspoof_cm import Scorer, pretrained
+from asvspoof_cm import BONAFIDE, Scorer, pretrained, read_protocol
+from asvspoof_cm.calibration import decide
 from asvspoof_cm.checkpoint import load_tensors
 from asvspoof_cm.models import TFPARN, TFPARNConfig
+
+CLIPS = Path(__file__).parents[1] / "examples" / "audio"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +65,15 @@ def test_scores_are_calibrated(scorer):
     result = scorer.score(rng.standard_normal(16000), detail=True)
     assert result.llr == pytest.approx(float(scorer.calibration.apply(result.score)))
     assert 0 < result.probability() < 1
-    assert result.decision() in (0, 1)
+    assert result.decision() == decide(result.llr)
+
+
+def test_it_tells_the_example_clips_apart(scorer):
+    protocol = read_protocol(CLIPS / "clips.tsv")
+    scored = scorer.score_files(CLIPS / name for name in protocol.utterance.tolist())
+    llr = np.array([found.result.llr for found in scored])
+    is_bonafide = protocol.label == BONAFIDE
+    assert llr[is_bonafide].mean() > llr[~is_bonafide].mean() + 1
 
 
 def test_the_card_has_its_parts():

@@ -29,6 +29,7 @@ from asvspoof_cm.training import (
     Recipe,
     System,
     augmentation,
+    extra_spoof,
     fit,
     linear_scaling,
     read_history,
@@ -179,7 +180,10 @@ def test_named_augmentations(name):
     ("call", "message"),
     [
         (lambda: system(7), "1 to 6; got 7"),
-        (lambda: augmentation("magic"), "must be one of none, tfparn, rawboost, codec, wide"),
+        (
+            lambda: augmentation("magic"),
+            "must be one of none, tfparn, rawboost, codec, light",
+        ),
         (lambda: Recipe(augmentation="magic"), "`augmentation` must be one of none, tfparn"),
         (lambda: Recipe(n_epochs=0), "`n_epochs` must be a whole number of at least 1"),
         (lambda: Recipe(batch_size=2.5), "`batch_size` must be a whole number"),
@@ -192,6 +196,13 @@ def test_named_augmentations(name):
         (lambda: Recipe(optimizer="sgd"), "`optimizer` must be"),
         (lambda: Recipe(precision="fp16"), "`precision` must be"),
         (lambda: Recipe(extra_spoof=2.0), "`extra_spoof` must lie"),
+        (lambda: Recipe(extra_spoof_kind="magic"), "`extra_spoof_kind` must be one of 'segments'"),
+        (lambda: Recipe(residual_scale=0.0), "`residual_scale` must be positive"),
+        (
+            lambda: system(1).with_recipe(residual_scale=0.3).build(seed=1),
+            "`residual_scale` must be 1 for AASIST",
+        ),
+        (lambda: TFPARN().scale_residuals(math.nan), "`factor` must be positive and finite"),
         (lambda: Objective(classification="hinge"), "`classification` must be"),
         (lambda: Objective(pairwise_weight=-1), "`pairwise_weight` must not"),
         (lambda: System.from_json('{"name": "x", "model": "y", "z": 1}'), "it has other fields"),
@@ -331,6 +342,48 @@ def test_augmentation_and_extra_spoof_reach_the_model():
     )
     assert seen == [(6, 16000), (6, 16000)]
     assert len(result.scores) == 8  # what was added is not reported
+
+
+def test_extra_spoof_is_made_as_asked():
+    seen = []
+
+    def make(kind):
+        model = tiny()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        train_epoch(
+            model,
+            list(batches(1, 4, 16000)),
+            optimizer,
+            loss=focal_pairwise_loss,
+            augment=lambda waveform, generator: seen.append(waveform) or waveform,
+            extra_spoof=1.0,
+            extra_spoof_augment=extra_spoof(kind),
+        )
+
+    make("segments")
+    make("vocoder")
+    shuffled, vocoded = (x[4:] for x in seen)
+    originals = [set(x[:4].flatten().tolist()) for x in seen]
+    assert set(shuffled.flatten().tolist()) <= originals[0]
+    found = set(vocoded.flatten().tolist())
+    assert len(found & originals[1]) < 0.05 * len(found)
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_every_named_augmentation_changes_some_rows(name):
+    waveform = 0.1 * torch.randn(32, 8000, generator=torch.Generator().manual_seed(0))
+    changed = augmentation(name)(waveform, generator=torch.Generator().manual_seed(1))
+    n_changed = int((changed != waveform).any(dim=1).sum())
+    assert 0 < n_changed <= 32
+    assert changed.isfinite().all()
+
+
+def test_smaller_residuals_at_the_start():
+    one, third = (system(6).with_recipe(residual_scale=s).build(seed=3) for s in (1.0, 0.3))
+    for name, tensor in one.state_dict().items():
+        is_scaled = name.endswith(("out.weight", "contract.weight"))
+        expected = 0.3 * tensor if is_scaled else tensor
+        assert torch.allclose(third.state_dict()[name], expected), name
 
 
 def test_bfloat16_training():

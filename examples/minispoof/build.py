@@ -33,7 +33,7 @@ class Options:
     """What to build, and where."""
 
     work: Path
-    """Packages and bases: several hundred megabytes that may be deleted afterwards."""
+    """Packages and bases: 1.4 GB that may be deleted afterwards."""
     out: Path
     seed: int
     n_bonafide: Mapping[str, int]

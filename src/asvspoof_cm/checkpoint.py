@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from asvspoof_cm.models import AASIST, AASISTConfig, Countermeasure, build_model
 
 __all__ = [
     "FORMAT",
+    "average_checkpoints",
     "load_checkpoint",
     "load_published_aasist",
     "load_tensors",
@@ -94,6 +95,48 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
         raise ValueError(f"{path} can't be rebuilt: {error}") from error
     _load_weights(model, content["state_dict"], path)
     return model.eval()
+
+
+def average_checkpoints(paths: Sequence[str | os.PathLike[str]]) -> Countermeasure:
+    """Return a model whose weights are the mean of several checkpoints of one training.
+
+    Late epochs of a run, or of runs that continue each other, lie close enough for their mean to be
+    a model too, often one that generalises better (Izmailov et al., UAI 2018). Runs from other
+    random weights do not.
+
+    Args:
+        paths: Checkpoints of the same model and configuration, two or more.
+
+    Returns:
+        The model; its `meta` is that of the last checkpoint, with ``averaged``, the file names.
+
+    Example:
+        >>> import tempfile
+        >>> from asvspoof_cm.models import TFPARN
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for name in ("epoch7.pt", "epoch8.pt"):
+        ...     save_checkpoint(folder / name, TFPARN())
+        >>> average_checkpoints([folder / "epoch7.pt", folder / "epoch8.pt"]).meta["averaged"]
+        ['epoch7.pt', 'epoch8.pt']
+    """
+    models = [load_checkpoint(path) for path in paths]
+    if len(models) < 2:
+        raise ValueError(f"`paths` must name two checkpoints or more; got {len(models)}.")
+    result = models[-1]
+    for path, model in zip(paths, models, strict=True):
+        if type(model) is not type(result) or model.config != result.config:
+            raise ValueError(
+                f"`paths` must hold one model and configuration; {path} has a {model_name(model)} "
+                f"with {model.config}, the last a {model_name(result)} with {result.config}."
+            )
+    states = [model.state_dict() for model in models]
+    mean = {
+        name: torch.stack([state[name].double() for state in states]).mean(dim=0).to(tensor.dtype)
+        for name, tensor in states[-1].items()
+    }
+    result.load_state_dict(mean)
+    result.meta["averaged"] = [Path(path).name for path in paths]
+    return result
 
 
 def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:

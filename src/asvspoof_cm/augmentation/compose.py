@@ -162,6 +162,11 @@ class RandomApply(Augmentation[Branches]):
         (self.augmentation,) = _checked([augmentation])
         self.p = p
 
+    @property
+    def min_samples(self) -> int:
+        """That of the augmentation."""
+        return self.augmentation.min_samples
+
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Branches:
         chosen = torch.rand(n_rows, dtype=torch.float64, generator=generator) < self.p
         return draw_branches([self.augmentation], (~chosen).long(), n_samples, generator)

@@ -54,8 +54,14 @@ def equalize(waveform: Tensor, gain_db: Tensor, *, sample_rate: int = SAMPLE_RAT
     """
     n_fft = waveform.shape[1] + _N_PADDING
     n_points = gain_db.shape[1]
-    bins = torch.linspace(0, sample_rate / 2, n_fft // 2 + 1, device=waveform.device)
-    place = hz_to_mel(bins) / hz_to_mel(bins[-1]) * (n_points - 1)
+    if gain_db.dim() != 2 or len(gain_db) != len(waveform) or n_points < 2:
+        raise ValueError(
+            f"`gain_db` must have shape ({len(waveform)}, n_points), with two points or more; got "
+            f"{tuple(gain_db.shape)}."
+        )
+    bins = torch.fft.rfftfreq(n_fft, 1 / sample_rate, device=waveform.device)
+    highest = hz_to_mel(torch.tensor(sample_rate / 2, device=waveform.device))
+    place = hz_to_mel(bins) / highest * (n_points - 1)
     left = place.floor().clamp_max(n_points - 2).long()
     share = (place - left).to(waveform.dtype)
     curve_db = gain_db[:, left] * (1 - share) + gain_db[:, left + 1] * share

@@ -31,8 +31,9 @@ def as_extra_spoof(
         generator: Chooses the rows and changes them.
         fraction: How many rows to add for each bona fide row, 0 to 1. What isn't a whole number
             of rows is rounded up or down at random, so that the average is exact.
-        augment: What makes a spoof of a bona fide row: `CopySynthesis`, or the published
-            `ShuffleSegments` (B12), which None takes.
+        augment: What makes a spoof of every bona fide row: `CopySynthesis`, or the published
+            `ShuffleSegments` (B12), which None takes. Not `RandomApply`, which leaves rows as they
+            are.
 
     Returns:
         `(batch + extra, time)` and `(batch + extra,)`. A batch without bona fide gains nothing.
@@ -52,8 +53,9 @@ def as_extra_spoof(
         )
     if waveforms.shape[1] < augment.min_samples:
         raise ValueError(
-            f"`waveforms` must be at least {augment.min_samples} samples long, or {augment} could "
-            f"leave a bona fide row as it is and call it spoof; got {waveforms.shape[1]}."
+            f"`waveforms` must be at least {augment.min_samples} samples long, or "
+            f"{type(augment).__name__} can't change them as meant; got {waveforms.shape[1]}. "
+            "Use longer crops."
         )
     check_between("fraction", fraction, 0, 1)
     check_generator(generator)

@@ -58,15 +58,14 @@ class MelVocoder(NamedTuple):
     n_iterations: int
 
 
-VOCODERS = (
-    MelVocoder(512, 128, 40, 16),
-    MelVocoder(512, 160, 64, 6),
-    MelVocoder(1024, 200, 80, 24),
-    MelVocoder(1024, 256, 80, 10),
-    MelVocoder(1024, 256, 120, 3),
-    MelVocoder(2048, 320, 128, 8),
+_VOCODERS = (
+    MelVocoder(n_fft=512, hop_length=128, n_mels=40, n_iterations=16),
+    MelVocoder(n_fft=512, hop_length=160, n_mels=64, n_iterations=6),
+    MelVocoder(n_fft=1024, hop_length=200, n_mels=80, n_iterations=24),
+    MelVocoder(n_fft=1024, hop_length=256, n_mels=80, n_iterations=10),
+    MelVocoder(n_fft=1024, hop_length=256, n_mels=120, n_iterations=3),
+    MelVocoder(n_fft=2048, hop_length=320, n_mels=128, n_iterations=8),
 )
-"""The vocoders that `CopySynthesis` chooses from by default."""
 
 
 @working_precision
@@ -100,7 +99,9 @@ def _mel_pair(n_mels: int, n_fft: int) -> tuple[Tensor, Tensor]:
 def reconstruct_phase(
     magnitude: Tensor, start: Tensor, *, hop_length: int, n_iterations: int
 ) -> Tensor:
-    """Return waveforms whose spectrogram comes close to `magnitude` (fast Griffin-Lim).
+    """Return waveforms whose spectrogram comes close to `magnitude`.
+
+    The fast Griffin-Lim algorithm (Perraudin, Balazs and Søndergaard, WASPAA 2013).
 
     Args:
         magnitude: `(n_rows, n_bins, n_frames)`.
@@ -125,10 +126,11 @@ def reconstruct_phase(
     def analyse(waveform: Tensor) -> Tensor:
         return torch.stft(waveform, n_fft, hop_length, window=window, return_complex=True)
 
-    target = previous = analyse(start)
+    target, previous = analyse(start), None
     for _ in range(n_iterations):
         rebuilt = analyse(synthesise(target / target.abs().clamp_min(_TINY)))
-        target, previous = rebuilt + _MOMENTUM * (rebuilt - previous), rebuilt
+        target = rebuilt if previous is None else rebuilt + _MOMENTUM * (rebuilt - previous)
+        previous = rebuilt
     return synthesise(target / target.abs().clamp_min(_TINY))
 
 
@@ -162,7 +164,7 @@ class CopySynthesis(Augmentation[ResynthesisParameters]):
         torch.Size([16000])
     """
 
-    vocoders: tuple[MelVocoder, ...] = VOCODERS
+    vocoders: tuple[MelVocoder, ...] = _VOCODERS
     detail: tuple[float, float] = (0.0, 0.7)
 
     parameters_type: ClassVar[type[Parameters]] = ResynthesisParameters
@@ -170,6 +172,14 @@ class CopySynthesis(Augmentation[ResynthesisParameters]):
     def __post_init__(self) -> None:
         if not self.vocoders:
             raise ValueError("`vocoders` must hold at least one MelVocoder; got none.")
+        for vocoder in self.vocoders:
+            if min(vocoder[:3]) < 1 or vocoder.n_iterations < 0:
+                raise ValueError(f"`vocoders` must have positive sizes; got {vocoder}.")
+            if 2 * vocoder.hop_length > vocoder.n_fft:
+                raise ValueError(
+                    "`vocoders` must have a `hop_length` of at most half their `n_fft`, or frames "
+                    f"can't be joined; got {vocoder}."
+                )
         check_range("detail", self.detail, 0, 1)
 
     @property

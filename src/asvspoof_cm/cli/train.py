@@ -19,7 +19,10 @@ _RECIPE: dict[str, tuple[type, str]] = {
     "warmup-epochs": (float, "epochs of linear warm-up (5)"),
     "patience": (int, "epochs without a significant decrease of Dev minDCF (15)"),
     "crop-s": (float, "length of training crops, in seconds (4)"),
-    "augment": (str, "none, tfparn (the paper's), rawboost, codec, light, channel or wide"),
+    "augment": (
+        str,
+        "none, tfparn (the paper's), rawboost, codec, light, channel or wide (tfparn)",
+    ),
     "extra-spoof": (float, "changed copies added as spoof, a bona fide clip (0)"),
     "extra-spoof-kind": (str, "how: segments (B12), vocoder or both (segments)"),
     "residual-scale": (float, "factor on a TFPARN's first residual weights (1)"),

@@ -188,6 +188,8 @@ class TFPARN(Countermeasure):
             >>> bool(torch.allclose(model.layers[0].out.weight, 0.3 * before))
             True
         """
+        if not 0 < factor < math.inf:
+            raise ValueError(f"`factor` must be positive and finite; got {factor}.")
         for layer in self.layers:
             layer.out.weight.mul_(factor)  # type: ignore[operator, union-attr]
             layer.contract.weight.mul_(factor)  # type: ignore[operator, union-attr]

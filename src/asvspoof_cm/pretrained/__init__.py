@@ -107,6 +107,7 @@ def _say_once() -> None:
         _said = True
         logger.warning(
             "asvspoof-cm: no checkpoint was named, so %r is used. It learned from 2,046 clips and "
-            "is for trying things out, not for deciding about people; see docs/model_card.md.",
+            "is for trying things out, not for deciding about people; see "
+            "asvspoof_cm.pretrained.card().",
             DEFAULT_NAME,
         )

@@ -1,7 +1,12 @@
 """Training: the paper's six systems and recipe, the loop, and the pieces to build another."""
 
 from asvspoof_cm.history import read_history
-from asvspoof_cm.training.augmentations import AUGMENTATIONS, augmentation
+from asvspoof_cm.training.augmentations import (
+    AUGMENTATIONS,
+    EXTRA_SPOOF,
+    augmentation,
+    extra_spoof,
+)
 from asvspoof_cm.training.distributed import (
     gather_batch,
     gather_objects,
@@ -17,6 +22,7 @@ from asvspoof_cm.training.systems import SEEDS, Objective, Recipe, System, syste
 
 __all__ = [
     "AUGMENTATIONS",
+    "EXTRA_SPOOF",
     "SEEDS",
     "Corpus",
     "EarlyStopping",
@@ -27,6 +33,7 @@ __all__ = [
     "System",
     "augmentation",
     "evaluate_run",
+    "extra_spoof",
     "fit",
     "gather_batch",
     "gather_objects",

@@ -40,21 +40,15 @@ def _wide() -> Augmentation[Any]:
     )
 
 
-def _light() -> Augmentation[Any]:
-    """Half of the rows get one mild change: noise, a filter or a telephone codec."""
-    noise, telephone = WhiteNoise(snr_db=(15.0, 40.0)), Codec(codecs=("mu-law", "a-law"))
-    return RandomApply(OneOf([noise, RandomButterworth(), telephone]), p=0.5)
+def _light(p: float = 0.5) -> Augmentation[Any]:
+    """A share of the rows gets one mild change: noise, a filter or a telephone codec."""
+    noise, telephone = WhiteNoise(snr_db=(15.0, 45.0)), Codec(codecs=("mu-law", "a-law"))
+    return RandomApply(OneOf([noise, RandomButterworth(), telephone]), p=p)
 
 
 def _channel() -> Augmentation[Any]:
-    """Most rows get another frequency response, then two fifths noise, a filter or a codec."""
-    noise, telephone = WhiteNoise(snr_db=(15.0, 45.0)), Codec(codecs=("mu-law", "a-law"))
-    return Compose(
-        [
-            RandomApply(RandomEqualizer(gain_db=(-8.0, 8.0)), p=0.7),
-            RandomApply(OneOf([noise, RandomButterworth(), telephone]), p=0.4),
-        ]
-    )
+    """Most rows get another frequency response, then two fifths one mild change."""
+    return Compose([RandomApply(RandomEqualizer(gain_db=(-8.0, 8.0)), p=0.7), _light(p=0.4)])
 
 
 AUGMENTATIONS: dict[str, Callable[[], Augmentation[Any]]] = {
@@ -72,8 +66,8 @@ def augmentation(name: str) -> Augmentation[Any] | None:
 
     "tfparn" is the paper's: one of its three algorithms with probability 0.5. "rawboost" is
     RawBoost 4 and "codec" a random codec, each with probability 0.5. "light" is one of noise, a
-    filter and a telephone codec with probability 0.5; "channel" is that after a random equalizer,
-    and "wide" mixes channels, codecs and noise more strongly.
+    filter and a telephone codec with probability 0.5; "channel" is a random equalizer for most
+    clips and that for two fifths; "wide" mixes channels, codecs and noise more strongly.
 
     Example:
         >>> type(augmentation("tfparn")).__name__

@@ -117,6 +117,11 @@ def train_system(
         model = system.build(seed)
         description = _describe(system, seed, model, train, dev, place)
         if start_from is not None:
+            if recipe.residual_scale != 1.0:
+                raise ValueError(
+                    "`residual_scale` must be 1 with `start_from`, whose weights replace the "
+                    f"scaled ones; got {recipe.residual_scale}."
+                )
             description["data"]["start_from"] = _start(model, start_from)
         model.to(place)
         if (out / RUN_NAME).exists():

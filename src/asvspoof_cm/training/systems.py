@@ -167,7 +167,12 @@ class System:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             model = build_model(self.model, self.model_config)
-        if isinstance(model, TFPARN):
+        if self.recipe.residual_scale != 1.0:
+            if not isinstance(model, TFPARN):
+                raise ValueError(
+                    f"`residual_scale` must be 1 for {self.model}, which is no TFPARN; got "
+                    f"{self.recipe.residual_scale}."
+                )
             model.scale_residuals(self.recipe.residual_scale)
         return model
 

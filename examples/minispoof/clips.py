@@ -7,7 +7,6 @@ was.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -21,7 +20,7 @@ import numpy as np
 import soundfile
 
 from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.files import atomic_path
+from asvspoof_cm.files import atomic_path, sha256
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, SPOOF
 from asvspoof_cm.progress import track
 from minispoof.attacks import Attack, Fake
@@ -102,7 +101,7 @@ class Journal:
         with atomic_path(path) as temporary:
             soundfile.write(temporary, samples, SAMPLE_RATE, format="FLAC", subtype="PCM_16")
         fields = asdict(clip)
-        fields |= {"duration_s": len(samples) / SAMPLE_RATE, "sha256": _sha256(path)}
+        fields |= {"duration_s": len(samples) / SAMPLE_RATE, "sha256": sha256(path)}
         clip = Clip(**fields)
         with self.path.open("a+b") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
@@ -122,7 +121,7 @@ class Journal:
 
     def _is_whole(self, clip: Clip) -> bool:
         path = self.audio_path(clip)
-        return path.exists() and _sha256(path) == clip.sha256
+        return path.exists() and sha256(path) == clip.sha256
 
 
 def build_bonafide(
@@ -227,7 +226,3 @@ def _parsed(line: str) -> Clip | None:
 
 def _name(split: str, group: int, index: int) -> str:
     return f"{split}_{group:04d}{index:06d}"
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+from asvspoof_cm.files import sha256
 
 __all__ = ["Package", "unpack"]
 
@@ -33,16 +34,13 @@ def unpack(name: str, folder: Path) -> Package:
     if not (target.is_dir() and any(folder.glob(f"{name}_*.deb"))):
         temporary = folder / f"{name}.part"
         shutil.rmtree(temporary, ignore_errors=True)
-        try:
-            _run(["apt-get", "download", name], folder)
-            _run(["dpkg-deb", "-x", str(_archive(name, folder)), str(temporary)], folder)
-        except OSError as error:
-            raise RuntimeError(f"package {name} needs apt-get and dpkg-deb: {error}") from error
+        _run(["apt-get", "download", name], folder)
+        _run(["dpkg-deb", "-x", str(_archive(name, folder)), str(temporary)], folder)
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
     archive = _archive(name, folder)
     version = _run(["dpkg-deb", "-f", str(archive), "Version"], folder).strip()
-    return Package(name, version, hashlib.sha256(archive.read_bytes()).hexdigest(), target)
+    return Package(name, version, sha256(archive), target)
 
 
 def _archive(name: str, folder: Path) -> Path:
@@ -50,7 +48,10 @@ def _archive(name: str, folder: Path) -> Path:
 
 
 def _run(command: list[str], folder: Path) -> str:
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    try:
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    except OSError as error:
+        raise RuntimeError(f"packages need apt-get and dpkg-deb: {error}") from error
     if result.returncode:
         raise RuntimeError(f"`{' '.join(command)}` failed: {result.stderr.strip()}")
     return result.stdout

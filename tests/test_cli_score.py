@@ -100,7 +100,6 @@ def test_protocol(checkpoint, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a.wav"], "--checkpoint must be given"),
         ([], "give FILE…, or --protocol, --audio and --out; --protocol is missing"),
         (["--protocol", "p", "--audio", "d"], "--out is missing"),
         (["a.wav", "--out", "o"], "FILE and --out exclude each other"),

@@ -1,31 +1,103 @@
-"""Every Python block of the README and the documentation runs, page by page."""
+"""The pages: their Python runs, their links lead somewhere, what they collect is complete."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+import asvspoof_cm
+
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+DIRECTIVE = re.compile(r"^```\{([\w-]+)\} +(.+)$", re.MULTILINE)
 
 
 def blocks(page):
     return BLOCK.findall(page.read_text())
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem
-)
+def arguments(directive, pages):
+    found = [DIRECTIVE.findall(page.read_text()) for page in pages]
+    return [argument for page in found for name, argument in page if name == directive]
+
+
+def page_name(page):
+    return page.relative_to(ROOT).with_suffix("").as_posix()
+
+
+@pytest.fixture
+def import_from(monkeypatch):
+    def load(folder, name):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+        return import_module(name)
+
+    return load
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=page_name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__main__"}
     for block in blocks(page):
         exec(compile(block, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_links_lead_somewhere(page):
     missing = [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
     assert not missing
+
+
+def test_every_page_is_in_a_table_of_contents():
+    listed = {DOCS / "index.md"}
+    for index in [DOCS / "index.md", DOCS / "reference" / "index.md"]:
+        for tree in re.findall(r"```\{toctree\}\n(.*?)```", index.read_text(), re.DOTALL):
+            names = [line for line in tree.split("\n") if line and not line.startswith(":")]
+            listed |= {index.parent / f"{name}.md" for name in names}
+    assert listed == set(DOCS.rglob("*.md"))
+
+
+def test_every_public_name_is_in_the_reference_once(import_from):
+    names = import_from("docs/_extensions", "public_names")
+    modules = arguments("public-module", (DOCS / "reference").glob("*.md"))
+    assert sorted(modules) == sorted(names.public_objects())
+    documented = [
+        id(getattr(import_module(module), name))
+        for module in modules
+        for name in names.public_objects()[module]
+        if not names.is_constant(getattr(import_module(module), name))
+    ]
+    assert len(documented) == len(set(documented))
+
+
+def test_every_name_of_the_package_is_in_the_reference(import_from):
+    names = import_from("docs/_extensions", "public_names").public_objects()
+    modules = arguments("public-module", (DOCS / "reference").glob("*.md"))
+    documented = {name for module in modules for name in names[module]}
+    assert set(asvspoof_cm.__all__) - documented == {"__version__"}
+
+
+def test_every_command_is_in_the_reference():
+    from asvspoof_cm.cli import COMMANDS
+
+    assert set(arguments("command-help", [DOCS / "reference" / "cli.md"])) == set(COMMANDS)
+
+
+def test_every_note_is_among_the_differences(import_from):
+    notes = import_from("docs/_extensions", "docstring_notes")
+    modules = " ".join(arguments("docstring-notes", [DOCS / "differences.md"])).split()
+    found = notes.read_notes()
+    assert len(found) > 20
+    for note in found:
+        assert sum(notes.covers([module], note) for module in modules) == 1, note
+
+
+def test_benchmark_page_shows_the_recorded_results(import_from):
+    rendered = import_from("benchmarks", "harness").render_results()
+    assert (ROOT / "benchmarks" / "RESULTS.md").read_text() == rendered
+    assert "../benchmarks/RESULTS.md" in arguments("include", [DOCS / "benchmarks.md"])

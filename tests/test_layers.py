@@ -25,6 +25,7 @@ LAYERS = [
     "metrics",
     "calibration",
     "checkpoint",
+    "pretrained",
     "data",
     "scorer",
     "training",

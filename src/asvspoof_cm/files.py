@@ -1,14 +1,15 @@
-"""Files are written whole or not at all."""
+"""Files are written whole or not at all, and known by their SHA-256."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["atomic_path"]
+__all__ = ["atomic_path", "sha256"]
 
 
 @contextlib.contextmanager
@@ -40,3 +41,20 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal.
+
+    Example:
+        >>> import tempfile
+        >>> empty = Path(tempfile.mkdtemp()) / "empty"
+        >>> empty.touch()
+        >>> sha256(empty)[:8]
+        'e3b0c442'
+    """
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,7 +1,9 @@
 """Random changes of waveforms: each draws its parameters, then applies them.
 
-The paper's three algorithms, RawBoost 1-8, shuffled segments (B12), codecs, recorded noise and
-rooms, gain, masks for log-Mel features, and what combines them. `base` states the contract.
+The paper's three algorithms, RawBoost 1-8, shuffled segments (B12), copy synthesis, codecs,
+recorded noise and rooms, gain, an equalizer, masks for log-Mel features, and what combines them.
+`base` states
+the contract.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from asvspoof_cm.augmentation.compose import (
     RandomApply,
     Stages,
 )
+from asvspoof_cm.augmentation.equalizer import EqualizerParameters, RandomEqualizer, equalize
+from asvspoof_cm.augmentation.extra import as_extra_spoof
 from asvspoof_cm.augmentation.filters import (
     add_noise,
     fir_filter,
@@ -51,10 +55,16 @@ from asvspoof_cm.augmentation.rawboost import (
     rawboost,
     stationary_noise,
 )
+from asvspoof_cm.augmentation.resynthesis import (
+    CopySynthesis,
+    MelVocoder,
+    ResynthesisParameters,
+    mel_magnitude,
+    reconstruct_phase,
+)
 from asvspoof_cm.augmentation.segments import (
     SegmentParameters,
     ShuffleSegments,
-    as_extra_spoof,
     reorder_segments,
     shuffle_segments,
 )
@@ -84,16 +94,18 @@ __all__ = [
     "ConvolutiveNoise", "ImpulsiveNoise", "StationaryNoise",
     "convolutive_noise", "impulsive_noise", "stationary_noise",
     "NotchParameters", "ImpulsiveParameters", "StationaryParameters",
-    # B12
-    "ShuffleSegments", "shuffle_segments", "reorder_segments", "as_extra_spoof",
-    "SegmentParameters",
+    # extra spoof: B12 and copy synthesis
+    "as_extra_spoof", "ShuffleSegments", "shuffle_segments", "reorder_segments",
+    "SegmentParameters", "CopySynthesis", "MelVocoder", "mel_magnitude", "reconstruct_phase",
+    "ResynthesisParameters",
     # codecs
     "CODECS", "Codec", "available_codecs", "transcode", "CodecParameters",
     # folders
     "FolderNoise", "FolderReverb", "reverberate", "FolderNoiseParameters",
     "FolderReverbParameters",
-    # gain and masks
-    "Gain", "GainParameters", "LogMelMask", "mask_log_mel", "MaskParameters",
+    # gain, equalizer and masks
+    "Gain", "GainParameters", "RandomEqualizer", "equalize", "EqualizerParameters",
+    "LogMelMask", "mask_log_mel", "MaskParameters",
     # filters
     "add_noise", "fir_filter", "limit_peak", "polynomial_filter", "sos_filter",
 ]  # fmt: skip

@@ -114,6 +114,11 @@ class Augmentation(ABC, Generic[P]):
 
     parameters_type: ClassVar[type[Parameters]]
 
+    @property
+    def min_samples(self) -> int:
+        """The shortest waveform that it changes as meant."""
+        return 1
+
     def draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> P:
         """Return the parameters for `n_rows` waveforms of `n_samples`."""
         if n_rows < 1 or n_samples < 1:

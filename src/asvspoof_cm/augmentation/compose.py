@@ -78,6 +78,11 @@ class Compose(Augmentation[Stages]):
     def __init__(self, augmentations: Sequence[Augmentation[Any]]) -> None:
         self.augmentations = _checked(augmentations)
 
+    @property
+    def min_samples(self) -> int:
+        """That of the augmentation that needs the most."""
+        return max(augmentation.min_samples for augmentation in self.augmentations)
+
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Stages:
         stages = (stage.draw(n_rows, n_samples, generator) for stage in self.augmentations)
         return Stages(n_rows=n_rows, stages=tuple(stages))
@@ -119,6 +124,11 @@ class OneOf(Augmentation[Branches]):
                 f"`weights` must be {len(self.augmentations)} numbers >= 0, one an augmentation, "
                 f"not all zero; got {self.weights}."
             )
+
+    @property
+    def min_samples(self) -> int:
+        """That of the augmentation that needs the most."""
+        return max(augmentation.min_samples for augmentation in self.augmentations)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Branches:
         weights = torch.tensor(self.weights, dtype=torch.float64)

@@ -19,16 +19,13 @@ from asvspoof_cm.augmentation.base import (
     Parameters,
     beside,
     check_between,
-    check_generator,
     integers,
     working_precision,
 )
-from asvspoof_cm.labels import BONAFIDE, SPOOF
 
 __all__ = [
     "SegmentParameters",
     "ShuffleSegments",
-    "as_extra_spoof",
     "reorder_segments",
     "shuffle_segments",
 ]
@@ -130,6 +127,11 @@ class ShuffleSegments(Augmentation[SegmentParameters]):
         check_between("variance_s2", self.variance_s2, 0)
         check_between("silence", self.silence, 0, 1)
 
+    @property
+    def min_samples(self) -> int:
+        """Two of the longest mean segments: a shorter waveform could come out as it was."""
+        return math.ceil(2 * max(self.mean_s) * self.sample_rate)
+
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> SegmentParameters:
         choice = integers((n_rows,), (0, len(self.mean_s) - 1), generator)
         mean_s = torch.tensor(self.mean_s, dtype=torch.float64)[choice, None]
@@ -162,56 +164,3 @@ def shuffle_segments(
         torch.Size([16000])
     """
     return ShuffleSegments(sample_rate=sample_rate)(waveform, generator=generator)
-
-
-def as_extra_spoof(
-    waveforms: Tensor,
-    labels: Tensor,
-    generator: torch.Generator,
-    *,
-    fraction: float = 0.5,
-    shuffle: ShuffleSegments | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Append shuffled copies of bona fide rows to a training batch, labelled spoof.
-
-    Args:
-        waveforms: `(batch, time)`, of two segments or more.
-        labels: `(batch,)`, `SPOOF` or `BONAFIDE`.
-        generator: Chooses the rows and shuffles them.
-        fraction: How many rows to add for each bona fide row, 0 to 1. What isn't a whole number
-            of rows is rounded up or down at random, so that the average is exact.
-        shuffle: The augmentation; None takes the published one.
-
-    Returns:
-        `(batch + extra, time)` and `(batch + extra,)`. A batch without bona fide gains nothing.
-
-    Example:
-        >>> import torch
-        >>> x, y = torch.randn(3, 16000), torch.tensor([BONAFIDE, SPOOF, BONAFIDE])
-        >>> more_x, more_y = as_extra_spoof(x, y, torch.Generator().manual_seed(0), fraction=1.0)
-        >>> more_x.shape, more_y.tolist()
-        (torch.Size([5, 16000]), [1, 0, 1, 0, 0])
-    """
-    shuffle = shuffle or ShuffleSegments()
-    if waveforms.dim() != 2 or labels.shape != waveforms.shape[:1]:
-        raise ValueError(
-            "`waveforms` must have shape (batch, time) and `labels` (batch,); got "
-            f"{tuple(waveforms.shape)} and {tuple(labels.shape)}."
-        )
-    shortest = math.ceil(2 * max(shuffle.mean_s) * shuffle.sample_rate)
-    if waveforms.shape[1] < shortest:
-        raise ValueError(
-            f"`waveforms` must be at least {shortest} samples long, two segments, or a bona fide "
-            f"row could be left as it is and called spoof; got {waveforms.shape[1]}."
-        )
-    check_between("fraction", fraction, 0, 1)
-    check_generator(generator)
-    bonafide = (labels == BONAFIDE).nonzero()[:, 0]
-    spare = torch.rand(1, dtype=torch.float64, generator=generator).item()
-    n_extra = math.floor(fraction * len(bonafide) + spare)
-    if n_extra == 0:
-        return waveforms, labels
-    chosen = torch.randperm(len(bonafide), generator=generator)[:n_extra].sort().values
-    rows = bonafide[chosen.to(bonafide.device)].to(waveforms.device)
-    extra = shuffle(waveforms[rows], generator=generator)
-    return torch.cat((waveforms, extra)), torch.cat((labels, labels.new_full((n_extra,), SPOOF)))

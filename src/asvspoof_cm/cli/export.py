@@ -16,7 +16,9 @@ def add_parser(subparsers: Any) -> None:
         help="write a checkpoint as ONNX",
         description="Write a checkpoint as ONNX: waveform (batch, time) in, logits (batch, 2) out.",
     )
-    parser.add_argument("--checkpoint", metavar="PATH", type=Path, required=True)
+    parser.add_argument(
+        "--checkpoint", metavar="PATH", type=Path, help="(the one that comes with the package)"
+    )
     parser.add_argument("--out", metavar="ONNX", type=Path, required=True, help="file to write")
     parser.add_argument("--int8", action="store_true", help="quantise linear layers to int8")
     parser.set_defaults(run=run)
@@ -26,6 +28,8 @@ def run(args: argparse.Namespace) -> int:
     """Write the ONNX file."""
     from asvspoof_cm.checkpoint import load_checkpoint
     from asvspoof_cm.export import export_onnx
+    from asvspoof_cm.pretrained import load_pretrained
 
-    export_onnx(load_checkpoint(args.checkpoint), args.out, int8=args.int8)
+    model = load_pretrained() if args.checkpoint is None else load_checkpoint(args.checkpoint)
+    export_onnx(model, args.out, int8=args.int8)
     return 0

@@ -31,7 +31,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--out", metavar="TSV", type=Path, help="the score file to write")
     parser.add_argument("--restart", action="store_true", help="score the whole protocol anew")
     parser.add_argument(
-        "--checkpoint", metavar="PATH", type=Path, help="a checkpoint, or an exported .onnx model"
+        "--checkpoint",
+        metavar="PATH",
+        type=Path,
+        help="a checkpoint, or an exported .onnx model (the one that comes with the package)",
     )
     add_device(parser)
     parser.add_argument("--crops", type=int, default=5, metavar="N", help="4 s crops of each file")
@@ -39,8 +42,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--score",
         choices=("logit_difference", "bonafide_logit", "llr"),
-        default="logit_difference",
-        help="llr needs a checkpoint with a calibration",
+        help="llr needs a checkpoint with a calibration (llr without --checkpoint, else "
+        "logit_difference)",
     )
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--json", action="store_true", help="one JSON object a file, with details")
@@ -66,15 +69,16 @@ def build_scorer(args: argparse.Namespace) -> Scorer:
     """Return the scorer that the arguments describe."""
     from asvspoof_cm.scorer import Scorer
 
-    if args.checkpoint is None:
-        raise ValueError("--checkpoint must be given: there is no default model.")
+    score = args.score or ("llr" if args.checkpoint is None else "logit_difference")
     options: dict[str, Any] = {
         "device": args.device,
         "n_crops": args.crops,
         "batch_size": args.batch_size,
-        "score": args.score,
+        "score": score,
         "precision": args.precision,
     }
+    if args.checkpoint is None:
+        return Scorer.from_pretrained(**options)
     if args.checkpoint.suffix == ".onnx":
         from asvspoof_cm.export import load_onnx
 

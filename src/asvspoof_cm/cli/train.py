@@ -19,8 +19,10 @@ _RECIPE: dict[str, tuple[type, str]] = {
     "warmup-epochs": (float, "epochs of linear warm-up (5)"),
     "patience": (int, "epochs without a significant decrease of Dev minDCF (15)"),
     "crop-s": (float, "length of training crops, in seconds (4)"),
-    "augment": (str, "none, tfparn (the paper's), rawboost, codec or wide (tfparn)"),
-    "extra-spoof": (float, "segment-shuffled copies added as spoof, a bona fide clip (0)"),
+    "augment": (str, "none, tfparn (the paper's), rawboost, codec, light, channel or wide"),
+    "extra-spoof": (float, "changed copies added as spoof, a bona fide clip (0)"),
+    "extra-spoof-kind": (str, "how: segments (B12), vocoder or both (segments)"),
+    "residual-scale": (float, "factor on a TFPARN's first residual weights (1)"),
     "clip-norm": (float, "largest norm of the gradient (no limit)"),
     "accumulate": (int, "batches whose gradients are averaged before a step (1)"),
     "precision": (str, "fp32 or bf16 (fp32)"),
@@ -65,6 +67,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         "--skip-unreadable", action="store_true", help="report files that can't be read, go on"
     )
     data.add_argument("--workers", type=int, metavar="N", help="processes that read ahead")
+    data.add_argument("--start-from", metavar="FILE", help="checkpoint whose weights to begin with")
     recipe = parser.add_argument_group("recipe (defaults: the paper's)")
     recipe.add_argument("--batch-size", type=int, default=64, help="of all processes (64)")
     for name, (kind, text) in _RECIPE.items():
@@ -129,6 +132,7 @@ def train(args: argparse.Namespace, number: int, seed: int, out: str) -> None:
         seed=seed,
         device=args.device,
         n_workers=args.workers,
+        start_from=args.start_from,
         progress=not args.quiet,
     )
     if args.eval_protocol is not None and "eval" not in read_final(out):

@@ -174,6 +174,24 @@ class TFPARN(Countermeasure):
             nn.Linear(config.d_classifier, 2),
         )
 
+    @torch.no_grad()
+    def scale_residuals(self, factor: float) -> None:
+        """Multiply the last weights of each attention and feed-forward block by `factor`.
+
+        Done before training with a factor below 1, each post-norm layer begins closer to the
+        identity, and learning rates are stable that otherwise are not.
+
+        Example:
+            >>> model = TFPARN()
+            >>> before = model.layers[0].out.weight.clone()
+            >>> model.scale_residuals(0.3)
+            >>> bool(torch.allclose(model.layers[0].out.weight, 0.3 * before))
+            True
+        """
+        for layer in self.layers:
+            layer.out.weight.mul_(factor)  # type: ignore[operator, union-attr]
+            layer.contract.weight.mul_(factor)  # type: ignore[operator, union-attr]
+
     @overload
     def forward(self, waveform: Tensor, *, return_attention: Literal[False] = ...) -> Tensor: ...
     @overload

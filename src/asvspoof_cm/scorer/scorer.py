@@ -23,6 +23,8 @@ from asvspoof_cm.data.folder import EXTENSION
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.metrics.checks import check_choice
+from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.pretrained import load_pretrained
 from asvspoof_cm.scorer import files, protocols, timelines
 from asvspoof_cm.scorer.inputs import InMemory, Utterance, Waveform, as_waveform, take_crops
 from asvspoof_cm.scorer.packing import map_packed
@@ -120,7 +122,38 @@ class Scorer:
             calibration: See `Scorer`.
             **options: The other arguments of `Scorer`.
         """
-        model = load_checkpoint(path)
+        return cls._with_calibration(load_checkpoint(path), calibration, options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | None = None,
+        *,
+        calibration: Calibration | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return a scorer of a checkpoint that comes with the package.
+
+        Its SHA-256 is checked. Its calibration is used as in `from_checkpoint`.
+
+        Args:
+            name: One of `asvspoof_cm.pretrained.available()`; None takes the default and logs once
+                which that is.
+            calibration: See `Scorer`.
+            **options: The other arguments of `Scorer`.
+
+        Example:
+            >>> scorer = Scorer.from_pretrained("tfparn-small-corpus", device="cpu")
+            >>> result = scorer.score(np.zeros(16000), detail=True)
+            >>> result.llr is not None, result.warnings
+            (True, ('silent',))
+        """
+        return cls._with_calibration(load_pretrained(name), calibration, options)
+
+    @classmethod
+    def _with_calibration(
+        cls, model: Countermeasure, calibration: Calibration | None, options: dict[str, Any]
+    ) -> Self:
         stored = model.meta.get("calibration")
         if calibration is None and stored and options.get("score") != "bonafide_logit":
             calibration = Calibration.from_dict(stored)

@@ -9,16 +9,20 @@ from asvspoof_cm.augmentation import (
     Augmentation,
     Codec,
     Compose,
+    CopySynthesis,
     OneOf,
     RandomApply,
     RandomButterworth,
+    RandomEqualizer,
     RandomFIR,
     RawBoost,
+    ShuffleSegments,
     TFPARNAugment,
     WhiteNoise,
 )
+from asvspoof_cm.metrics.checks import check_choice
 
-__all__ = ["AUGMENTATIONS", "augmentation"]
+__all__ = ["AUGMENTATIONS", "EXTRA_SPOOF", "augmentation", "extra_spoof"]
 
 # The others encode fewer than 25 four-second clips a second on one core.
 _FAST_CODECS = ("mu-law", "a-law", "ima-adpcm", "mp3", "vorbis")
@@ -36,10 +40,29 @@ def _wide() -> Augmentation[Any]:
     )
 
 
+def _light() -> Augmentation[Any]:
+    """Half of the rows get one mild change: noise, a filter or a telephone codec."""
+    noise, telephone = WhiteNoise(snr_db=(15.0, 40.0)), Codec(codecs=("mu-law", "a-law"))
+    return RandomApply(OneOf([noise, RandomButterworth(), telephone]), p=0.5)
+
+
+def _channel() -> Augmentation[Any]:
+    """Most rows get another frequency response, then two fifths noise, a filter or a codec."""
+    noise, telephone = WhiteNoise(snr_db=(15.0, 45.0)), Codec(codecs=("mu-law", "a-law"))
+    return Compose(
+        [
+            RandomApply(RandomEqualizer(), p=0.8),
+            RandomApply(OneOf([noise, RandomButterworth(), telephone]), p=0.4),
+        ]
+    )
+
+
 AUGMENTATIONS: dict[str, Callable[[], Augmentation[Any]]] = {
     "tfparn": lambda: TFPARNAugment(p=0.5),
     "rawboost": lambda: RawBoost(algorithm=4, p=0.5),
     "codec": lambda: RandomApply(Codec(codecs=_FAST_CODECS, narrowband_p=0.25), p=0.5),
+    "light": _light,
+    "channel": _channel,
     "wide": _wide,
 }
 
@@ -48,8 +71,9 @@ def augmentation(name: str) -> Augmentation[Any] | None:
     """Return the augmentation of a name; None for "none".
 
     "tfparn" is the paper's: one of its three algorithms with probability 0.5. "rawboost" is
-    RawBoost 4 and "codec" a random codec, each with probability 0.5. "wide" mixes channels, codecs
-    and noise.
+    RawBoost 4 and "codec" a random codec, each with probability 0.5. "light" is one of noise, a
+    filter and a telephone codec with probability 0.5; "channel" is that after a random equalizer,
+    and "wide" mixes channels, codecs and noise more strongly.
 
     Example:
         >>> type(augmentation("tfparn")).__name__
@@ -61,3 +85,24 @@ def augmentation(name: str) -> Augmentation[Any] | None:
         names = ", ".join(["none", *AUGMENTATIONS])
         raise ValueError(f"`augmentation` must be one of {names}; got {name!r}.")
     return AUGMENTATIONS[name]()
+
+
+EXTRA_SPOOF: dict[str, Callable[[], Augmentation[Any]]] = {
+    "segments": ShuffleSegments,
+    "vocoder": CopySynthesis,
+    "both": lambda: OneOf([ShuffleSegments(), CopySynthesis()], weights=[1, 3]),
+}
+
+
+def extra_spoof(name: str) -> Augmentation[Any]:
+    """Return what turns a bona fide clip into an additional spoof one, by name.
+
+    "segments" shuffles it (B12), "vocoder" analyses and synthesises it, "both" does the second for
+    three clips of four and the first for the others.
+
+    Example:
+        >>> type(extra_spoof("segments")).__name__
+        'ShuffleSegments'
+    """
+    check_choice("extra_spoof_kind", name, tuple(EXTRA_SPOOF))
+    return EXTRA_SPOOF[name]()

@@ -20,6 +20,7 @@ from asvspoof_cm.files import atomic_path
 from asvspoof_cm.history import BEST_NAME, HISTORY_NAME, changed_settings
 from asvspoof_cm.memory import peak_resident_bytes
 from asvspoof_cm.models import AASIST, Countermeasure, model_name
+from asvspoof_cm.training.augmentations import extra_spoof
 from asvspoof_cm.training.distributed import rank_and_size, share_buffers, wait_for_all
 from asvspoof_cm.training.loop import EpochResult, Loss, summary, train_epoch, validate
 from asvspoof_cm.training.schedule import EarlyStopping, warmup_cosine
@@ -159,6 +160,7 @@ def fit(
             learning_rate=learning_rate,
             augment=augment,
             extra_spoof=config.extra_spoof,
+            extra_spoof_augment=extra_spoof(config.extra_spoof_kind),
             seed=seed,
             epoch=epoch,
             precision=config.precision,

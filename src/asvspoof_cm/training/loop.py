@@ -22,7 +22,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from asvspoof_cm.augmentation import as_extra_spoof
+from asvspoof_cm.augmentation import Augmentation, as_extra_spoof
 from asvspoof_cm.data.dataset import Augment, derive_seed
 from asvspoof_cm.data.loader import Batch
 from asvspoof_cm.labels import BONAFIDE, SPOOF
@@ -97,6 +97,7 @@ def train_epoch(
     learning_rate: Callable[[float], float] | None = None,
     augment: Augment | None = None,
     extra_spoof: float = 0.0,
+    extra_spoof_augment: Augmentation[Any] | None = None,
     seed: int = 0,
     epoch: int = 0,
     precision: Precision = "fp32",
@@ -118,7 +119,8 @@ def train_epoch(
         learning_rate: Maps the point in training, in epochs, to the learning rate; None leaves the
             optimiser's.
         augment: Called with each batch (batch, time) on the model's device, and a generator.
-        extra_spoof: Segment-shuffled copies to add as spoof, a bona fide row; see `as_extra_spoof`.
+        extra_spoof: Changed copies to add as spoof, a bona fide row; see `as_extra_spoof`.
+        extra_spoof_augment: What changes them; None shuffles segments.
         seed: The seed of augmentation and dropout.
         epoch: The number of this epoch, from 0.
         precision: "bf16" uses autocast.
@@ -170,7 +172,9 @@ def train_epoch(
             generator = torch.Generator().manual_seed(derive_seed(seed, epoch, rank, step))
             n_real = len(label)
             if extra_spoof:
-                waveform, label = as_extra_spoof(waveform, label, generator, fraction=extra_spoof)
+                waveform, label = as_extra_spoof(
+                    waveform, label, generator, fraction=extra_spoof, augment=extra_spoof_augment
+                )
             if augment is not None:
                 waveform = augment(waveform, generator=generator)
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):

@@ -14,9 +14,11 @@ from typing import Any, Literal
 import torch
 
 from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data import Protocol, SpoofDataset, make_loader, read_protocol
-from asvspoof_cm.files import atomic_path
+from asvspoof_cm.files import atomic_path, sha256
 from asvspoof_cm.history import RUN_NAME
+from asvspoof_cm.models import Countermeasure, model_name
 from asvspoof_cm.scorer.scorer import resolve_device
 from asvspoof_cm.training.augmentations import augmentation
 from asvspoof_cm.training.distributed import process_group, rank_and_size, wait_for_all
@@ -57,6 +59,7 @@ def train_system(
     seed: int = 42,
     device: str = "auto",
     n_workers: int | None = None,
+    start_from: str | os.PathLike[str] | None = None,
     evaluate: bool = True,
     progress: bool = True,
 ) -> FitResult:
@@ -73,6 +76,8 @@ def train_system(
         seed: The seed of weights, order, crops, augmentation and dropout.
         device: "auto" is CUDA where it is available, then MPS, then the CPU.
         n_workers: Processes that read audio ahead; None chooses.
+        start_from: A checkpoint of the same model whose weights to begin with, such as the shipped
+            one; None draws them from `seed`.
         evaluate: Score the development set with the best checkpoint and five crops at the end, and
             measure what that costs; see `evaluate_run`.
         progress: Show bars and log a line an epoch.
@@ -107,8 +112,11 @@ def train_system(
             raise ValueError(
                 f"`batch_size` must be a multiple of the {size} processes; got {recipe.batch_size}."
             )
-        model = system.build(seed).to(place)
-        description = _describe(system, seed, model, train, dev)
+        model = system.build(seed)
+        description = _describe(system, seed, model, train, dev, place)
+        if start_from is not None:
+            description["data"]["start_from"] = _start(model, start_from)
+        model.to(place)
         if (out / RUN_NAME).exists():
             stored = json.loads((out / RUN_NAME).read_text())
             kept = ("system", "seed", "data")
@@ -155,7 +163,12 @@ def train_system(
 
 
 def _describe(
-    system: System, seed: int, model: torch.nn.Module, train: Protocol, dev: Protocol
+    system: System,
+    seed: int,
+    model: Countermeasure,
+    train: Protocol,
+    dev: Protocol,
+    place: torch.device,
 ) -> dict[str, Any]:
     def describe(protocol: Protocol) -> dict[str, Any]:
         return {
@@ -173,6 +186,18 @@ def _describe(
             "asvspoof-cm": version("asvspoof-cm"),
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "device": next(model.parameters()).device.type,
+            "device": place.type,
         },
     }
+
+
+def _start(model: Countermeasure, path: str | os.PathLike[str]) -> dict[str, str]:
+    """Give the model the weights of a checkpoint, and say which file that was."""
+    given = load_checkpoint(path)
+    if given.config != model.config or type(given) is not type(model):
+        raise ValueError(
+            f"`start_from` must hold a {model_name(model)} with {model.config}; {path} holds a "
+            f"{model_name(given)} with {given.config}."
+        )
+    model.load_state_dict(given.state_dict())
+    return {"file": Path(path).name, "sha256": sha256(path)}

@@ -14,8 +14,8 @@ from torch.nn import functional
 from asvspoof_cm.labels import BONAFIDE
 from asvspoof_cm.losses import focal_loss, pairwise_ranking_loss, widen
 from asvspoof_cm.metrics.checks import check_choice
-from asvspoof_cm.models import Countermeasure, build_model
-from asvspoof_cm.training.augmentations import augmentation
+from asvspoof_cm.models import TFPARN, Countermeasure, build_model
+from asvspoof_cm.training.augmentations import augmentation, extra_spoof
 from asvspoof_cm.training.schedule import linear_scaling
 
 __all__ = ["SEEDS", "Objective", "Recipe", "System", "system"]
@@ -77,7 +77,10 @@ class Recipe:
         tolerance: What counts as significant.
         crop_s: The length of training and validation crops, in seconds.
         augmentation: A name that `augmentation` knows.
-        extra_spoof: Segment-shuffled copies (B12) to add as spoof, a bona fide row.
+        extra_spoof: Changed copies to add as spoof, a bona fide row.
+        extra_spoof_kind: How they are changed: a name that `extra_spoof` knows.
+        residual_scale: Factor on the first weights of a TFPARN's residual blocks; see
+            `TFPARN.scale_residuals`.
         clip_norm: The largest norm of the gradient; None leaves it.
         n_accumulate: Batches whose gradients are averaged before a step.
         precision: "fp32", or "bf16" for autocast.
@@ -100,6 +103,8 @@ class Recipe:
     crop_s: float = 4.0
     augmentation: str = "tfparn"
     extra_spoof: float = 0.0
+    extra_spoof_kind: str = "segments"
+    residual_scale: float = 1.0
     clip_norm: float | None = None
     n_accumulate: int = 1
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -110,7 +115,12 @@ class Recipe:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ValueError(f"`{name}` must be a whole number of at least 1; got {value!r}.")
-        positive = {"lr": self.lr, "final_lr": self.final_lr, "crop_s": self.crop_s}
+        positive = {
+            "lr": self.lr,
+            "final_lr": self.final_lr,
+            "crop_s": self.crop_s,
+            "residual_scale": self.residual_scale,
+        }
         if self.clip_norm is not None:
             positive["clip_norm"] = self.clip_norm
         for name, value in positive.items():
@@ -124,6 +134,7 @@ class Recipe:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"`{name}` must not be negative; got {getattr(self, name)}.")
         augmentation(self.augmentation)
+        extra_spoof(self.extra_spoof_kind)
         if not 0 <= self.extra_spoof <= 1:
             raise ValueError(f"`extra_spoof` must lie in [0, 1]; got {self.extra_spoof}.")
         check_choice("optimizer", self.optimizer, ("adamw", "adam"))
@@ -155,7 +166,10 @@ class System:
         """Return a new model with weights drawn from `seed`; the global generator is untouched."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            return build_model(self.model, self.model_config)
+            model = build_model(self.model, self.model_config)
+        if isinstance(model, TFPARN):
+            model.scale_residuals(self.recipe.residual_scale)
+        return model
 
     def with_recipe(self, **changes: Any) -> System:
         """Return this system with some fields of its recipe replaced."""

@@ -1,0 +1,46 @@
+"""The public names of the package, each with the one module that documents it."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+PACKAGE = "asvspoof_cm"
+
+# Modules one level down whose names users need, and those above that are the library's own tools.
+DEEPER = ("models.pooling", "contrib.speech_spoof_bench")
+INTERNAL = ("__main__", "contrib", "memory")
+
+
+@cache
+def public_modules() -> tuple[str, ...]:
+    """Return the modules whose ``__all__`` is documented, by their full names."""
+    top = [module.name for module in pkgutil.iter_modules(import_module(PACKAGE).__path__)]
+    return tuple(f"{PACKAGE}.{name}" for name in sorted({*top, *DEEPER}) if name not in INTERNAL)
+
+
+@cache
+def public_objects() -> dict[str, tuple[str, ...]]:
+    """Return, for each public module, the names that it documents.
+
+    A name that several modules export belongs to the public one that defines it, else to the
+    first that exports it.
+    """
+    objects = {
+        module: tuple(name for name in import_module(module).__all__ if _home(module, name))
+        for module in public_modules()
+    }
+    return {module: names for module, names in objects.items() if names}
+
+
+def _home(module: str, name: str) -> bool:
+    defined = getattr(getattr(import_module(module), name), "__module__", module)
+    return defined == module or defined not in public_modules()
+
+
+def is_constant(value: Any) -> bool:
+    """Return whether a public name is a value rather than a class, function or module."""
+    return not (inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value))

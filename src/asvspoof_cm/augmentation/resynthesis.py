@@ -1,0 +1,216 @@
+"""Copy synthesis: a bona fide waveform analysed and synthesised again, an extra spoof example.
+
+Vocoded copies of bona fide speech share its speaker, words and channel, so that nothing but the
+synthesis tells the two apart (Wang and Yamagishi, "Spoofed training data for speech spoofing
+countermeasure can be efficiently created using neural vocoders", ICASSP 2023). The vocoder here is
+a signal-processing one, quick enough to run on each batch.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.augmentation.base import (
+    Augmentation,
+    Parameters,
+    beside,
+    check_range,
+    draw_seeds,
+    integers,
+    row_noise,
+    uniform,
+    working_precision,
+)
+from asvspoof_cm.frontends import mel_filterbank
+
+__all__ = [
+    "CopySynthesis",
+    "MelVocoder",
+    "ResynthesisParameters",
+    "mel_magnitude",
+    "reconstruct_phase",
+]
+
+_TINY = 1e-8
+_MOMENTUM = 0.99
+
+
+class MelVocoder(NamedTuple):
+    """An analysis into Mel bands and the iterations of its synthesis.
+
+    Attributes:
+        n_fft: The FFT size.
+        hop_length: Samples from frame to frame.
+        n_mels: Mel bands; fewer blur the harmonics more.
+        n_iterations: Of phase reconstruction; fewer leave a rougher phase.
+    """
+
+    n_fft: int
+    hop_length: int
+    n_mels: int
+    n_iterations: int
+
+
+VOCODERS = (
+    MelVocoder(512, 128, 40, 16),
+    MelVocoder(512, 160, 64, 6),
+    MelVocoder(1024, 200, 80, 24),
+    MelVocoder(1024, 256, 80, 10),
+    MelVocoder(1024, 256, 120, 3),
+    MelVocoder(2048, 320, 128, 8),
+)
+"""The vocoders that `CopySynthesis` chooses from by default."""
+
+
+@working_precision
+def mel_magnitude(magnitude: Tensor, n_mels: int, detail: Tensor) -> Tensor:
+    """Return the magnitude spectrogram that a Mel spectrogram of it gives back.
+
+    Args:
+        magnitude: `(n_rows, n_bins, n_frames)`.
+        n_mels: Mel bands.
+        detail: `(n_rows,)`, how much of the fine structure is kept, as a power: 0 returns the
+            smooth magnitude alone, 1 the given one.
+
+    Example:
+        >>> import torch
+        >>> mel_magnitude(torch.rand(1, 513, 9), 80, torch.tensor([1.0])).shape
+        torch.Size([1, 513, 9])
+    """
+    to_mel, from_mel = _mel_pair(n_mels, 2 * (magnitude.shape[1] - 1))
+    mel = beside(to_mel, magnitude) @ magnitude
+    smooth = (beside(from_mel, magnitude) @ mel).clamp_min(_TINY)
+    kept = detail[:, None, None]
+    return smooth ** (1 - kept) * magnitude.clamp_min(_TINY) ** kept
+
+
+@functools.lru_cache(maxsize=32)
+def _mel_pair(n_mels: int, n_fft: int) -> tuple[Tensor, Tensor]:
+    to_mel = mel_filterbank(n_mels, n_fft, sample_rate=SAMPLE_RATE)
+    return to_mel, torch.linalg.pinv(to_mel.double()).float()
+
+
+def reconstruct_phase(
+    magnitude: Tensor, start: Tensor, *, hop_length: int, n_iterations: int
+) -> Tensor:
+    """Return waveforms whose spectrogram comes close to `magnitude` (fast Griffin-Lim).
+
+    Args:
+        magnitude: `(n_rows, n_bins, n_frames)`.
+        start: `(n_rows, time)`, waveforms whose phase to begin with, such as noise.
+        hop_length: Samples from frame to frame.
+        n_iterations: 0 uses the phase of `start` as it is.
+
+    Example:
+        >>> import torch
+        >>> x = torch.randn(1, 4000)
+        >>> spectrum = torch.stft(x, 512, 128, window=torch.hann_window(512), return_complex=True)
+        >>> same = reconstruct_phase(spectrum.abs(), x, hop_length=128, n_iterations=0)
+        >>> bool(torch.allclose(same, x, atol=1e-4))
+        True
+    """
+    n_fft, time = 2 * (magnitude.shape[1] - 1), start.shape[1]
+    window = torch.hann_window(n_fft, dtype=start.dtype, device=start.device)
+
+    def synthesise(phase: Tensor) -> Tensor:
+        return torch.istft(magnitude * phase, n_fft, hop_length, window=window, length=time)
+
+    def analyse(waveform: Tensor) -> Tensor:
+        return torch.stft(waveform, n_fft, hop_length, window=window, return_complex=True)
+
+    target = previous = analyse(start)
+    for _ in range(n_iterations):
+        rebuilt = analyse(synthesise(target / target.abs().clamp_min(_TINY)))
+        target, previous = rebuilt + _MOMENTUM * (rebuilt - previous), rebuilt
+    return synthesise(target / target.abs().clamp_min(_TINY))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ResynthesisParameters(Parameters):
+    """The vocoder of each row of `CopySynthesis`.
+
+    Attributes:
+        choice: `(n_rows,)`, an index into its vocoders.
+        detail: `(n_rows,)`, see `mel_magnitude`.
+        seed: `(n_rows,)`, of the noise whose phase it begins with.
+    """
+
+    choice: Tensor
+    detail: Tensor
+    seed: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopySynthesis(Augmentation[ResynthesisParameters]):
+    """Replace each row by a vocoded copy at the same level. The result counts as spoof.
+
+    Args:
+        vocoders: What each row chooses from, with equal probability.
+        detail: Range of the share of fine structure kept; see `mel_magnitude`.
+
+    Example:
+        >>> import torch
+        >>> x = torch.sin(torch.arange(16000) / 10)
+        >>> CopySynthesis()(x, generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([16000])
+    """
+
+    vocoders: tuple[MelVocoder, ...] = VOCODERS
+    detail: tuple[float, float] = (0.0, 0.7)
+
+    parameters_type: ClassVar[type[Parameters]] = ResynthesisParameters
+
+    def __post_init__(self) -> None:
+        if not self.vocoders:
+            raise ValueError("`vocoders` must hold at least one MelVocoder; got none.")
+        check_range("detail", self.detail, 0, 1)
+
+    @property
+    def min_samples(self) -> int:
+        """Half the longest window, which is reflected at the ends; zeros are added up to it."""
+        return max(vocoder.n_fft for vocoder in self.vocoders) // 2 + 1
+
+    def _draw(
+        self, n_rows: int, n_samples: int, generator: torch.Generator
+    ) -> ResynthesisParameters:
+        return ResynthesisParameters(
+            n_rows=n_rows,
+            choice=integers((n_rows,), (0, len(self.vocoders) - 1), generator),
+            detail=uniform((n_rows,), self.detail, generator),
+            seed=draw_seeds(n_rows, generator),
+        )
+
+    def _apply(self, waveform: Tensor, parameters: ResynthesisParameters) -> Tensor:
+        time = waveform.shape[1]
+        waveform = pad(waveform, (0, max(0, self.min_samples - time)))
+        result = torch.empty_like(waveform)
+        for number in sorted(set(parameters.choice.tolist())):
+            rows = (parameters.choice == number).nonzero()[:, 0]
+            chosen = rows.to(waveform.device)
+            result[chosen] = _vocode(
+                waveform[chosen],
+                row_noise(waveform[chosen], parameters.seed[rows]),
+                beside(parameters.detail[rows], waveform),
+                self.vocoders[number],
+            )
+        return result[:, :time]
+
+
+def _vocode(waveform: Tensor, start: Tensor, detail: Tensor, vocoder: MelVocoder) -> Tensor:
+    window = torch.hann_window(vocoder.n_fft, dtype=waveform.dtype, device=waveform.device)
+    spectrum = torch.stft(
+        waveform, vocoder.n_fft, vocoder.hop_length, window=window, return_complex=True
+    )
+    magnitude = mel_magnitude(spectrum.abs(), vocoder.n_mels, detail)
+    copy = reconstruct_phase(
+        magnitude, start, hop_length=vocoder.hop_length, n_iterations=vocoder.n_iterations
+    )
+    level = waveform.square().mean(dim=1, keepdim=True).sqrt()
+    return copy * level / copy.square().mean(dim=1, keepdim=True).sqrt().clamp_min(_TINY)

@@ -1,0 +1,33 @@
+"""The clips in examples/audio are those that their README describes."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from asvspoof_cm import load_audio, read_protocol
+
+FOLDER = Path(__file__).resolve().parents[1] / "examples" / "audio"
+README = (FOLDER / "README.md").read_text(encoding="utf-8")
+CLIPS = sorted(FOLDER.glob("*.flac"))
+
+
+def test_labels():
+    protocol = read_protocol(FOLDER / "clips.tsv")
+    assert sorted(protocol.utterance) == [path.name for path in CLIPS]
+    counts = protocol.counts()
+    assert counts["bonafide"] >= 4
+    assert counts["spoof"] >= 4
+
+
+def test_together_they_are_small():
+    assert sum(path.stat().st_size for path in CLIPS) < 800_000
+
+
+@pytest.mark.parametrize("path", CLIPS, ids=lambda path: path.stem)
+def test_clip(path):
+    assert 2 * 16_000 <= len(load_audio(path)) <= 4 * 16_000
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert re.search(rf"^{digest}  {re.escape(path.name)}$", README, re.MULTILINE)
+    assert f"| {path.name} |" in README

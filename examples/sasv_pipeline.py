@@ -216,7 +216,14 @@ def demonstrate(verifier: Verifier, folder: Path = CLIPS) -> list[tuple[str, str
 
 
 def measure(
-    corpus: Path, encoder: Encoder, scorer: Scorer, *, n_enrol: int, n_nontarget: int, seed: int
+    corpus: Path,
+    encoder: Encoder,
+    scorer: Scorer,
+    *,
+    work: Path,
+    n_enrol: int,
+    n_nontarget: int,
+    seed: int,
 ) -> dict[str, TrialScores]:
     """Make and score the trials of a corpus: its dev part to calibrate, its eval part to test."""
     scored = {}
@@ -224,7 +231,7 @@ def measure(
         protocol = read_protocol(corpus / f"ASVspoof5.{part}.track_1.tsv")
         trials = make_trials(protocol, n_enrol=n_enrol, n_nontarget=n_nontarget, seed=seed)
         print(f"{part}: {len(trials.enrolment)} enrolled speakers, trials {trials.counts()}")
-        scored[part] = score_trials(trials, protocol, corpus, encoder, scorer)
+        scored[part] = score_trials(trials, protocol, corpus, encoder, scorer, work=work)
     return scored
 
 
@@ -245,6 +252,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--checkpoint", help="a checkpoint of this library (the shipped one)")
     model.add_argument("--published-aasist", metavar="PTH", help="published AASIST weights instead")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path("build/sasv"),
+        metavar="DIR",
+        help="what a killed run needs to go on (build/sasv)",
+    )
     parser.add_argument("--scores", type=Path, metavar="DIR", help="keep dev.tsv and eval.tsv here")
     parser.add_argument("--markdown", type=Path, metavar="PAGE", help="put the figures into a page")
     parser.add_argument("--n-enrol", type=int, default=3, help="utterances of an enrolment (3)")
@@ -267,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\nA demonstration, not a measurement: these are a handful of trials.")
         return
     counts = {"n_enrol": args.n_enrol, "n_nontarget": args.n_nontarget, "seed": args.seed}
-    scored = measure(args.corpus, encoder, scorer, **counts)
+    scored = measure(args.corpus, encoder, scorer, work=args.work, **counts)
     if args.scores:
         args.scores.mkdir(parents=True, exist_ok=True)
         for part, scores in scored.items():

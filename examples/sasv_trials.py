@@ -17,6 +17,7 @@ from asvspoof_cm.data import Protocol as Corpus
 from asvspoof_cm.data import open_audio
 from asvspoof_cm.files import atomic_path
 from asvspoof_cm.labels import ABSENT, SASV_CLASSES
+from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.progress import track
 from speaker_encoder import mean_voice, prepare_speech
 
@@ -157,23 +158,23 @@ def score_trials(
     encoder: Encoder,
     scorer: Scorer,
     *,
+    work: Path,
     progress: bool = True,
 ) -> TrialScores:
-    """Score every utterance once with each system, and every trial from these."""
-    enrolling = {name for names in trials.enrolment.values() for name in names}
-    needed = corpus.select(np.isin(corpus.utterance, [*enrolling, *trials.utterance]))
-    source = open_audio(needed, audio_dir)
-    vectors, scores = {}, {}
-    names = needed.utterance.tolist()
-    for row, name in enumerate(
-        track(names, total=len(names), description="scoring", unit="clip", enabled=progress)
-    ):
-        with source.open(row) as audio:
-            waveform = audio.read()
-        speech = prepare_speech(waveform)
-        vectors[name] = encoder.embed(speech if len(speech) else waveform)
-        if name not in enrolling:
-            scores[name] = scorer.score(waveform)
+    """Score every utterance once with each system, and every trial from these.
+
+    What is done is kept in the folder `work`: a call that was killed goes on, and the voices serve
+    for another scorer.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    part = "all" if corpus.path is None else corpus.path.stem
+    vectors = embed_corpus(corpus, audio_dir, encoder, work / f"{part}.npz", progress=progress)
+    output = work / f"{part}.{str(scorer.settings()['sha256'])[:12]}.tsv"
+    done = scorer.score_protocol(corpus, audio_dir, output, progress=progress)
+    if done.n_failed:
+        raise ValueError(f"{done.n_failed} clips can't be scored; {output}.errors.tsv has them.")
+    scored = read_scores(output)
+    scores = dict(zip(scored.filename, np.asarray(scored.cm), strict=True))
     voices = {
         speaker: mean_voice([vectors[name] for name in enrolment])
         for speaker, enrolment in trials.enrolment.items()
@@ -184,3 +185,35 @@ def score_trials(
         asv=np.array([voices[speaker] @ vectors[name] for speaker, name in pairs], dtype=float),
         cm=np.array([scores[name] for name in trials.utterance], dtype=float),
     )
+
+
+def embed_corpus(
+    corpus: Corpus,
+    audio_dir: str | Path,
+    encoder: Encoder,
+    cache: Path,
+    *,
+    save_every: int = 100,
+    progress: bool = True,
+) -> dict[str, NDArray[np.float32]]:
+    """Return the voice of each utterance by its name; those in the file `cache` are not computed.
+
+    Remove the file after a change of encoder or audio.
+    """
+    vectors: dict[str, NDArray[np.float32]] = {}
+    if cache.is_file():
+        with np.load(cache, allow_pickle=False) as stored:
+            vectors = dict(zip(stored["name"].tolist(), stored["vector"], strict=True))
+    source = open_audio(corpus, audio_dir)
+    todo = [row for row, name in enumerate(corpus.utterance.tolist()) if name not in vectors]
+    shown = track(todo, total=len(todo), description="voices", unit="clip", enabled=progress)
+    for n_done, row in enumerate(shown, start=1):
+        with source.open(row) as audio:
+            waveform = audio.read()
+        speech = prepare_speech(waveform)
+        name = str(corpus.utterance[row])
+        vectors[name] = encoder.embed(speech if len(speech) else waveform)
+        if n_done % save_every == 0 or n_done == len(todo):
+            with atomic_path(cache) as temporary, temporary.open("wb") as file:
+                np.savez(file, name=np.array([*vectors]), vector=np.stack([*vectors.values()]))
+    return vectors

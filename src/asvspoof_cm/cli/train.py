@@ -66,6 +66,9 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--skip-unreadable", action="store_true", help="report files that can't be read, go on"
     )
+    data.add_argument(
+        "--crops", type=int, default=5, metavar="N", help="4 s crops of each file at the end (5)"
+    )
     data.add_argument("--workers", type=int, metavar="N", help="processes that read ahead")
     data.add_argument("--start-from", metavar="FILE", help="checkpoint whose weights to begin with")
     recipe = parser.add_argument_group("recipe (defaults: the paper's)")
@@ -133,6 +136,7 @@ def train(args: argparse.Namespace, number: int, seed: int, out: str) -> None:
         device=args.device,
         n_workers=args.workers,
         start_from=args.start_from,
+        n_crops=args.crops,
         progress=not args.quiet,
     )
     if args.eval_protocol is not None and "eval" not in read_final(out):
@@ -141,6 +145,7 @@ def train(args: argparse.Namespace, number: int, seed: int, out: str) -> None:
             read_protocol(args.eval_protocol),
             args.eval_audio or args.audio,
             split="eval",
+            n_crops=args.crops,
             device=args.device,
             progress=not args.quiet,
         )

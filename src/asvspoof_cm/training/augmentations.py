@@ -51,7 +51,7 @@ def _channel() -> Augmentation[Any]:
     noise, telephone = WhiteNoise(snr_db=(15.0, 45.0)), Codec(codecs=("mu-law", "a-law"))
     return Compose(
         [
-            RandomApply(RandomEqualizer(), p=0.8),
+            RandomApply(RandomEqualizer(gain_db=(-8.0, 8.0)), p=0.7),
             RandomApply(OneOf([noise, RandomButterworth(), telephone]), p=0.4),
         ]
     )

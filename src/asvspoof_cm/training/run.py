@@ -61,6 +61,7 @@ def train_system(
     n_workers: int | None = None,
     start_from: str | os.PathLike[str] | None = None,
     evaluate: bool = True,
+    n_crops: int = 5,
     progress: bool = True,
 ) -> FitResult:
     """Train a system from protocol files, with its best checkpoint evaluated at the end.
@@ -78,8 +79,9 @@ def train_system(
         n_workers: Processes that read audio ahead; None chooses.
         start_from: A checkpoint of the same model whose weights to begin with, such as the shipped
             one; None draws them from `seed`.
-        evaluate: Score the development set with the best checkpoint and five crops at the end, and
-            measure what that costs; see `evaluate_run`.
+        evaluate: Score the development set with the best checkpoint at the end, and measure what
+            that costs; see `evaluate_run`.
+        n_crops: Crops of each utterance in that evaluation; the paper takes five.
         progress: Show bars and log a line an epoch.
 
     Example:
@@ -157,7 +159,7 @@ def train_system(
             meta={"system": asdict(system), "data": description["data"]},
         )
         if evaluate and "dev" not in read_final(out):
-            evaluate_run(out, dev, dev_audio_dir, device=place, progress=progress)
+            evaluate_run(out, dev, dev_audio_dir, n_crops=n_crops, device=place, progress=progress)
         wait_for_all()
         return result
 

@@ -385,14 +385,15 @@ def test_demonstration(tmp_path, verifier):
         soundfile.write(tmp_path / name, tone(pitch, 2.4, spoofed=spoofed), RATE)
         lines.append(f"{name}\t{label}\tgenerated")
     (tmp_path / "clips.tsv").write_text("\n".join(lines) + "\n")
+    # The copy is taken for what it is: the fake encoder hears the same voice, the fake scorer no
+    # tone that would betray it.
     found = sasv_pipeline.demonstrate(verifier, tmp_path)
-    assert [(who, decision.reason) for who, _, decision in found] == [
-        ("a.flac", "accepted"),
-        ("a.flac", "other speaker"),
-        ("b.flac", "accepted"),
-        ("b.flac", "other speaker"),
-        ("a.flac", "spoofed"),
+    expected = ["accepted", "other speaker", "accepted"]
+    assert [decision.reason for _, _, decision in found] == [
+        *(*expected, "spoofed"),
+        *(*expected, "other speaker"),
     ]
+    assert [who for who, _, _ in found] == ["a.flac"] * 4 + ["b.flac"] * 4
 
 
 def test_command_measures(tmp_path, monkeypatch, capsys, scorer):

@@ -260,6 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--checkpoint", help="a checkpoint of this library (the shipped one)")
     model.add_argument("--published-aasist", metavar="PTH", help="published AASIST weights instead")
+    parser.add_argument("--n-crops", type=int, default=5, help="crops that the CM averages (5)")
     parser.add_argument(
         "--work",
         type=Path,
@@ -278,11 +279,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     encoder = SpeakerEncoder()
     if args.published_aasist:
-        scorer = Scorer(load_published_aasist(args.published_aasist))
+        scorer = Scorer(load_published_aasist(args.published_aasist), n_crops=args.n_crops)
     elif args.checkpoint:
-        scorer = Scorer.from_checkpoint(args.checkpoint)
+        scorer = Scorer.from_checkpoint(args.checkpoint, n_crops=args.n_crops)
     else:
-        scorer = Scorer.from_pretrained()
+        scorer = Scorer.from_pretrained(n_crops=args.n_crops)
     if args.corpus is None:
         for claimed, heard, decision in demonstrate(Verifier(encoder, scorer, min_speech_s=0.8)):
             print(f"{claimed:22} ← {heard:28} {decision.reason:14} {decision.detail}")

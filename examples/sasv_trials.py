@@ -169,7 +169,8 @@ def score_trials(
     work.mkdir(parents=True, exist_ok=True)
     part = "all" if corpus.path is None else corpus.path.stem
     vectors = embed_corpus(corpus, audio_dir, encoder, work / f"{part}.npz", progress=progress)
-    output = work / f"{part}.{str(scorer.settings()['sha256'])[:12]}.tsv"
+    weights = str(scorer.settings()["sha256"])[:12]
+    output = work / f"{part}.{weights}.{scorer.n_crops}.tsv"
     done = scorer.score_protocol(corpus, audio_dir, output, progress=progress)
     if done.n_failed:
         raise ValueError(f"{done.n_failed} clips can't be scored; {output}.errors.tsv has them.")

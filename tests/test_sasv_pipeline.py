@@ -413,7 +413,7 @@ def test_command_measures(tmp_path, monkeypatch, capsys, scorer):
                 lines.append(f"S{speaker} {name} F - - - - {' '.join(words)} -\n")
         (tmp_path / f"ASVspoof5.{part}.track_1.tsv").write_text("".join(lines))
     monkeypatch.setattr(sasv_pipeline, "SpeakerEncoder", PitchEncoder)
-    fake = SimpleNamespace(from_checkpoint=lambda path: scorer)
+    fake = SimpleNamespace(from_checkpoint=lambda path, n_crops: scorer)
     monkeypatch.setattr(sasv_pipeline, "Scorer", fake)
     page = tmp_path / "page.md"
     page.write_text("".join(sasv_pipeline.MARKERS))

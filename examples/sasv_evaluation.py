@@ -83,14 +83,12 @@ class SystemFigures:
         gain: How much that is below ASV alone, on the same trials; None for ASV alone.
         act_a_dcf: The a-DCF at the Bayes threshold, what calibration makes of it.
         rejected: The share of rejected trials of each kind at that threshold.
-        imitations_accepted: The share of accepted spoofs among those that imitate whom they claim.
     """
 
     min_a_dcf: Interval
     gain: Interval | None
     act_a_dcf: float
     rejected: Mapping[str, float]
-    imitations_accepted: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +120,7 @@ class Evaluation:
         trials = ", ".join(f"{n:,} {kind}" for kind, n in self.n_trials.items())
         trials = f"{trials}, of which {self.n_imitations} imitate whom they claim to be"
         header = ["system", "min a-DCF", "below ASV alone by", "actual a-DCF", "targets rejected"]
-        header += ["nontargets accepted", "spoofs accepted", "… imitations"]
+        header += ["nontargets accepted", "spoofs accepted"]
         lines = [f"{self.n_speakers} enrolled speakers; trials: {trials}.", ""]
         lines += [_row(header), _row(["---"] * len(header))]
         for name, of in self.systems.items():
@@ -132,7 +130,7 @@ class Evaluation:
                 _interval(of.min_a_dcf),
                 "–" if of.gain is None else _interval(of.gain),
                 f"{of.act_a_dcf:.3f}",
-                *map(_percent, (of.rejected["target"], *accepted, of.imitations_accepted)),
+                *map(_percent, (of.rejected["target"], *accepted)),
             ]
             lines.append(_row(cells))
         tandem = {
@@ -193,7 +191,6 @@ def evaluate(
             rejected={
                 kind: float(np.mean(~accepted[trials.kind == kind])) for kind in SASV_CLASSES
             },
-            imitations_accepted=_mean(accepted[trials.imitated]),
         )
 
     def min_t_dcf(part: Trials, drawn: NDArray[np.intp]) -> float:
@@ -245,15 +242,11 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _mean(values: NDArray[np.bool_]) -> float:
-    return float(np.mean(values)) if len(values) else float("nan")
-
-
 def _percent(share: float) -> str:
-    return "–" if np.isnan(share) else f"{100 * share:.1f} %"
+    return f"{100 * share:.1f} %"
 
 
 def _interval(interval: Interval, scale: float = 1.0) -> str:
     digits = 1 if scale > 1 else 3
     value, low, high = (scale * x for x in (interval.value, interval.low, interval.high))
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]".replace("-", "−")

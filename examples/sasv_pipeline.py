@@ -32,6 +32,7 @@ from asvspoof_cm.data import read_protocol
 from asvspoof_cm.files import atomic_path
 from asvspoof_cm.labels import BONAFIDE
 from asvspoof_cm.metrics import ASVSPOOF5_SASV, SasvCosts
+from asvspoof_cm.pretrained import DEFAULT_NAME
 from asvspoof_cm.scorer.inputs import as_mono, as_waveform
 from sasv_evaluation import evaluate, fit
 from sasv_trials import Encoder, TrialScores, make_trials, score_trials
@@ -297,8 +298,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             scores.write(args.scores / f"{part}.tsv")
     fitted = fit(scored["dev"])
     print(f"ASV calibration: {fitted.asv}\nCM calibration: {fitted.cm}")
-    result = evaluate(fitted, scored["eval"], n_bootstrap=args.bootstrap, seed=args.seed)
-    text = result.markdown()
+    parts = {
+        "Imitations only": scored["eval"].without_other_voices(),
+        "All spoofs": scored["eval"],
+    }
+    options = {"n_bootstrap": args.bootstrap, "seed": args.seed}
+    name = Path(args.published_aasist or args.checkpoint or DEFAULT_NAME).name
+    weights = str(scorer.settings()["sha256"])[:12]
+    text = f"Countermeasure: {name} (weights {weights}), crops: {args.n_crops}.\n\n"
+    text += "\n".join(
+        f"**{title}.** {evaluate(fitted, scores, **options).markdown()}"
+        for title, scores in parts.items()
+    )
     print(f"\n{text}")
     if args.markdown:
         write_figures(text, args.markdown)

@@ -131,6 +131,11 @@ class TrialScores:
     asv: FloatArray
     cm: FloatArray
 
+    def without_other_voices(self) -> TrialScores:
+        """Return the trials without spoofs that don't imitate whom they claim to be."""
+        keep = np.flatnonzero((self.trials.kind != "spoof") | self.trials.imitated)
+        return TrialScores(trials=self.trials.select(keep), asv=self.asv[keep], cm=self.cm[keep])
+
     def write(self, path: str | Path) -> None:
         """Write a TSV, one line a trial."""
         with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -138,7 +143,7 @@ class TrialScores:
             columns = [getattr(self.trials, name) for name in _COLUMNS]
             for *cells, asv, cm in zip(*columns, self.asv, self.cm, strict=True):
                 line = "\t".join(map(str, cells))
-                file.write(f"{line}\t{asv:.5f}\t{cm:.5f}\n")
+                file.write(f"{line}\t{asv:.7f}\t{cm:.7f}\n")
 
     @classmethod
     def read(cls, path: str | Path) -> TrialScores:

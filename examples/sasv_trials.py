@@ -1,9 +1,9 @@
-"""Trials of speaker verification under attack: made from a corpus, scored and evaluated."""
+"""Trials of speaker verification under attack: made from a corpus, and scored."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -12,19 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from asvspoof_cm import BONAFIDE, SPOOF, Scorer, metrics
-from asvspoof_cm.calibration import (
-    Calibration,
-    LinearFusion,
-    fit_calibration,
-    fit_fusion,
-    fuse_sasv,
-)
+from asvspoof_cm import BONAFIDE, SPOOF, Scorer
 from asvspoof_cm.data import Protocol as Corpus
 from asvspoof_cm.data import open_audio
 from asvspoof_cm.files import atomic_path
 from asvspoof_cm.labels import ABSENT, SASV_CLASSES
-from asvspoof_cm.metrics import ASVSPOOF5_SASV, Interval, SasvCosts
+from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.progress import track
 from speaker_encoder import mean_voice, prepare_speech
 
@@ -138,6 +131,11 @@ class TrialScores:
     asv: FloatArray
     cm: FloatArray
 
+    def without_other_voices(self) -> TrialScores:
+        """Return the trials without spoofs that don't imitate whom they claim to be."""
+        keep = np.flatnonzero((self.trials.kind != "spoof") | self.trials.imitated)
+        return TrialScores(trials=self.trials.select(keep), asv=self.asv[keep], cm=self.cm[keep])
+
     def write(self, path: str | Path) -> None:
         """Write a TSV, one line a trial."""
         with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -145,7 +143,7 @@ class TrialScores:
             columns = [getattr(self.trials, name) for name in _COLUMNS]
             for *cells, asv, cm in zip(*columns, self.asv, self.cm, strict=True):
                 line = "\t".join(map(str, cells))
-                file.write(f"{line}\t{asv:.5f}\t{cm:.5f}\n")
+                file.write(f"{line}\t{asv:.7f}\t{cm:.7f}\n")
 
     @classmethod
     def read(cls, path: str | Path) -> TrialScores:
@@ -165,23 +163,24 @@ def score_trials(
     encoder: Encoder,
     scorer: Scorer,
     *,
+    work: Path,
     progress: bool = True,
 ) -> TrialScores:
-    """Score every utterance once with each system, and every trial from these."""
-    enrolling = {name for names in trials.enrolment.values() for name in names}
-    needed = corpus.select(np.isin(corpus.utterance, [*enrolling, *trials.utterance]))
-    source = open_audio(needed, audio_dir)
-    vectors, scores = {}, {}
-    names = needed.utterance.tolist()
-    for row, name in enumerate(
-        track(names, total=len(names), description="scoring", unit="clip", enabled=progress)
-    ):
-        with source.open(row) as audio:
-            waveform = audio.read()
-        speech = prepare_speech(waveform)
-        vectors[name] = encoder.embed(speech if len(speech) else waveform)
-        if name not in enrolling:
-            scores[name] = scorer.score(waveform)
+    """Score every utterance once with each system, and every trial from these.
+
+    What is done is kept in the folder `work`: a call that was killed goes on, and the voices serve
+    for another scorer.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    part = "all" if corpus.path is None else corpus.path.stem
+    vectors = embed_corpus(corpus, audio_dir, encoder, work / f"{part}.npz", progress=progress)
+    weights = str(scorer.settings()["sha256"])[:12]
+    output = work / f"{part}.{weights}.{scorer.n_crops}.tsv"
+    done = scorer.score_protocol(corpus, audio_dir, output, progress=progress)
+    if done.n_failed:
+        raise ValueError(f"{done.n_failed} clips can't be scored; {output}.errors.tsv has them.")
+    scored = read_scores(output)
+    scores = dict(zip(scored.filename, np.asarray(scored.cm), strict=True))
     voices = {
         speaker: mean_voice([vectors[name] for name in enrolment])
         for speaker, enrolment in trials.enrolment.items()
@@ -194,238 +193,33 @@ def score_trials(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Calibrations:
-    """What is fitted on the calibration part.
+def embed_corpus(
+    corpus: Corpus,
+    audio_dir: str | Path,
+    encoder: Encoder,
+    cache: Path,
+    *,
+    save_every: int = 100,
+    progress: bool = True,
+) -> dict[str, NDArray[np.float32]]:
+    """Return the voice of each utterance by its name; those in the file `cache` are not computed.
 
-    Attributes:
-        asv: From cosine to the LLR of target against nontarget.
-        cm: From the countermeasure's score to the LLR of bona fide against spoof.
-        fusion: From both raw scores to the LLR of target against the rest.
-        costs: What it was all fitted for.
+    Remove the file after a change of encoder or audio.
     """
-
-    asv: Calibration
-    cm: Calibration
-    fusion: LinearFusion
-    costs: SasvCosts
-
-    def systems(self, scores: TrialScores) -> dict[str, FloatArray]:
-        """Return the LLR of every trial by system: ASV alone and two ways to fuse it with the CM.
-
-        That of ASV alone is moved by a constant, so that `SasvCosts.threshold` is its own Bayes
-        threshold too, which knows of nontargets only.
-        """
-        asv = self.asv.apply(scores.asv)
-        spoofs_unknown = np.log1p(-self.costs.rho)
-        return {
-            "ASV alone": asv - spoofs_unknown,
-            "ASV + CM, `fuse_sasv`": fuse_sasv(asv, self.cm.apply(scores.cm), self.costs),
-            "ASV + CM, `fit_fusion`": self.fusion.apply(np.stack([scores.asv, scores.cm], axis=1)),
-        }
-
-
-def fit(scores: TrialScores, costs: SasvCosts = ASVSPOOF5_SASV) -> Calibrations:
-    """Fit both calibrations and the linear fusion, each for the prior that the costs amount to."""
-    trials = scores.trials
-    bonafide = np.where(trials.kind == "spoof", SPOOF, BONAFIDE)
-    is_asv_trial = bonafide == BONAFIDE
-    # One row an utterance: bona fide ones stand in several trials.
-    _, once = np.unique(trials.utterance, return_index=True)
-    miss = costs.c_miss * costs.p_target
-    nontarget, spoof = costs.c_fa_nontarget * costs.p_nontarget, costs.c_fa_spoof * costs.p_spoof
-    return Calibrations(
-        asv=fit_calibration(
-            scores.asv[is_asv_trial],
-            np.where(trials.kind[is_asv_trial] == "target", BONAFIDE, SPOOF),
-            prior=nontarget / (miss + nontarget),
-        ),
-        cm=fit_calibration(scores.cm[once], bonafide[once], prior=spoof / (miss + spoof)),
-        fusion=fit_fusion(np.stack([scores.asv, scores.cm], axis=1), trials.kind, costs),
-        costs=costs,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SystemFigures:
-    """One system on the evaluation part.
-
-    Attributes:
-        min_a_dcf: The lowest a-DCF of any threshold, and its interval over claimed speakers.
-        gain: How much that is below ASV alone, on the same trials; None for ASV alone.
-        act_a_dcf: The a-DCF at the Bayes threshold, what calibration makes of it.
-        rejected: The share of rejected trials of each kind at that threshold.
-        imitations_accepted: The share of accepted spoofs among those that imitate whom they claim.
-    """
-
-    min_a_dcf: Interval
-    gain: Interval | None
-    act_a_dcf: float
-    rejected: Mapping[str, float]
-    imitations_accepted: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """All figures of the evaluation part; those of one system by its name.
-
-    Attributes:
-        systems: By name, as in `Calibrations.systems`.
-        asv_eer: Target against nontarget.
-        cm_eer: Bona fide against spoof, one row an utterance.
-        min_t_dcf: Of the countermeasure beside this ASV at its EER threshold.
-        t_eer: The concurrent tandem EER.
-        n_trials: By kind.
-        n_imitations: Spoofs that imitate whom they claim.
-        n_speakers: Enrolled ones.
-    """
-
-    systems: Mapping[str, SystemFigures]
-    asv_eer: Interval
-    cm_eer: Interval
-    min_t_dcf: Interval
-    t_eer: Interval
-    n_trials: Mapping[str, int]
-    n_imitations: int
-    n_speakers: int
-
-    def markdown(self) -> str:
-        """Return the tables of the documentation."""
-        trials = ", ".join(f"{n:,} {kind}" for kind, n in self.n_trials.items())
-        trials = f"{trials}, of which {self.n_imitations} imitate whom they claim to be"
-        header = ["system", "min a-DCF", "below ASV alone by", "actual a-DCF", "targets rejected"]
-        header += ["nontargets accepted", "spoofs accepted", "… imitations"]
-        lines = [f"{self.n_speakers} enrolled speakers; trials: {trials}.", ""]
-        lines += [_row(header), _row(["---"] * len(header))]
-        for name, of in self.systems.items():
-            accepted = [1.0 - of.rejected[kind] for kind in SASV_CLASSES[1:]]
-            cells = [
-                name,
-                _interval(of.min_a_dcf),
-                "–" if of.gain is None else _interval(of.gain),
-                f"{of.act_a_dcf:.3f}",
-                *map(_percent, (of.rejected["target"], *accepted, of.imitations_accepted)),
-            ]
-            lines.append(_row(cells))
-        tandem = {
-            "ASV EER (%)": _interval(self.asv_eer, 100),
-            "CM EER (%)": _interval(self.cm_eer, 100),
-            "min t-DCF": _interval(self.min_t_dcf),
-            "t-EER (%)": _interval(self.t_eer, 100),
-        }
-        lines += ["", _row([*tandem]), _row(["---"] * len(tandem)), _row([*tandem.values()])]
-        return "\n".join(lines) + "\n"
-
-
-def evaluate(
-    fitted: Calibrations, scores: TrialScores, *, n_bootstrap: int = 1000, seed: int = 0
-) -> Evaluation:
-    """Evaluate on trials that nothing was fitted on; intervals draw whole claimed speakers."""
-    trials, costs = scores.trials, fitted.costs
-    llrs = fitted.systems(scores)
-    baseline = next(iter(llrs))
-    is_target = trials.kind == "target"
-    labels = np.where(is_target, BONAFIDE, SPOOF)
-    rows = np.arange(len(trials), dtype=np.float64)
-    options = {"n": n_bootstrap, "seed": seed, "progress": False}
-
-    def over_trials(value: Callable[[Trials, NDArray[np.intp]], float]) -> Interval:
-        # The bootstrap knows two classes of scores; here the scores are row numbers, and three
-        # classes are told apart by the rows.
-        def of_rows(target: FloatArray, others: FloatArray) -> float:
-            drawn = np.concatenate([target, others]).astype(np.intp)
-            return float(value(trials.select(drawn), drawn))
-
-        clusters = trials.claimed[is_target], trials.claimed[~is_target]
-        return metrics.bootstrap(
-            of_rows, rows[is_target], rows[~is_target], clusters=clusters, **options
-        )
-
-    def min_a_dcf(llr: FloatArray) -> Interval:
-        return over_trials(lambda part, drawn: metrics.a_dcf(*part.split(llr[drawn]), costs).value)
-
-    def gain(llr: FloatArray) -> Interval:
-        both = np.concatenate([llrs[baseline], llr])
-
-        def of_rows(target: FloatArray, others: FloatArray) -> float:
-            drawn = np.concatenate([target, others]).astype(np.intp)
-            part = trials.select(drawn % len(trials))
-            return metrics.a_dcf(*part.split(both[drawn]), costs).value
-
-        return metrics.compare(
-            rows, rows + len(trials), labels, of_rows, clusters=trials.claimed, **options
-        )
-
-    def figures(name: str, llr: FloatArray) -> SystemFigures:
-        accepted = llr >= costs.threshold
-        return SystemFigures(
-            min_a_dcf=min_a_dcf(llr),
-            gain=None if name == baseline else gain(llr),
-            act_a_dcf=act_a_dcf(*trials.split(llr), costs),
-            rejected={
-                kind: float(np.mean(~accepted[trials.kind == kind])) for kind in SASV_CLASSES
-            },
-            imitations_accepted=_mean(accepted[trials.imitated]),
-        )
-
-    def min_t_dcf(part: Trials, drawn: NDArray[np.intp]) -> float:
-        target, nontarget, spoof = part.split(scores.cm[drawn])
-        asv = part.split(scores.asv[drawn])
-        bonafide = np.concatenate([target, nontarget])
-        return metrics.min_t_dcf(bonafide, spoof, asv=asv, costs=costs).value
-
-    def t_eer(part: Trials, drawn: NDArray[np.intp]) -> float:
-        target, nontarget, spoof = part.split(scores.cm[drawn])
-        cm = (np.concatenate([target, nontarget]), spoof)
-        return metrics.t_eer(part.split(scores.asv[drawn]), cm).value
-
-    def asv_eer(part: Trials, drawn: NDArray[np.intp]) -> float:
-        target, nontarget, _ = part.split(scores.asv[drawn])
-        return metrics.eer(target, nontarget).value
-
-    _, once = np.unique(trials.utterance, return_index=True)
-    is_spoof = trials.kind[once] == "spoof"
-    cm_once = scores.cm[once]
-    return Evaluation(
-        systems={name: figures(name, llr) for name, llr in llrs.items()},
-        asv_eer=over_trials(asv_eer),
-        cm_eer=metrics.bootstrap("eer", cm_once[~is_spoof], cm_once[is_spoof], **options),
-        min_t_dcf=over_trials(min_t_dcf),
-        t_eer=over_trials(t_eer),
-        n_trials=trials.counts(),
-        n_imitations=int(trials.imitated.sum()),
-        n_speakers=len(set(trials.claimed.tolist())),
-    )
-
-
-def act_a_dcf(
-    target: ArrayLike, nontarget: ArrayLike, spoof: ArrayLike, costs: SasvCosts = ASVSPOOF5_SASV
-) -> float:
-    """Return the normalised a-DCF of LLRs at the Bayes threshold; `metrics.a_dcf` is its minimum.
-
-    1 is what rejecting or accepting everyone costs, whichever is cheaper.
-    """
-    miss = costs.c_miss * costs.p_target
-    false = (costs.c_fa_nontarget * costs.p_nontarget, costs.c_fa_spoof * costs.p_spoof)
-    cost = miss * float(np.mean(np.asarray(target) < costs.threshold))
-    for weight, llr in zip(false, (nontarget, spoof), strict=True):
-        cost += weight * float(np.mean(np.asarray(llr) >= costs.threshold))
-    return cost / min(miss, sum(false))
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _mean(values: NDArray[np.bool_]) -> float:
-    return float(np.mean(values)) if len(values) else float("nan")
-
-
-def _percent(share: float) -> str:
-    return "–" if np.isnan(share) else f"{100 * share:.1f} %"
-
-
-def _interval(interval: Interval, scale: float = 1.0) -> str:
-    digits = 1 if scale > 1 else 3
-    value, low, high = (scale * x for x in (interval.value, interval.low, interval.high))
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    vectors: dict[str, NDArray[np.float32]] = {}
+    if cache.is_file():
+        with np.load(cache, allow_pickle=False) as stored:
+            vectors = dict(zip(stored["name"].tolist(), stored["vector"], strict=True))
+    source = open_audio(corpus, audio_dir)
+    todo = [row for row, name in enumerate(corpus.utterance.tolist()) if name not in vectors]
+    shown = track(todo, total=len(todo), description="voices", unit="clip", enabled=progress)
+    for n_done, row in enumerate(shown, start=1):
+        with source.open(row) as audio:
+            waveform = audio.read()
+        speech = prepare_speech(waveform)
+        name = str(corpus.utterance[row])
+        vectors[name] = encoder.embed(speech if len(speech) else waveform)
+        if n_done % save_every == 0 or n_done == len(todo):
+            with atomic_path(cache) as temporary, temporary.open("wb") as file:
+                np.savez(file, name=np.array([*vectors]), vector=np.stack([*vectors.values()]))
+    return vectors

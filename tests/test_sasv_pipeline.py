@@ -15,16 +15,8 @@ from asvspoof_cm import BONAFIDE, SPOOF, Scorer, metrics
 from asvspoof_cm.calibration import Calibration, fuse_sasv
 from asvspoof_cm.data import Protocol
 from asvspoof_cm.metrics import ASVSPOOF5_SASV, SasvCosts
-from sasv_trials import (
-    Calibrations,
-    Trials,
-    TrialScores,
-    act_a_dcf,
-    evaluate,
-    fit,
-    make_trials,
-    score_trials,
-)
+from sasv_evaluation import Calibrations, act_a_dcf, evaluate, fit
+from sasv_trials import Trials, TrialScores, embed_corpus, make_trials, score_trials
 
 RATE = 16000
 LOW, HIGH = 150.0, 400.0  # two "voices"
@@ -245,16 +237,59 @@ def test_scores_of_trials(tmp_path, scorer, verifier):
         audio = tone(pitch, 1.2, spoofed=label == SPOOF)
         soundfile.write(tmp_path / f"{name}.flac", audio, RATE)
     trials = make_trials(protocol)
-    scored = score_trials(trials, protocol, tmp_path, PitchEncoder(), scorer, progress=False)
+    options = {"work": tmp_path / "work", "progress": False}
+    scored = score_trials(trials, protocol, tmp_path, PitchEncoder(), scorer, **options)
     same = (trials.kind == "target") | trials.imitated
     np.testing.assert_allclose(scored.asv[same], 1.0, atol=1e-3)
     assert scored.asv[~same].max() < 0.99
     np.testing.assert_array_equal(scored.cm, np.where(trials.kind == "spoof", -4.0, 4.0))
+    imitations = scored.without_other_voices().trials
+    assert imitations.counts() == {**trials.counts(), "spoof": 3}
+    again = score_trials(trials, protocol, tmp_path, None, scorer, **options)  # nothing to embed
+    np.testing.assert_array_equal(again.asv, scored.asv)
     scored.write(tmp_path / "scores.tsv")
     read = TrialScores.read(tmp_path / "scores.tsv")
     np.testing.assert_allclose(read.asv, scored.asv, atol=1e-5)
     np.testing.assert_array_equal(read.trials.imitated, trials.imitated)
     np.testing.assert_array_equal(read.trials.kind, trials.kind)
+
+
+def test_embedding_goes_on_after_a_kill(tmp_path):
+    protocol = Protocol.from_columns(["a", "b", "c"])
+    for name in protocol.utterance:
+        soundfile.write(tmp_path / f"{name}.flac", tone(LOW, 1.1), RATE)
+
+    class Killed(PitchEncoder):
+        n_left = 2
+
+        def embed(self, speech):
+            if self.n_left == 0:
+                raise KeyboardInterrupt
+            self.n_left -= 1
+            return super().embed(speech)
+
+    cache, options = tmp_path / "voices.npz", {"save_every": 1, "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        embed_corpus(protocol, tmp_path, Killed(), cache, **options)
+    second = Killed()
+    vectors = embed_corpus(protocol, tmp_path, second, cache, **options)
+    assert [*vectors] == ["a", "b", "c"]
+    assert second.n_left == 1
+
+
+def test_a_clip_that_cannot_be_scored_is_named(tmp_path):
+    protocol = corpus()
+    for name in protocol.utterance:
+        soundfile.write(tmp_path / f"{name}.flac", tone(LOW, 1.1, spoofed=name == "tts"), RATE)
+
+    def broken(waveforms):
+        return torch.where(hears_fake_tone(waveforms) < 0, torch.nan, 1.0)[:, [1, 1]]
+
+    options = {"work": tmp_path / "work", "progress": False}
+    with pytest.raises(ValueError, match=r"1 clips can't be scored; .*errors\.tsv has them"):
+        score_trials(
+            make_trials(protocol), protocol, tmp_path, PitchEncoder(), Scorer(broken), **options
+        )
 
 
 def gaussian_trials(seed, n=1000):
@@ -287,7 +322,7 @@ def test_evaluation():
     assert alone.gain is None
     # Imitations are targets to the ASV: the best it can do is to reject or to accept them all.
     assert alone.min_a_dcf.value > 0.8
-    assert alone.imitations_accepted > 0.9
+    assert alone.rejected["spoof"] < 0.1
     for system in (fused, fusion):
         assert system.gain.low > 0.4
         assert system.gain.value == pytest.approx(alone.min_a_dcf.value - system.min_a_dcf.value)
@@ -332,7 +367,7 @@ def test_asv_alone_has_its_own_threshold():
 def test_markdown_goes_between_the_markers(tmp_path):
     text = evaluate(fit(gaussian_trials(0)), gaussian_trials(1), n_bootstrap=10).markdown()
     widths = [line.count("|") for line in text.splitlines() if line.startswith("|")]
-    assert widths == [9] * 5 + [5] * 3
+    assert widths == [8] * 5 + [5] * 3
     page = tmp_path / "page.md"
     begin, end = sasv_pipeline.MARKERS
     page.write_text(f"before\n{begin}old\n{end}after\n")
@@ -352,14 +387,15 @@ def test_demonstration(tmp_path, verifier):
         soundfile.write(tmp_path / name, tone(pitch, 2.4, spoofed=spoofed), RATE)
         lines.append(f"{name}\t{label}\tgenerated")
     (tmp_path / "clips.tsv").write_text("\n".join(lines) + "\n")
+    # The copy is taken for what it is: the fake encoder hears the same voice, the fake scorer no
+    # tone that would betray it.
     found = sasv_pipeline.demonstrate(verifier, tmp_path)
-    assert [(who, decision.reason) for who, _, decision in found] == [
-        ("a.flac", "accepted"),
-        ("a.flac", "other speaker"),
-        ("b.flac", "accepted"),
-        ("b.flac", "other speaker"),
-        ("a.flac", "spoofed"),
+    expected = ["accepted", "other speaker", "accepted"]
+    assert [decision.reason for _, _, decision in found] == [
+        *(*expected, "spoofed"),
+        *(*expected, "other speaker"),
     ]
+    assert [who for who, _, _ in found] == ["a.flac"] * 4 + ["b.flac"] * 4
 
 
 def test_command_measures(tmp_path, monkeypatch, capsys, scorer):
@@ -379,12 +415,13 @@ def test_command_measures(tmp_path, monkeypatch, capsys, scorer):
                 lines.append(f"S{speaker} {name} F - - - - {' '.join(words)} -\n")
         (tmp_path / f"ASVspoof5.{part}.track_1.tsv").write_text("".join(lines))
     monkeypatch.setattr(sasv_pipeline, "SpeakerEncoder", PitchEncoder)
-    fake = SimpleNamespace(from_checkpoint=lambda path: scorer)
+    fake = SimpleNamespace(from_checkpoint=lambda path, n_crops: scorer)
     monkeypatch.setattr(sasv_pipeline, "Scorer", fake)
     page = tmp_path / "page.md"
     page.write_text("".join(sasv_pipeline.MARKERS))
     scores = tmp_path / "scores"
     options = {"corpus": tmp_path, "checkpoint": "any", "markdown": page, "scores": scores}
+    options |= {"bootstrap": 10, "work": tmp_path / "work"}
     sasv_pipeline.main([f"--{name}={value}" for name, value in options.items()])
     assert "4 enrolled speakers; trials: 8 target" in capsys.readouterr().out
     assert re.search(r"\| ASV alone \| 0\.\d{3} \[", page.read_text())

@@ -410,6 +410,7 @@ def test_a_score_that_is_not_finite_is_an_error():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"crop_s": 0.0}, "`crop_s` must lie between 0.1 and 60 seconds; got 0.0"),
         ({"n_crops": 0}, "`n_crops` must be a whole number of at least 1; got 0"),
         ({"batch_size": 2.5}, "`batch_size` must be a whole number of at least 1; got 2.5"),
         ({"score": "probability"}, "`score` must be one of"),
@@ -434,3 +435,19 @@ def test_automatic_device(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
     monkeypatch.setenv("LOCAL_RANK", "2")
     assert resolve_device() == torch.device("cuda", 2)
+
+
+def test_crops_of_another_length(tmp_path):
+    model = TFPARN(TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16)).eval()
+    waveform = torch.randn(50000, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        logits = model(tta_crops(peak_normalize(waveform), 5, 24000)).double().mean(dim=0)
+    expected = (logits[1] - logits[0]).item()
+    scorer = Scorer(model, device="cpu", crop_s=1.5)
+    assert scorer.score(waveform) == pytest.approx(expected, abs=1e-5)
+    assert scorer.attention(waveform).time_s[-1] == pytest.approx(26000 / 2 / 16000 + 1.5)
+    assert scorer.timeline(waveform).end_s[0] == 1.5
+    save_checkpoint(tmp_path / "short.pt", model, crop_s=1.5)
+    assert Scorer.from_checkpoint(tmp_path / "short.pt", device="cpu").crop_s == 1.5
+    assert Scorer.from_checkpoint(tmp_path / "short.pt", device="cpu", crop_s=4.0).crop_s == 4.0
+    assert Scorer(model, device="cpu").settings() != scorer.settings()

@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         help="a checkpoint, or an exported .onnx model (the one that comes with the package)",
     )
     add_device(parser)
-    parser.add_argument("--crops", type=int, default=5, metavar="N", help="4 s crops of each file")
+    parser.add_argument("--crops", type=int, default=5, metavar="N", help="crops of each file")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="crops in a batch")
     parser.add_argument(
         "--score",

@@ -59,7 +59,9 @@ def score_opened(
             with open_tag(tag) as source:
                 rate = getattr(source, "native_rate", SAMPLE_RATE)
                 resampled_from = None if rate == SAMPLE_RATE else rate
-                return tag, take_crops(source, scorer.n_crops, resampled_from=resampled_from)
+                return tag, take_crops(
+                    source, scorer.n_crops, scorer.n_samples, resampled_from=resampled_from
+                )
         except Exception as error:  # whatever is wrong with one file must not stop the others
             return tag, one_line(error)
 

@@ -129,32 +129,38 @@ def as_waveform(waveform: Waveform, sample_rate: int = SAMPLE_RATE) -> Tensor:
     return resample(as_mono(waveform), check_rate(sample_rate), SAMPLE_RATE)
 
 
-def take_crops(source: Readable, n_crops: int, *, resampled_from: int | None = None) -> Utterance:
+def take_crops(
+    source: Readable,
+    n_crops: int,
+    n_samples: int = CROP_SAMPLES,
+    *,
+    resampled_from: int | None = None,
+) -> Utterance:
     """Cut the crops of the test-time augmentation out of 16 kHz audio, normalised by its peak.
 
-    The result is that of ``tta_crops(peak_normalize(waveform), n_crops)``, each distinct crop
-    once. The audio is read once, in blocks, so that memory does not grow with its length.
+    The result is that of ``tta_crops(peak_normalize(waveform), n_crops, n_samples)``, each distinct
+    crop once. The audio is read once, in blocks, so that memory does not grow with its length.
 
     Example:
         >>> utterance = take_crops(InMemory(torch.linspace(0, 0.5, 64000)), n_crops=5)
         >>> utterance.crops.shape, utterance.which, utterance.crops.max().item()
         (torch.Size([1, 64000]), [0, 0, 0, 0, 0], 1.0)
     """
-    starts = crop_starts(source.n_samples, n_crops)
+    starts = crop_starts(source.n_samples, n_crops, n_samples)
     distinct = sorted(set(starts))
     levels = _Levels()
-    crops = torch.empty(len(distinct), CROP_SAMPLES)
-    if source.n_samples < CROP_SAMPLES:
+    crops = torch.empty(len(distinct), n_samples)
+    if source.n_samples < n_samples:
         whole = source.read()
         levels.add(whole)
         for crop, start in zip(crops, distinct, strict=True):
-            crop.copy_(cut(whole, start, CROP_SAMPLES))
+            crop.copy_(cut(whole, start, n_samples))
     else:
         for first in range(0, source.n_samples, BLOCK_SAMPLES):
             block = source.read(first, BLOCK_SAMPLES)
             levels.add(block)
             for crop, start in zip(crops, distinct, strict=True):
-                low, high = max(first, start), min(first + len(block), start + CROP_SAMPLES)
+                low, high = max(first, start), min(first + len(block), start + n_samples)
                 if low < high:
                     crop[low - start : high - start] = block[low - first : high - first]
     if levels.peak > 0:

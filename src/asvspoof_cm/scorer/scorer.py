@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.audio import CROP_SAMPLES, SAMPLE_RATE
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data.folder import EXTENSION
@@ -42,9 +42,9 @@ class Scorer:
     """A countermeasure ready for use: audio of any kind in, scores out; higher means bonafide.
 
     Every utterance is averaged to mono, resampled to 16 kHz without aliasing, divided by its peak
-    and cut into `n_crops` evenly spaced 4 s crops; the score is that of their averaged logits
-    (sections III-B.1 and III-C of the TFPARN paper). Crops that are identical are computed once,
-    and crops of many utterances share batches: neither changes a score by more than rounding.
+    and cut into `n_crops` evenly spaced crops of `crop_s`; the score is that of their averaged
+    logits (sections III-B.1 and III-C of the TFPARN paper). Crops that are identical are computed
+    once, and crops of many utterances share batches: neither changes a score by more than rounding.
 
     A scorer works on its own copy of the model, in evaluation mode: nothing happens to `model`,
     and training it further does not reach the scorer. Nothing is kept between calls, so threads
@@ -57,6 +57,8 @@ class Scorer:
         device: "auto" is CUDA, else MPS, else the CPU; under torchrun each process takes the CUDA
             device of its local rank.
         n_crops: Crops of each utterance, K in the paper; 1 is the centre crop.
+        crop_s: Their length in seconds, 4 in the paper. A model that learned from shorter ones may
+            do better with those; AASIST takes 4 only.
         batch_size: Crops in a batch.
         score: "logit_difference" is z1 − z0, a log-odds; "bonafide_logit" is z1; "llr" is the
             calibrated logit difference.
@@ -80,6 +82,7 @@ class Scorer:
         *,
         device: str | torch.device = "auto",
         n_crops: int = 5,
+        crop_s: float = CROP_SAMPLES / SAMPLE_RATE,
         batch_size: int = 32,
         score: ScoreKind = "logit_difference",
         precision: Precision = "fp32",
@@ -88,6 +91,8 @@ class Scorer:
         for name, value in (("n_crops", n_crops), ("batch_size", batch_size)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"`{name}` must be a whole number of at least 1; got {value!r}.")
+        if not 0.1 <= crop_s <= 60:
+            raise ValueError(f"`crop_s` must lie between 0.1 and 60 seconds; got {crop_s}.")
         check_choice("score", score, ("logit_difference", "bonafide_logit", "llr"))
         check_choice("precision", precision, ("fp32", "bf16"))
         if score == "llr" and calibration is None:
@@ -103,6 +108,7 @@ class Scorer:
                     f"not a torch module; got {str(device)!r} and {precision!r}."
                 )
         self.n_crops = n_crops
+        self.crop_s = crop_s
         self.batch_size = batch_size
         self.score_kind: ScoreKind = score
         self.precision: Precision = precision
@@ -115,7 +121,8 @@ class Scorer:
         """Return a scorer of a model that `save_checkpoint` wrote.
 
         A calibration stored in the checkpoint (``meta["calibration"]``) is one of logit
-        differences; it is used unless another is given or ``score="bonafide_logit"``.
+        differences; it is used unless another is given or ``score="bonafide_logit"``. A length of
+        crops that is stored there (``meta["crop_s"]``) is used unless `crop_s` is given.
 
         Args:
             path: The checkpoint.
@@ -157,6 +164,8 @@ class Scorer:
         stored = model.meta.get("calibration")
         if calibration is None and stored and options.get("score") != "bonafide_logit":
             calibration = Calibration.from_dict(stored)
+        if "crop_s" in model.meta:
+            options = {"crop_s": model.meta["crop_s"], **options}
         return cls(model, calibration=calibration, **options)
 
     @overload
@@ -313,7 +322,7 @@ class Scorer:
         audio: Waveform | str | os.PathLike[str],
         sample_rate: int = SAMPLE_RATE,
         *,
-        window_s: float = 4.0,
+        window_s: float | None = None,
         hop_s: float = 1.0,
     ) -> timelines.Timeline:
         """Score audio of any length along time; see `timelines.timeline`."""
@@ -322,8 +331,13 @@ class Scorer:
     def attention(
         self, waveform: Waveform, sample_rate: int = SAMPLE_RATE, *, start_s: float | None = None
     ) -> timelines.Attention:
-        """Return the pooling weight of each frame of a 4 s crop; see `timelines.attention`."""
+        """Return the pooling weight of each frame of one crop; see `timelines.attention`."""
         return timelines.attention(self, waveform, sample_rate, start_s=start_s)
+
+    @property
+    def n_samples(self) -> int:
+        """The samples of a crop."""
+        return round(self.crop_s * SAMPLE_RATE)
 
     def settings(self) -> dict[str, Any]:
         """Return what scores depend on, the model's weights as a hash, as plain values."""
@@ -331,6 +345,7 @@ class Scorer:
             "model": type(self.model).__name__,
             "sha256": _digest(self.model),
             "n_crops": self.n_crops,
+            "crop_s": self.crop_s,
             "score": self.score_kind,
             "precision": self.precision,
             "calibration": None if self.calibration is None else self.calibration.as_dict(),
@@ -367,7 +382,9 @@ class Scorer:
     def _prepare(self, waveform: Waveform, sample_rate: int) -> Utterance:
         samples = as_waveform(waveform, sample_rate)
         resampled_from = None if sample_rate == SAMPLE_RATE else int(sample_rate)
-        return take_crops(InMemory(samples), self.n_crops, resampled_from=resampled_from)
+        return take_crops(
+            InMemory(samples), self.n_crops, self.n_samples, resampled_from=resampled_from
+        )
 
     def _prepare_batch(
         self, waveforms: Iterable[Waveform], sample_rate: int | Sequence[int]

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asvspoof_cm.audio import (
-    CROP_SAMPLES,
     SAMPLE_RATE,
     AudioFile,
     check_rate,
@@ -78,7 +77,7 @@ def timeline(
     audio: Waveform | str | os.PathLike[str],
     sample_rate: int = SAMPLE_RATE,
     *,
-    window_s: float = 4.0,
+    window_s: float | None = None,
     hop_s: float = 1.0,
 ) -> Timeline:
     """Score audio of any length in windows along time.
@@ -93,7 +92,7 @@ def timeline(
         scorer: The scorer; its `n_crops` plays no part here.
         audio: A file, or a waveform as in `Scorer.score`.
         sample_rate: The sampling rate of a waveform; a file knows its own.
-        window_s: The length of a window. Models are trained on 4 s.
+        window_s: The length of a window; None is that of the scorer's crops.
         hop_s: From start to start.
 
     Raises:
@@ -106,7 +105,7 @@ def timeline(
         >>> line.start_s.tolist(), line.end_s.tolist()
         ([0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 6.5])
     """
-    windows = _Windows(window_s, hop_s)
+    windows = _Windows(scorer.crop_s if window_s is None else window_s, hop_s)
     if isinstance(audio, (str, os.PathLike)):
         with AudioFile(audio) as file:
             return _timeline(scorer, file, windows)
@@ -123,7 +122,7 @@ class StreamingScorer:
     Args:
         scorer: The scorer, which several streams may share.
         sample_rate: The sampling rate of the chunks, in Hz.
-        window_s: The length of a window.
+        window_s: The length of a window; None is that of the scorer's crops.
         hop_s: From start to start.
 
     Example:
@@ -143,12 +142,12 @@ class StreamingScorer:
         scorer: Scorer,
         *,
         sample_rate: int = SAMPLE_RATE,
-        window_s: float = 4.0,
+        window_s: float | None = None,
         hop_s: float = 1.0,
     ) -> None:
         self.scorer = scorer
         self._resampler = _StreamResampler(check_rate(sample_rate))
-        self._windows = _Windows(window_s, hop_s)
+        self._windows = _Windows(scorer.crop_s if window_s is None else window_s, hop_s)
 
     def push(self, chunk: Waveform) -> list[WindowScore]:
         """Take the next chunk, of any size, and return the windows that it completes.
@@ -190,7 +189,7 @@ def attention(
     *,
     start_s: float | None = None,
 ) -> Attention:
-    """Return the pooling weight that TFPARN gives each frame of one 4 s crop.
+    """Return the pooling weight that TFPARN gives each frame of one crop.
 
     Args:
         scorer: A scorer of a TFPARN.
@@ -210,7 +209,7 @@ def attention(
         raise ValueError(f"the model must be a TFPARN; got {type(model).__name__}.")
     samples = peak_normalize(as_waveform(waveform, sample_rate))
     if start_s is None:
-        start = max(0, len(samples) - CROP_SAMPLES) // 2
+        start = max(0, len(samples) - scorer.n_samples) // 2
     else:
         start = round(start_s * SAMPLE_RATE)
         if not 0 <= start < len(samples):
@@ -218,7 +217,7 @@ def attention(
                 f"`start_s` must lie inside the utterance of {len(samples) / SAMPLE_RATE:.3f} s; "
                 f"got {start_s}."
             )
-    crop = cut(samples, start, CROP_SAMPLES)[None].to(scorer.device)
+    crop = cut(samples, start, scorer.n_samples)[None].to(scorer.device)
     with torch.inference_mode():
         log_mel = model.log_mel(crop)
         logits, weight = model.forward_features(log_mel, return_attention=True)

@@ -34,8 +34,9 @@ def main() -> None:
             continue
         score, probability = found.result.score, found.result.probability(prior=0.5)
         decision = LABELS[found.result.decision()]
-        print(f"{found.path!s:48}{clip['label']:>10}{score:>+8.2f}{probability:>13.3f}  {decision}")
-    print("score: calibrated log-likelihood ratio; P: with the challenge's prior, 5 % spoof")
+        print(f"{found.path!s:52}{clip['label']:>10}{score:>+8.2f}{probability:>13.3f}  {decision}")
+    print("score: calibrated log-likelihood ratio; P(bonafide): were half of all clips spoofed;")
+    print(f"decision: as the costs of ASVspoof 5 ask, bonafide from {ASVSPOOF5.threshold:.2f}")
 
     human = next(clip for clip in clips if clip["label"] == LABELS[BONAFIDE])
     synthetic = next(clip for clip in clips if clip["label"] != LABELS[BONAFIDE])
@@ -49,6 +50,7 @@ def main() -> None:
     timeline = plots.timeline(curve, threshold=ASVSPOOF5.threshold)
     title = f"{human['file']}, then {synthetic['file']}, then the first again"
     timeline.set_title(title, fontsize=9)
+    timeline.set_ylabel("score (LLR)")
     plots.save_figure(timeline, OUT / "timeline.png")
     print(f"pictures: {OUT / 'attention.png'}, {OUT / 'timeline.png'}")
 

@@ -41,7 +41,7 @@ def timeline(timeline: Timeline, ax: Axes | None = None, *, threshold: float | N
     style = {"marker": "o", "markersize": 2.5} if len(timeline) <= 200 else {}
     ax.plot(centre, timeline.score, color=BONAFIDE_COLOR, linewidth=1.0, **style)  # type: ignore[arg-type]
     if threshold is not None:
-        label = f"threshold {threshold:g}".replace("-", "−")
+        label = f"threshold {threshold:.3g}".replace("-", "−")
         ax.axhline(threshold, color="black", linewidth=0.9, linestyle="--", label=label)
         ax.fill_between(
             centre,

@@ -25,7 +25,7 @@ class _Shipped:
 _SHIPPED: Final = {
     "tfparn-small-corpus": _Shipped(
         file="tfparn-small-corpus.pt",
-        sha256="c19c9128f16e32d96a7d27082d8d9364ce6e7fe53385a31e1328fc88260198f9",
+        sha256="806cb7f341accdaed45fb61305391b2c2e6ae48083f5d8b024240605c1d676c7",
     ),
 }
 

@@ -104,6 +104,7 @@ def test_protocol(checkpoint, tmp_path, capsys):
         (["--protocol", "p", "--audio", "d"], "--out is missing"),
         (["a.wav", "--out", "o"], "FILE and --out exclude each other"),
         (["--protocol", "p", "--audio", "d", "--out", "o", "--json"], "--json is for FILE"),
+        (["a.wav", "--crop-s", "0"], "`crop_s` must lie between 0.1 and 60 seconds; got 0.0"),
         (["a.wav", "--checkpoint", "no.pt"], "No such file"),
         (["a.wav", "--checkpoint", "no.onnx"], "No such file"),
     ],

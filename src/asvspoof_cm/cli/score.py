@@ -38,6 +38,9 @@ def add_parser(subparsers: Any) -> None:
     )
     add_device(parser)
     parser.add_argument("--crops", type=int, default=5, metavar="N", help="crops of each file")
+    parser.add_argument(
+        "--crop-s", type=float, metavar="S", help="their length (the checkpoint's, else 4 s)"
+    )
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="crops in a batch")
     parser.add_argument(
         "--score",
@@ -77,6 +80,8 @@ def build_scorer(args: argparse.Namespace) -> Scorer:
         "score": score,
         "precision": args.precision,
     }
+    if args.crop_s is not None:
+        options["crop_s"] = args.crop_s
     if args.checkpoint is None:
         return Scorer.from_pretrained(**options)
     if args.checkpoint.suffix == ".onnx":

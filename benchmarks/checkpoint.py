@@ -25,11 +25,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asvspoof_cm import BONAFIDE, Scorer, fit_calibration, load_audio, load_checkpoint
+from asvspoof_cm import BONAFIDE, Scorer, fit_calibration, load_checkpoint
 from asvspoof_cm.audio import SAMPLE_RATE, resample
 from asvspoof_cm.augmentation import WhiteNoise, available_codecs, transcode
 from asvspoof_cm.checkpoint import save_checkpoint
-from asvspoof_cm.data import Protocol, read_protocol
+from asvspoof_cm.data import Protocol, open_audio, read_protocol
 from asvspoof_cm.files import atomic_path, sha256
 from asvspoof_cm.metrics import bootstrap, breakdown, evaluate, read_scores
 from asvspoof_cm.pretrained import DEFAULT_NAME, checkpoint_path
@@ -79,15 +79,18 @@ def robustness(args: argparse.Namespace) -> None:
     """Score the evaluation part under each condition, one crop a clip, and write EER and minDCF."""
     scorer = _scorer(args.checkpoint, n_crops=1)
     protocol = read_protocol(args.corpus / PROTOCOLS["eval"])
-    paths = _paths(protocol, args.corpus)[:: args.every]
-    labels = protocol.label[:: args.every]
-    clips = [load_audio(path) for path in track(paths, description="reading")]
+    audio = open_audio(protocol, args.corpus)
+    chosen = range(0, len(protocol), args.every)
+    clips = []
+    for k in track(chosen, description="reading"):
+        with audio.open(k) as utterance:
+            clips.append(utterance.read())
+    content = {"checkpoint_sha256": sha256(args.checkpoint), "n_clips": len(clips)}
     rows = []
     for name, change in track(_conditions().items(), description="conditions"):
         changed = (change(clip, k).numpy() for k, clip in enumerate(clips))
-        result = evaluate(scorer.score_batch(changed), labels)
+        result = evaluate(scorer.score_batch(changed), protocol.label[chosen])
         rows.append({"condition": name, "eer": result.eer.value, "min_dcf": result.min_dcf.value})
-        content = {"checkpoint_sha256": sha256(args.checkpoint), "n_clips": len(clips)}
         _write(ROBUSTNESS, {**content, "rows": rows})
 
 
@@ -182,11 +185,6 @@ def _published(
             "groups": _groups(scores, protocol, generator),
         }
     return found
-
-
-def _paths(protocol: Protocol, audio_dir: Path) -> list[Path]:
-    by_name = {path.stem: path for path in audio_dir.rglob("*.flac")}
-    return [by_name[name] for name in protocol.utterance.tolist()]
 
 
 def _conditions() -> dict[str, Callable[[Tensor, int], Tensor]]:

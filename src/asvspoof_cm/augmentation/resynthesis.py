@@ -118,20 +118,27 @@ def reconstruct_phase(
         True
     """
     n_fft, time = 2 * (magnitude.shape[1] - 1), start.shape[1]
-    window = torch.hann_window(n_fft, dtype=start.dtype, device=start.device)
+    window = _window(n_fft, start)
 
     def synthesise(phase: Tensor) -> Tensor:
         return torch.istft(magnitude * phase, n_fft, hop_length, window=window, length=time)
 
-    def analyse(waveform: Tensor) -> Tensor:
-        return torch.stft(waveform, n_fft, hop_length, window=window, return_complex=True)
-
-    target, previous = analyse(start), None
+    target, previous = _analyse(start, n_fft, hop_length), None
     for _ in range(n_iterations):
-        rebuilt = analyse(synthesise(target / target.abs().clamp_min(_TINY)))
+        waveform = synthesise(target / target.abs().clamp_min(_TINY))
+        rebuilt = _analyse(waveform, n_fft, hop_length)
         target = rebuilt if previous is None else rebuilt + _MOMENTUM * (rebuilt - previous)
         previous = rebuilt
     return synthesise(target / target.abs().clamp_min(_TINY))
+
+
+def _analyse(waveform: Tensor, n_fft: int, hop_length: int) -> Tensor:
+    window = _window(n_fft, waveform)
+    return torch.stft(waveform, n_fft, hop_length, window=window, return_complex=True)
+
+
+def _window(n_fft: int, like: Tensor) -> Tensor:
+    return torch.hann_window(n_fft, dtype=like.dtype, device=like.device)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -214,10 +221,7 @@ class CopySynthesis(Augmentation[ResynthesisParameters]):
 
 
 def _vocode(waveform: Tensor, start: Tensor, detail: Tensor, vocoder: MelVocoder) -> Tensor:
-    window = torch.hann_window(vocoder.n_fft, dtype=waveform.dtype, device=waveform.device)
-    spectrum = torch.stft(
-        waveform, vocoder.n_fft, vocoder.hop_length, window=window, return_complex=True
-    )
+    spectrum = _analyse(waveform, vocoder.n_fft, vocoder.hop_length)
     magnitude = mel_magnitude(spectrum.abs(), vocoder.n_mels, detail)
     copy = reconstruct_phase(
         magnitude, start, hop_length=vocoder.hop_length, n_iterations=vocoder.n_iterations

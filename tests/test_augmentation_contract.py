@@ -25,6 +25,7 @@ from asvspoof_cm.augmentation import (
     RandomButterworth,
     RandomEqualizer,
     RandomFIR,
+    RandomSpeed,
     RawBoost,
     ShuffleSegments,
     StationaryNoise,
@@ -60,6 +61,7 @@ NAMES = {
     **{f"rawboost_{a}": lambda folder, a=a: RawBoost(a) for a in range(1, 9)},
     "segments": lambda folder: ShuffleSegments(mean_s=(0.01, 0.02)),
     "equalizer": lambda folder: RandomEqualizer(),
+    "speed": lambda folder: RandomSpeed(percent=(105, 110)),
     "copy_synthesis": lambda folder: CopySynthesis(
         vocoders=(MelVocoder(64, 16, 4, 2), MelVocoder(128, 32, 8, 1))
     ),
@@ -201,8 +203,8 @@ def test_a_row_does_not_depend_on_its_neighbours(name, folder):
 
 
 def test_gradients_pass(augment):
-    if isinstance(augment, Codec):
-        pytest.skip("codecs leave torch")
+    if isinstance(augment, (Codec, RandomSpeed)):
+        pytest.skip("codecs and resampling leave torch")
     waveform = speech(2, 2000).requires_grad_()
     output = augment(waveform, generator=seeded())
     output.square().sum().backward()

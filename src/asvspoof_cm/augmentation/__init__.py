@@ -68,6 +68,7 @@ from asvspoof_cm.augmentation.segments import (
     reorder_segments,
     shuffle_segments,
 )
+from asvspoof_cm.augmentation.speed import RandomSpeed, SpeedParameters, change_speed
 from asvspoof_cm.augmentation.tfparn import (
     ButterworthParameters,
     FIRParameters,
@@ -103,8 +104,9 @@ __all__ = [
     # folders
     "FolderNoise", "FolderReverb", "reverberate", "FolderNoiseParameters",
     "FolderReverbParameters",
-    # gain, equalizer and masks
+    # gain, equalizer, speed and masks
     "Gain", "GainParameters", "RandomEqualizer", "equalize", "EqualizerParameters",
+    "RandomSpeed", "change_speed", "SpeedParameters",
     "LogMelMask", "mask_log_mel", "MaskParameters",
     # filters
     "add_noise", "fir_filter", "limit_peak", "polynomial_filter", "sos_filter",

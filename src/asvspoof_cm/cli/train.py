@@ -21,7 +21,10 @@ _RECIPE: dict[str, tuple[type, str]] = {
     "crop-s": (float, "length of training crops, in seconds (4)"),
     "augment": (
         str,
-        "none, tfparn (the paper's), rawboost, codec, light, channel or wide (tfparn)",
+        (
+            "none, or some of tfparn (the paper's), rawboost, codec, voices, light, channel, "
+            "telephone, wide, joined by + (tfparn)"
+        ),
     ),
     "extra-spoof": (float, "changed copies added as spoof, a bona fide clip (0)"),
     "extra-spoof-kind": (str, "how: segments (B12), vocoder or both (segments)"),

@@ -15,6 +15,7 @@ from asvspoof_cm.augmentation import (
     RandomButterworth,
     RandomEqualizer,
     RandomFIR,
+    RandomSpeed,
     RawBoost,
     ShuffleSegments,
     TFPARNAugment,
@@ -46,39 +47,61 @@ def _light(p: float = 0.5) -> Augmentation[Any]:
     return RandomApply(OneOf([noise, RandomButterworth(), telephone]), p=p)
 
 
-def _channel() -> Augmentation[Any]:
-    """Most rows get another frequency response, then two fifths one mild change."""
-    return Compose([RandomApply(RandomEqualizer(gain_db=(-8.0, 8.0)), p=0.7), _light(p=0.4)])
+def _channel(then: Augmentation[Any]) -> Augmentation[Any]:
+    """Most rows get another frequency response, then `then`."""
+    return Compose([RandomApply(RandomEqualizer(gain_db=(-8.0, 8.0)), p=0.7), then])
+
+
+def _telephone(p: float = 0.6) -> Augmentation[Any]:
+    """A share of the rows gets noise, a filter or any codec, a third of these at 8 kHz."""
+    noise, codec = WhiteNoise(snr_db=(5.0, 40.0)), Codec(narrowband_p=0.35)
+    return RandomApply(OneOf([noise, RandomButterworth(), codec], weights=[2, 1, 3]), p=p)
+
+
+def _voices() -> Augmentation[Any]:
+    """Half of the rows get another speed, and with it another voice."""
+    return RandomApply(RandomSpeed(percent=(88, 112)), p=0.5)
 
 
 AUGMENTATIONS: dict[str, Callable[[], Augmentation[Any]]] = {
     "tfparn": lambda: TFPARNAugment(p=0.5),
     "rawboost": lambda: RawBoost(algorithm=4, p=0.5),
     "codec": lambda: RandomApply(Codec(codecs=_FAST_CODECS, narrowband_p=0.25), p=0.5),
+    "voices": _voices,
     "light": _light,
-    "channel": _channel,
+    "channel": lambda: _channel(_light(p=0.4)),
+    "telephone": lambda: _channel(_telephone()),
     "wide": _wide,
 }
 
 
 def augmentation(name: str) -> Augmentation[Any] | None:
-    """Return the augmentation of a name; None for "none".
+    """Return the augmentation of a name, or of names joined by "+", in turn; None for "none".
 
     "tfparn" is the paper's: one of its three algorithms with probability 0.5. "rawboost" is
-    RawBoost 4 and "codec" a random codec, each with probability 0.5. "light" is one of noise, a
-    filter and a telephone codec with probability 0.5; "channel" is a random equalizer for most
-    clips and that for two fifths; "wide" mixes channels, codecs and noise more strongly.
+    RawBoost 4 and "codec" a random codec, each with probability 0.5. "voices" changes the speed of
+    half of the clips. "light" is one of noise, a filter and a telephone codec with probability
+    0.5; "channel" is a random equalizer for most clips and that for two fifths; "telephone" the
+    same equalizer, then noise, a filter or any codec for three fifths; "wide" mixes channels,
+    codecs and noise more strongly.
 
     Example:
         >>> type(augmentation("tfparn")).__name__
         'TFPARNAugment'
+        >>> type(augmentation("voices+telephone")).__name__
+        'Compose'
     """
     if name == "none":
         return None
-    if name not in AUGMENTATIONS:
-        names = ", ".join(["none", *AUGMENTATIONS])
-        raise ValueError(f"`augmentation` must be one of {names}; got {name!r}.")
-    return AUGMENTATIONS[name]()
+    stages = name.split("+")
+    if not set(stages) <= set(AUGMENTATIONS):
+        names = ", ".join(AUGMENTATIONS)
+        raise ValueError(
+            f"`augmentation` must be none, one of {names}, or several of them joined by +; got "
+            f"{name!r}."
+        )
+    made = [AUGMENTATIONS[stage]() for stage in stages]
+    return made[0] if len(made) == 1 else Compose(made)
 
 
 EXTRA_SPOOF: dict[str, Callable[[], Augmentation[Any]]] = {

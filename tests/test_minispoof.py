@@ -430,6 +430,35 @@ class TestBuild:
         with pytest.raises(RuntimeError, match=r"download parrot` can.t be run.*need apt-get"):
             packages.unpack("parrot", tmp_path)
 
+    def test_packages_unpack_into_a_relative_folder(self, tmp_path, monkeypatch):
+        def tools(command, *, cwd, **options):
+            """apt-get and dpkg-deb, which see paths from `cwd`."""
+            here = Path(cwd)
+            if command[0] == "apt-get":
+                (here / f"{command[2]}_1.0_all.deb").write_bytes(b"archive")
+            elif not (here / command[2]).is_file():
+                return subprocess.CompletedProcess(command, 2, "", f"no {command[2]}")
+            elif command[1] == "-x":
+                (here / command[3]).mkdir()
+            return subprocess.CompletedProcess(command, 0, "1.0\n", "")
+
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(subprocess, "run", tools)
+        package = packages.unpack("parrot", Path("work/packages"))
+        assert package.version == "1.0"
+        assert package.sha256 == hashlib.sha256(b"archive").hexdigest()
+        assert (tmp_path / "work/packages/parrot").is_dir()
+
+    def test_nothing_human_is_an_error_and_leaves_nothing(
+        self, options, three_attacks, monkeypatch
+    ):
+        monkeypatch.setattr(
+            build, "_bases", lambda packages, options: {split: {} for split in "TDE"}
+        )
+        with pytest.raises(ValueError, match=r"no human recordings to begin with. gone: no such"):
+            build.build(options, three_attacks)
+        assert not options.out.exists()
+
 
 class TestConfounds:
     def test_statistics_of_a_tone(self):

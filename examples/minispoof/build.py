@@ -48,12 +48,15 @@ def build(options: Options, attacks: Sequence[Attack]) -> Journal:
     """Build what is missing, and write protocols and report.
 
     Raises:
-        ValueError: `options.out` holds a corpus with other sizes, seed or speakers, or
-            `options.only` names an unknown attack.
+        ValueError: `options.out` holds a corpus with other sizes, seed or speakers,
+            `options.only` names an unknown attack, or there is no human recording at all.
     """
     chosen = _chosen(attacks, options.only)
     packages, missing = _unpacked(options.work / "packages")
     bases = _bases(packages, options)
+    if not any(bases.values()):
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
+        raise ValueError(f"there are no human recordings to begin with. {reasons}")
     _check_same(options.out, _settings(options, bases))
     journal = Journal(options.out)
     failures = Failures()

@@ -35,11 +35,11 @@ def unpack(name: str, folder: Path) -> Package:
         temporary = folder / f"{name}.part"
         shutil.rmtree(temporary, ignore_errors=True)
         _run(["apt-get", "download", name], folder)
-        _run(["dpkg-deb", "-x", str(_archive(name, folder)), str(temporary)], folder)
+        _run(["dpkg-deb", "-x", _archive(name, folder).name, temporary.name], folder)
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
     archive = _archive(name, folder)
-    version = _run(["dpkg-deb", "-f", str(archive), "Version"], folder).strip()
+    version = _run(["dpkg-deb", "-f", archive.name, "Version"], folder).strip()
     return Package(name, version, sha256(archive), target)
 
 

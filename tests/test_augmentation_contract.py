@@ -21,6 +21,7 @@ from asvspoof_cm.augmentation import (
     NotchBands,
     OneOf,
     Parameters,
+    PulseSynthesis,
     RandomApply,
     RandomButterworth,
     RandomEqualizer,
@@ -61,6 +62,7 @@ NAMES = {
     **{f"rawboost_{a}": lambda folder, a=a: RawBoost(a) for a in range(1, 9)},
     "segments": lambda folder: ShuffleSegments(mean_s=(0.01, 0.02)),
     "equalizer": lambda folder: RandomEqualizer(),
+    "pulses": lambda folder: PulseSynthesis(),
     "speed": lambda folder: RandomSpeed(percent=(105, 110)),
     "copy_synthesis": lambda folder: CopySynthesis(
         vocoders=(MelVocoder(64, 16, 4, 2), MelVocoder(128, 32, 8, 1))

@@ -22,6 +22,7 @@ from asvspoof_cm.metrics import evaluate, read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.training import (
     AUGMENTATIONS,
+    EXTRA_SPOOF,
     SEEDS,
     Corpus,
     EarlyStopping,
@@ -366,6 +367,14 @@ def test_every_named_augmentation_changes_some_rows(name):
     changed = augmentation(name)(waveform, generator=torch.Generator().manual_seed(1))
     n_changed = int((changed != waveform).any(dim=1).sum())
     assert 0 < n_changed <= 32
+    assert changed.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", EXTRA_SPOOF)
+def test_every_kind_of_extra_spoof_changes_all_rows(kind):
+    waveform = 0.1 * torch.randn(12, 16000, generator=torch.Generator().manual_seed(0))
+    changed = extra_spoof(kind)(waveform, generator=torch.Generator().manual_seed(1))
+    assert (changed != waveform).any(dim=1).all()
     assert changed.isfinite().all()
 
 

@@ -43,6 +43,13 @@ from asvspoof_cm.augmentation.folders import (
 from asvspoof_cm.augmentation.gain import Gain, GainParameters
 from asvspoof_cm.augmentation.masking import LogMelMask, MaskParameters, mask_log_mel
 from asvspoof_cm.augmentation.notch import NotchBands, NotchParameters, notch_taps
+from asvspoof_cm.augmentation.pulses import (
+    PulseParameters,
+    PulseSynthesis,
+    cepstral_envelope,
+    estimate_pitch,
+    pulse_excitation,
+)
 from asvspoof_cm.augmentation.rawboost import (
     ConvolutiveNoise,
     ImpulsiveNoise,
@@ -98,7 +105,8 @@ __all__ = [
     # extra spoof: B12 and copy synthesis
     "as_extra_spoof", "ShuffleSegments", "shuffle_segments", "reorder_segments",
     "SegmentParameters", "CopySynthesis", "MelVocoder", "mel_magnitude", "reconstruct_phase",
-    "ResynthesisParameters",
+    "ResynthesisParameters", "PulseSynthesis", "estimate_pitch", "pulse_excitation",
+    "cepstral_envelope", "PulseParameters",
     # codecs
     "CODECS", "Codec", "available_codecs", "transcode", "CodecParameters",
     # folders

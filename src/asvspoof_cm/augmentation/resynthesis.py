@@ -118,26 +118,26 @@ def reconstruct_phase(
         True
     """
     n_fft, time = 2 * (magnitude.shape[1] - 1), start.shape[1]
-    window = _window(n_fft, start)
+    window = hann_window(n_fft, start)
 
     def synthesise(phase: Tensor) -> Tensor:
         return torch.istft(magnitude * phase, n_fft, hop_length, window=window, length=time)
 
-    target, previous = _analyse(start, n_fft, hop_length), None
+    target, previous = analyse(start, n_fft, hop_length), None
     for _ in range(n_iterations):
         waveform = synthesise(target / target.abs().clamp_min(_TINY))
-        rebuilt = _analyse(waveform, n_fft, hop_length)
+        rebuilt = analyse(waveform, n_fft, hop_length)
         target = rebuilt if previous is None else rebuilt + _MOMENTUM * (rebuilt - previous)
         previous = rebuilt
     return synthesise(target / target.abs().clamp_min(_TINY))
 
 
-def _analyse(waveform: Tensor, n_fft: int, hop_length: int) -> Tensor:
-    window = _window(n_fft, waveform)
+def analyse(waveform: Tensor, n_fft: int, hop_length: int) -> Tensor:
+    window = hann_window(n_fft, waveform)
     return torch.stft(waveform, n_fft, hop_length, window=window, return_complex=True)
 
 
-def _window(n_fft: int, like: Tensor) -> Tensor:
+def hann_window(n_fft: int, like: Tensor) -> Tensor:
     return torch.hann_window(n_fft, dtype=like.dtype, device=like.device)
 
 
@@ -221,7 +221,7 @@ class CopySynthesis(Augmentation[ResynthesisParameters]):
 
 
 def _vocode(waveform: Tensor, start: Tensor, detail: Tensor, vocoder: MelVocoder) -> Tensor:
-    spectrum = _analyse(waveform, vocoder.n_fft, vocoder.hop_length)
+    spectrum = analyse(waveform, vocoder.n_fft, vocoder.hop_length)
     magnitude = mel_magnitude(spectrum.abs(), vocoder.n_mels, detail)
     copy = reconstruct_phase(
         magnitude, start, hop_length=vocoder.hop_length, n_iterations=vocoder.n_iterations

@@ -11,6 +11,7 @@ from asvspoof_cm.augmentation import (
     Compose,
     CopySynthesis,
     OneOf,
+    PulseSynthesis,
     RandomApply,
     RandomButterworth,
     RandomEqualizer,
@@ -108,6 +109,7 @@ EXTRA_SPOOF: dict[str, Callable[[], Augmentation[Any]]] = {
     "segments": ShuffleSegments,
     "vocoder": CopySynthesis,
     "both": lambda: OneOf([ShuffleSegments(), CopySynthesis()], weights=[1, 3]),
+    "all": lambda: OneOf([ShuffleSegments(), CopySynthesis(), PulseSynthesis()], weights=[1, 2, 2]),
 }
 
 
@@ -115,7 +117,7 @@ def extra_spoof(name: str) -> Augmentation[Any]:
     """Return what turns a bona fide clip into an additional spoof one, by name.
 
     "segments" shuffles it (B12), "vocoder" analyses and synthesises it, "both" does the second for
-    three clips of four and the first for the others.
+    three clips of four and the first for the others, "all" mixes in pulses through an envelope.
 
     Example:
         >>> type(extra_spoof("segments")).__name__

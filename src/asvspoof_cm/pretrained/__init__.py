@@ -25,7 +25,7 @@ class _Shipped:
 _SHIPPED: Final = {
     "tfparn-small-corpus": _Shipped(
         file="tfparn-small-corpus.pt",
-        sha256="806cb7f341accdaed45fb61305391b2c2e6ae48083f5d8b024240605c1d676c7",
+        sha256="11e5b93c291ab7e5ca0ba6015a2548a5417985dc6e9f1eda48b93a92dd295eee",
     ),
 }
 

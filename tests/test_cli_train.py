@@ -79,7 +79,7 @@ def test_study_trains_each_pair_once_and_report_reads_them(tmp_path, data, capsy
     ("changes", "message"),
     [
         (["--train-protocol", "none.tsv"], "none.tsv"),
-        (["--augment", "magic"], "must be one of none, tfparn"),
+        (["--augment", "magic"], "must be none, one of tfparn"),
         (["--precision", "fp8"], "`precision` must be"),
         (["--expect"], "182,357"),
         (["--audio", "nowhere"], "nowhere"),

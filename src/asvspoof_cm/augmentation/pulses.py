@@ -25,7 +25,7 @@ from asvspoof_cm.augmentation.base import (
     uniform,
     working_precision,
 )
-from asvspoof_cm.augmentation.resynthesis import analyse, hann_window
+from asvspoof_cm.augmentation.resynthesis import analyse, at_level_of, hann_window
 
 __all__ = [
     "PulseParameters",
@@ -61,16 +61,18 @@ def estimate_pitch(waveform: Tensor) -> Tensor:
         >>> float(estimate_pitch(x[None]).median())
         200.0
     """
+    return _pitch(analyse(waveform, _N_FFT, _HOP_LENGTH), hann_window(_N_FFT, waveform))
+
+
+def _pitch(spectrum: Tensor, window: Tensor) -> Tensor:
     shortest, longest = (SAMPLE_RATE // hz for hz in reversed(_PITCH_HZ))
-    correlation = _autocorrelation(analyse(waveform, _N_FFT, _HOP_LENGTH))
+    correlation = _autocorrelation(spectrum)
     best = correlation[:, shortest : longest + 1].max(dim=1)
     lag = best.indices + shortest
-    of_window = _autocorrelation(torch.fft.rfft(hann_window(_N_FFT, waveform))[None, :, None])[
-        0, :, 0
-    ]
+    of_window = _autocorrelation(torch.fft.rfft(window)[None, :, None])[0, :, 0]
     expected = correlation[:, 0] * (of_window / of_window[0])[lag]
     is_voiced = best.values > _VOICED * expected.clamp_min(_TINY)
-    return torch.where(is_voiced, SAMPLE_RATE / lag, 0.0).to(waveform.dtype)
+    return torch.where(is_voiced, SAMPLE_RATE / lag, 0.0).to(window.dtype)
 
 
 def _autocorrelation(spectrum: Tensor) -> Tensor:
@@ -189,16 +191,11 @@ class PulseSynthesis(Augmentation[PulseParameters]):
             beside(values, waveform)
             for values in (parameters.pitch_factor, parameters.breath, parameters.order)
         )
-        pitch_hz = estimate_pitch(waveform) * factor[:, None]
+        window = hann_window(_N_FFT, waveform)
+        original = analyse(waveform, _N_FFT, _HOP_LENGTH)
+        pitch_hz = _pitch(original, window) * factor[:, None]
         source = pulse_excitation(row_noise(waveform, parameters.seed), pitch_hz, breath)
-        envelope = cepstral_envelope(analyse(waveform, _N_FFT, _HOP_LENGTH).abs(), order)
+        envelope = cepstral_envelope(original.abs(), order)
         spectrum = analyse(source, _N_FFT, _HOP_LENGTH) * envelope
-        copy = torch.istft(
-            spectrum,
-            _N_FFT,
-            _HOP_LENGTH,
-            window=hann_window(_N_FFT, waveform),
-            length=waveform.shape[1],
-        )
-        level, new_level = (x.square().mean(dim=1, keepdim=True).sqrt() for x in (waveform, copy))
-        return (copy * level / new_level.clamp_min(_TINY))[:, :time]
+        copy = torch.istft(spectrum, _N_FFT, _HOP_LENGTH, window=window, length=waveform.shape[1])
+        return at_level_of(waveform, copy)[:, :time]

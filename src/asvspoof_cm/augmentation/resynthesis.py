@@ -226,5 +226,10 @@ def _vocode(waveform: Tensor, start: Tensor, detail: Tensor, vocoder: MelVocoder
     copy = reconstruct_phase(
         magnitude, start, hop_length=vocoder.hop_length, n_iterations=vocoder.n_iterations
     )
-    level = waveform.square().mean(dim=1, keepdim=True).sqrt()
-    return copy * level / copy.square().mean(dim=1, keepdim=True).sqrt().clamp_min(_TINY)
+    return at_level_of(waveform, copy)
+
+
+def at_level_of(waveform: Tensor, copy: Tensor) -> Tensor:
+    """Return the rows of `copy` at the root mean square of those of `waveform`."""
+    level, new_level = (x.square().mean(dim=1, keepdim=True).sqrt() for x in (waveform, copy))
+    return copy * level / new_level.clamp_min(_TINY)

@@ -27,7 +27,13 @@ from torch import Tensor
 
 from asvspoof_cm import BONAFIDE, Scorer, fit_calibration, load_checkpoint
 from asvspoof_cm.audio import SAMPLE_RATE, resample
-from asvspoof_cm.augmentation import WhiteNoise, available_codecs, transcode
+from asvspoof_cm.augmentation import (
+    WhiteNoise,
+    available_codecs,
+    band_limit,
+    change_speed,
+    transcode,
+)
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.data import Protocol, open_audio, read_protocol
 from asvspoof_cm.files import atomic_path, sha256
@@ -206,6 +212,9 @@ def _conditions() -> dict[str, Callable[[Tensor, int], Tensor]]:
         "white noise, 20 dB SNR": noise(20.0),
         "white noise, 10 dB SNR": noise(10.0),
         "sampled at 8 kHz": narrowband,
+        "nothing above 7 kHz": lambda clip, k: band_limit(clip, torch.tensor(7000.0)),
+        "10 % slower": lambda clip, k: change_speed(clip, 90),
+        "10 % faster": lambda clip, k: change_speed(clip, 110),
         "level −20 dB": lambda clip, k: 0.1 * clip,
         "1 s of silence before": lambda clip, k: torch.cat((torch.zeros(SAMPLE_RATE), clip)),
     }

@@ -23,6 +23,7 @@ from asvspoof_cm.augmentation import (
     Parameters,
     PulseSynthesis,
     RandomApply,
+    RandomBandLimit,
     RandomButterworth,
     RandomEqualizer,
     RandomFIR,
@@ -62,6 +63,7 @@ NAMES = {
     **{f"rawboost_{a}": lambda folder, a=a: RawBoost(a) for a in range(1, 9)},
     "segments": lambda folder: ShuffleSegments(mean_s=(0.01, 0.02)),
     "equalizer": lambda folder: RandomEqualizer(),
+    "band_limit": lambda folder: RandomBandLimit(),
     "pulses": lambda folder: PulseSynthesis(),
     "speed": lambda folder: RandomSpeed(percent=(105, 110)),
     "copy_synthesis": lambda folder: CopySynthesis(

@@ -174,7 +174,7 @@ def test_linear_scaling():
         (lambda: system(7), "1 to 6; got 7"),
         (
             lambda: augmentation("magic"),
-            "must be none, one of tfparn, rawboost, codec, voices, light",
+            "must be none, one of tfparn, rawboost, codec, voices, band, light",
         ),
         (lambda: Recipe(augmentation="magic"), "`augmentation` must be none, one of tfparn"),
         (lambda: Recipe(n_epochs=0), "`n_epochs` must be a whole number of at least 1"),

@@ -1,13 +1,13 @@
 """Random changes of waveforms: each draws its parameters, then applies them.
 
 The paper's three algorithms, RawBoost 1-8, shuffled segments (B12), copy synthesis, codecs,
-recorded noise and rooms, gain, an equalizer, masks for log-Mel features, and what combines them.
-`base` states
-the contract.
+recorded noise and rooms, gain, an equalizer, band limits, other speeds, masks for log-Mel features,
+and what combines them. `base` states the contract.
 """
 
 from __future__ import annotations
 
+from asvspoof_cm.augmentation.band import BandLimitParameters, RandomBandLimit, band_limit
 from asvspoof_cm.augmentation.base import Augmentation, Parameters
 from asvspoof_cm.augmentation.codecs import (
     CODECS,
@@ -112,8 +112,9 @@ __all__ = [
     # folders
     "FolderNoise", "FolderReverb", "reverberate", "FolderNoiseParameters",
     "FolderReverbParameters",
-    # gain, equalizer, speed and masks
+    # gain, equalizer, band limit, speed and masks
     "Gain", "GainParameters", "RandomEqualizer", "equalize", "EqualizerParameters",
+    "RandomBandLimit", "band_limit", "BandLimitParameters",
     "RandomSpeed", "change_speed", "SpeedParameters",
     "LogMelMask", "mask_log_mel", "MaskParameters",
     # filters

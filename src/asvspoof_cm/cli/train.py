@@ -22,8 +22,8 @@ _RECIPE: dict[str, tuple[type, str]] = {
     "augment": (
         str,
         (
-            "none, or some of tfparn (the paper's), rawboost, codec, voices, light, channel, "
-            "telephone, wide, joined by + (tfparn)"
+            "none, or some of tfparn (the paper's), rawboost, codec, voices, band, light, "
+            "channel, telephone, wide, joined by + (tfparn)"
         ),
     ),
     "extra-spoof": (float, "changed copies added as spoof, a bona fide clip (0)"),

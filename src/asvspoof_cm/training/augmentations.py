@@ -13,6 +13,7 @@ from asvspoof_cm.augmentation import (
     OneOf,
     PulseSynthesis,
     RandomApply,
+    RandomBandLimit,
     RandomButterworth,
     RandomEqualizer,
     RandomFIR,
@@ -69,6 +70,7 @@ AUGMENTATIONS: dict[str, Callable[[], Augmentation[Any]]] = {
     "rawboost": lambda: RawBoost(algorithm=4, p=0.5),
     "codec": lambda: RandomApply(Codec(codecs=_FAST_CODECS, narrowband_p=0.25), p=0.5),
     "voices": _voices,
+    "band": lambda: RandomApply(RandomBandLimit(), p=0.4),
     "light": _light,
     "channel": lambda: _channel(_light(p=0.4)),
     "telephone": lambda: _channel(_telephone()),
@@ -81,10 +83,10 @@ def augmentation(name: str) -> Augmentation[Any] | None:
 
     "tfparn" is the paper's: one of its three algorithms with probability 0.5. "rawboost" is
     RawBoost 4 and "codec" a random codec, each with probability 0.5. "voices" changes the speed of
-    half of the clips. "light" is one of noise, a filter and a telephone codec with probability
-    0.5; "channel" is a random equalizer for most clips and that for two fifths; "telephone" the
-    same equalizer, then noise, a filter or any codec for three fifths; "wide" mixes channels,
-    codecs and noise more strongly.
+    half of the clips, "band" ends the spectrum of two fifths at 3 to 8 kHz. "light" is one of
+    noise, a filter and a telephone codec with probability 0.5; "channel" is a random equalizer for
+    most clips and that for two fifths; "telephone" the same equalizer, then noise, a filter or any
+    codec for three fifths; "wide" mixes channels, codecs and noise more strongly.
 
     Example:
         >>> type(augmentation("tfparn")).__name__

@@ -1,0 +1,95 @@
+"""A random band limit: recordings of another sample rate or bit rate, brought to ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.augmentation.base import (
+    Augmentation,
+    Parameters,
+    beside,
+    check_range,
+    uniform,
+    working_precision,
+)
+from asvspoof_cm.augmentation.filters import fir_filter
+
+__all__ = ["BandLimitParameters", "RandomBandLimit", "band_limit"]
+
+_N_TAPS = 255  # with the window, 350 Hz from pass to stop at 16 kHz, and 75 dB
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BandLimitParameters(Parameters):
+    """The limits of `RandomBandLimit`.
+
+    Attributes:
+        high_hz: `(n_rows,)`, where the gain is −6 dB.
+    """
+
+    high_hz: Tensor
+
+
+@working_precision
+def band_limit(waveform: Tensor, high_hz: Tensor, *, sample_rate: int = SAMPLE_RATE) -> Tensor:
+    """Remove what lies above a frequency from each waveform, steeply and without delay.
+
+    Args:
+        waveform: `(..., time)`.
+        high_hz: `(...)`, where the gain is −6 dB.
+        sample_rate: In Hz.
+
+    Example:
+        >>> import torch
+        >>> time = torch.arange(16000, dtype=torch.float64) / 16000
+        >>> low, high = (torch.sin(2 * torch.pi * f * time) for f in (1000, 5000))
+        >>> kept = band_limit(low + high, torch.tensor(4000.0))
+        >>> bool((kept - low)[200:-200].abs().max() < 1e-3)
+        True
+    """
+    dtype, device = waveform.dtype, waveform.device
+    k = torch.arange(_N_TAPS, dtype=dtype, device=device) - _N_TAPS // 2
+    per_sample = 2 * beside(high_hz, waveform)[..., None] / sample_rate
+    window = torch.blackman_window(_N_TAPS, periodic=False, dtype=dtype, device=device)
+    taps = torch.sinc(per_sample * k) * window
+    return fir_filter(waveform, taps / taps.sum(dim=-1, keepdim=True), delay=_N_TAPS // 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomBandLimit(Augmentation[BandLimitParameters]):
+    """Cut each row off at a random frequency.
+
+    Corpora differ in where their spectrum ends, by sample rate, codec and generator, and a
+    countermeasure that learns these edges knows corpora, not synthesis.
+
+    Args:
+        high_hz: Range of the frequency.
+        sample_rate: Of the waveforms, in Hz.
+
+    Example:
+        >>> import torch
+        >>> x = torch.randn(2, 16000)
+        >>> RandomBandLimit()(x, generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([2, 16000])
+    """
+
+    high_hz: tuple[float, float] = (3000.0, 8000.0)
+    sample_rate: int = SAMPLE_RATE
+
+    parameters_type: ClassVar[type[Parameters]] = BandLimitParameters
+
+    def __post_init__(self) -> None:
+        check_range("high_hz", self.high_hz, 0, self.sample_rate / 2)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> BandLimitParameters:
+        return BandLimitParameters(
+            n_rows=n_rows, high_hz=uniform((n_rows,), self.high_hz, generator)
+        )
+
+    def _apply(self, waveform: Tensor, parameters: BandLimitParameters) -> Tensor:
+        return band_limit(waveform, parameters.high_hz, sample_rate=self.sample_rate)

@@ -60,3 +60,9 @@ def test_limits_are_drawn_from_the_range():
 def test_limits_beyond_half_the_sample_rate_are_refused():
     with pytest.raises(ValueError, match=r"`high_hz` must be .* <= 8000.*got \(3000.0, 9000.0\)"):
         RandomBandLimit(high_hz=(3000.0, 9000.0))
+
+
+@pytest.mark.parametrize("high_hz", [-1.0, 8001.0, math.nan])
+def test_a_frequency_that_can_not_be_is_refused(high_hz):
+    with pytest.raises(ValueError, match="`high_hz` must lie from 0 to half the sample rate, 8000"):
+        band_limit(torch.ones(1, 100), torch.tensor([high_hz]))

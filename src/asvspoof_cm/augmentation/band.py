@@ -21,7 +21,7 @@ from asvspoof_cm.augmentation.filters import fir_filter
 
 __all__ = ["BandLimitParameters", "RandomBandLimit", "band_limit"]
 
-_N_TAPS = 255  # with the window, 350 Hz from pass to stop at 16 kHz, and 75 dB
+_N_TAPS = 255  # with the window, 350 Hz from pass to stop at 16 kHz, and 74 dB
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,7 +41,7 @@ def band_limit(waveform: Tensor, high_hz: Tensor, *, sample_rate: int = SAMPLE_R
 
     Args:
         waveform: `(..., time)`.
-        high_hz: `(...)`, where the gain is −6 dB.
+        high_hz: `(...)`, where the gain is −6 dB, up to half the sample rate.
         sample_rate: In Hz.
 
     Example:
@@ -52,6 +52,11 @@ def band_limit(waveform: Tensor, high_hz: Tensor, *, sample_rate: int = SAMPLE_R
         >>> bool((kept - low)[200:-200].abs().max() < 1e-3)
         True
     """
+    if not ((high_hz >= 0) & (high_hz <= sample_rate / 2)).all():
+        raise ValueError(
+            f"`high_hz` must lie from 0 to half the sample rate, {sample_rate / 2:g}; got "
+            f"{high_hz.tolist()}."
+        )
     dtype, device = waveform.dtype, waveform.device
     k = torch.arange(_N_TAPS, dtype=dtype, device=device) - _N_TAPS // 2
     per_sample = 2 * beside(high_hz, waveform)[..., None] / sample_rate

@@ -25,7 +25,7 @@ class _Shipped:
 _SHIPPED: Final = {
     "tfparn-small-corpus": _Shipped(
         file="tfparn-small-corpus.pt",
-        sha256="11e5b93c291ab7e5ca0ba6015a2548a5417985dc6e9f1eda48b93a92dd295eee",
+        sha256="ef131925cdf3effa7d88421d5a5d92a86e5697f7a24613df88747b002cd484cc",
     ),
 }
 

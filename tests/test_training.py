@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from asvspoof_cm.augmentation import LogMelMask
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data import Batch, SpoofDataset, make_loader, read_protocol, write_miniature
 from asvspoof_cm.losses import focal_pairwise_loss
@@ -193,6 +194,11 @@ def test_linear_scaling():
         (
             lambda: system(1).with_recipe(residual_scale=0.3).build(seed=1),
             "`residual_scale` must be 1 for AASIST",
+        ),
+        (lambda: Recipe(mask=True, compile=True), "`mask` must be False with `compile`"),
+        (
+            lambda: system(1).with_recipe(mask=True).build(seed=1),
+            "`mask` must be False for AASIST, which is no TFPARN",
         ),
         (lambda: TFPARN().scale_residuals(math.nan), "`factor` must be positive and finite"),
         (lambda: Objective(classification="hinge"), "`classification` must be"),
@@ -393,6 +399,56 @@ def test_smaller_residuals_at_the_start():
         is_scaled = name.endswith(("out.weight", "contract.weight"))
         expected = 0.3 * tensor if is_scaled else tensor
         assert torch.allclose(third.state_dict()[name], expected), name
+
+
+class Witness(TFPARN):
+    """Keeps the features that reach the layers."""
+
+    def forward_features(self, log_mel, *args, **kwargs):
+        self.seen = log_mel
+        return super().forward_features(log_mel, *args, **kwargs)
+
+
+def test_masks_cover_features_in_training_only():
+    torch.manual_seed(0)
+    model, data = Witness(TFPARNConfig(**TINY)), list(batches(1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    settings = {"loss": focal_pairwise_loss, "mask": LogMelMask(max_mels=60)}
+    seen = []
+    for epoch in (0, 0, 1):
+        train_epoch(model, data, optimizer, epoch=epoch, **settings)
+        seen.append(model.seen)
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[0], seen[2])
+    validate(model, data)
+    plain = model.log_mel(data[0].waveform)
+    assert torch.equal(model.seen, plain)
+    covered = seen[0] != plain
+    assert 0.05 < covered.float().mean() < 0.8
+    mean = plain.mean(dim=(1, 2), keepdim=True).expand_as(plain)
+    assert torch.equal(seen[0][covered], mean[covered])
+
+
+def test_masks_need_log_mel_features():
+    model = system(2).build(seed=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match="`mask` needs a model with log-Mel features"):
+        train_epoch(model, batches(), optimizer, loss=focal_pairwise_loss, mask=LogMelMask())
+
+
+def test_a_masked_run_repeats_itself_and_differs_from_a_plain_one(miniature, tmp_path):
+    runs = [
+        train_system(
+            tiny_system(n_epochs=1, mask=mask),
+            corpus_of(miniature),
+            tmp_path / str(number),
+            n_workers=0,
+            evaluate=False,
+            progress=False,
+        ).history[0]["train"]["loss"]
+        for number, mask in enumerate((True, True, False))
+    ]
+    assert runs[0] == runs[1] != runs[2]
 
 
 def test_bfloat16_training():

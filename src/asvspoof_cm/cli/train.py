@@ -81,6 +81,9 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     recipe.add_argument("--batch-size", type=int, default=64, help="of all processes (64)")
     for name, (kind, text) in _RECIPE.items():
         recipe.add_argument(f"--{name}", type=kind, help=text)
+    recipe.add_argument(
+        "--mask", action="store_true", help="mask bands and frames of a TFPARN (SpecAugment)"
+    )
     recipe.add_argument("--compile", action="store_true", help="use torch.compile")
     add_device(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -129,7 +132,7 @@ def train(args: argparse.Namespace, number: int, seed: int, out: str) -> None:
     }
     chosen = system(number, batch_size=args.batch_size)
     result = train_system(
-        chosen.with_recipe(**changes, compile=args.compile),
+        chosen.with_recipe(**changes, mask=args.mask, compile=args.compile),
         Corpus(
             train_protocol=args.train_protocol,
             dev_protocol=args.dev_protocol,

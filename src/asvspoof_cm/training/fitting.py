@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from asvspoof_cm.augmentation import LogMelMask
 from asvspoof_cm.checkpoint import load_tensors, save_checkpoint
 from asvspoof_cm.data.dataset import Augment
 from asvspoof_cm.data.loader import Loader
@@ -161,6 +162,7 @@ def fit(
             augment=augment,
             extra_spoof=config.extra_spoof,
             extra_spoof_augment=extra_spoof(config.extra_spoof_kind),
+            mask=LogMelMask() if config.mask else None,
             seed=seed,
             epoch=epoch,
             precision=config.precision,

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from asvspoof_cm.augmentation import Augmentation, as_extra_spoof
+from asvspoof_cm.augmentation import Augmentation, LogMelMask, as_extra_spoof
 from asvspoof_cm.data.dataset import Augment, derive_seed
 from asvspoof_cm.data.loader import Batch
 from asvspoof_cm.labels import BONAFIDE, SPOOF
@@ -98,6 +98,7 @@ def train_epoch(
     augment: Augment | None = None,
     extra_spoof: float = 0.0,
     extra_spoof_augment: Augmentation[Any] | None = None,
+    mask: LogMelMask | None = None,
     seed: int = 0,
     epoch: int = 0,
     precision: Precision = "fp32",
@@ -121,6 +122,7 @@ def train_epoch(
         augment: Called with each batch (batch, time) on the model's device, and a generator.
         extra_spoof: Changed copies to add as spoof, a bona fide row; see `as_extra_spoof`.
         extra_spoof_augment: What changes them; None shuffles segments.
+        mask: Masks over the features of a model with `log_mel`, as a TFPARN has.
         seed: The seed of augmentation and dropout.
         epoch: The number of this epoch, from 0.
         precision: "bf16" uses autocast.
@@ -159,6 +161,7 @@ def train_epoch(
     n_pending = 0
     with (
         _seeded(derive_seed(seed, epoch, rank), device),
+        _masked(model, mask, derive_seed(seed, epoch, rank)),
         Progress(
             total=n_batches, description=f"epoch {epoch + 1}", unit="batch", enabled=progress
         ) as bar,
@@ -239,8 +242,7 @@ def validate(
         2
     """
     check_choice("precision", precision, ("fp32", "bf16"))
-    # The replica inside DistributedDataParallel: processes may have different numbers of batches.
-    module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    module = _replica(model)  # processes may have different numbers of batches
     device = next(module.parameters()).device
     n_batches = len(batches) if isinstance(batches, Sized) else None
     was_training = module.training
@@ -312,6 +314,35 @@ def _check_finite(value: Tensor, index: Tensor, names: Names | None) -> None:
         f"the loss is {value.item()} on a batch of {len(rows)} utterances: {', '.join(shown)}. "
         "Look at these files, lower the learning rate or set clip_norm."
     )
+
+
+@contextlib.contextmanager
+def _masked(model: nn.Module, mask: LogMelMask | None, seed: int) -> Iterator[None]:
+    """Pass what `model.log_mel` returns through masks drawn from `seed`."""
+    if mask is None:
+        yield
+        return
+    log_mel = getattr(_replica(model), "log_mel", None)
+    if not isinstance(log_mel, nn.Module):
+        raise TypeError(
+            f"`mask` needs a model with log-Mel features, such as a TFPARN; got a "
+            f"{type(_replica(model)).__name__}."
+        )
+    generator = torch.Generator().manual_seed(seed)
+
+    def cover(module: nn.Module, inputs: Any, features: Tensor) -> Tensor:
+        return mask(features, generator=generator)
+
+    hook = log_mel.register_forward_hook(cover)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _replica(model: nn.Module) -> nn.Module:
+    """Return the model inside DistributedDataParallel."""
+    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
 
 
 @contextlib.contextmanager

@@ -79,6 +79,7 @@ class Recipe:
         augmentation: A name that `augmentation` knows.
         extra_spoof: Changed copies to add as spoof, a bona fide row.
         extra_spoof_kind: How they are changed: a name that `extra_spoof` knows.
+        mask: Mask bands and frames of a TFPARN's features, with the defaults of `LogMelMask`.
         residual_scale: Factor on the first weights of a TFPARN's residual blocks; see
             `TFPARN.scale_residuals`.
         clip_norm: The largest norm of the gradient; None leaves it.
@@ -104,6 +105,7 @@ class Recipe:
     augmentation: str = "tfparn"
     extra_spoof: float = 0.0
     extra_spoof_kind: str = "segments"
+    mask: bool = False
     residual_scale: float = 1.0
     clip_norm: float | None = None
     n_accumulate: int = 1
@@ -137,6 +139,8 @@ class Recipe:
         extra_spoof(self.extra_spoof_kind)
         if not 0 <= self.extra_spoof <= 1:
             raise ValueError(f"`extra_spoof` must lie in [0, 1]; got {self.extra_spoof}.")
+        if self.mask and self.compile:
+            raise ValueError("`mask` must be False with `compile`, which can't trace the masks.")
         check_choice("optimizer", self.optimizer, ("adamw", "adam"))
         check_choice("precision", self.precision, ("fp32", "bf16"))
 
@@ -167,6 +171,8 @@ class System:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             model = build_model(self.model, self.model_config)
+        if self.recipe.mask and not isinstance(model, TFPARN):
+            raise ValueError(f"`mask` must be False for {self.model}, which is no TFPARN.")
         if self.recipe.residual_scale != 1.0:
             if not isinstance(model, TFPARN):
                 raise ValueError(

@@ -19,6 +19,7 @@ from minispoof import (
     build,
     clips,
     confounds,
+    extend,
     packages,
     randomness,
     sources,
@@ -520,3 +521,70 @@ class TestConfounds:
         for split in "DE":
             # four standard deviations of an error rate over 1000 trials of each class
             assert found.regression[split] == pytest.approx(0.5, abs=0.06)
+
+
+# A larger training part
+
+
+def small_corpus(folder, speakers=3):
+    """A train part: a human and a synthetic clip of each speaker."""
+    audio = folder / clips.FOLDERS["T"]
+    audio.mkdir(parents=True)
+    lines = []
+    for number in range(speakers):
+        for k, (attack, key) in enumerate((("bonafide", "bonafide"), ("A01", "spoof"))):
+            name = f"T_{10 * number + k:010d}"
+            soundfile.write(audio / f"{name}.flac", voice(10 * number + k, 1.0), RATE)
+            lines.append(f"T_{number:04d} {name} F - - - - {attack} {key} -\n")
+    (folder / "ASVspoof5.train.tsv").write_text("".join(lines))
+    return folder
+
+
+def test_an_extended_corpus_has_all_clips_and_copies_of_the_first_ones_voices(tmp_path):
+    first, second = small_corpus(tmp_path / "a"), small_corpus(tmp_path / "b", speakers=2)
+    calls = []
+
+    def reverse(waveform, rng):
+        calls.append(rng.random())
+        return waveform[::-1]
+
+    def broken(waveform, rng):
+        raise RuntimeError("no pitch")
+
+    copiers = {"A03": reverse, "A05": broken}
+    path = extend.extend([first, second], tmp_path / "out", copiers=copiers)
+    protocol = read_protocol(path)
+    by_hand = {f"0-T_{10 * k:010d}-A03" for k in range(3)}
+    copies = [name for name in protocol.utterance if name.endswith("-A03")]
+    assert set(copies) <= by_hand
+    assert len(copies) == len(calls) >= 1
+    assert not any(name.endswith("-A05") for name in protocol.utterance)
+    assert len(protocol) == 6 + 4 + len(copies)
+    assert (protocol.label == BONAFIDE).sum() == 5
+    assert set(protocol.attack[np.isin(protocol.utterance, copies)]) == {"A03"}
+    assert len(SpoofDataset(protocol, tmp_path / "out", n_samples=RATE)) == len(protocol)
+    audio = tmp_path / "out" / clips.FOLDERS["T"]
+    human = soundfile.read(audio / f"{copies[0].removesuffix('-A03')}.flac")[0]
+    copy = soundfile.read(audio / f"{copies[0]}.flac")[0]
+    assert copy == pytest.approx(human[::-1] / np.abs(human).max(), abs=1e-4)
+    before = digests(tmp_path / "out")
+    extend.extend([first, second], tmp_path / "out", copiers=copiers)
+    assert digests(tmp_path / "out") == before
+    assert len(calls) == len(copies)
+
+
+def test_a_vocoder_that_returns_nothing_makes_no_copy(tmp_path, caplog):
+    first = small_corpus(tmp_path / "a")
+    silent = {"A17": lambda waveform, rng: 0 * waveform}
+    protocol = read_protocol(extend.extend([first], tmp_path / "out", copiers=silent))
+    assert len(protocol) == 6
+    assert "no copy by A17: the vocoder returned a peak of 0.0" in caplog.text
+
+
+def test_extending_says_what_to_install(tmp_path, monkeypatch, capsys):
+    need = attacks.Need(lambda: False, "pip install pyworld")
+    monkeypatch.setattr(extend, "catalogue", lambda python: [fake_attack("A03", needs=[need])])
+    monkeypatch.setattr("sys.argv", ["extend", str(tmp_path), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit):
+        extend.main()
+    assert "the vocoders need pip install pyworld" in capsys.readouterr().err

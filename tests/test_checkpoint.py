@@ -1,6 +1,7 @@
 """Checkpoints: they come back, they refuse, they execute nothing."""
 
 import collections
+import math
 import os
 import pickle
 import random
@@ -59,7 +60,19 @@ def test_the_mean_of_checkpoints(tmp_path):
     for name, tensor in mean.state_dict().items():
         expected = sum(model.state_dict()[name] for model in models) / 3
         assert torch.allclose(tensor, expected, atol=1e-7)
-    assert mean.meta == {"epoch": 2, "averaged": ["0.pt", "1.pt", "2.pt"]}
+    assert mean.meta["epoch"] == 2
+    assert mean.meta["averaged"] == ["0.pt", "1.pt", "2.pt"]
+    assert mean.meta["shares"] == pytest.approx([1 / 3] * 3)
+    mixed = average_checkpoints(paths[:2], [6, 4])
+    for name, tensor in mixed.state_dict().items():
+        expected = torch.lerp(*(model.state_dict()[name] for model in models[:2]), 0.4)
+        assert torch.allclose(tensor, expected, atol=1e-7)
+    assert mixed.meta["shares"] == pytest.approx([0.6, 0.4])
+    for shares in ([1], [1, 0], [1, math.inf], [1, math.nan]):
+        with pytest.raises(
+            ValueError, match="`shares` must be a positive number for each of the 2"
+        ):
+            average_checkpoints(paths[:2], shares)
     save_checkpoint(paths[0], SMALL[1])
     with pytest.raises(ValueError, match=r"`paths` must hold one model .*0.pt has a AASIST with"):
         average_checkpoints(paths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 from collections.abc import Mapping, Sequence
@@ -97,7 +98,9 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
     return model.eval()
 
 
-def average_checkpoints(paths: Sequence[str | os.PathLike[str]]) -> Countermeasure:
+def average_checkpoints(
+    paths: Sequence[str | os.PathLike[str]], shares: Sequence[float] | None = None
+) -> Countermeasure:
     """Return a model whose weights are the mean of several checkpoints of one training.
 
     Late epochs of a run, or of runs that continue each other, lie close enough for their mean to be
@@ -106,9 +109,13 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]]) -> Countermeasu
 
     Args:
         paths: Checkpoints of the same model and configuration, two or more.
+        shares: The weight of each in the mean, positive; their sum does not matter. None gives all
+            the same. A fine-tuned model mixed with the one it began with keeps more of what that
+            one knew (Wortsman et al., CVPR 2022).
 
     Returns:
-        The model; its `meta` is that of the last checkpoint, with ``averaged``, the file names.
+        The model; its `meta` is that of the last checkpoint, with ``averaged``, the file names, and
+        ``shares``, which sum to 1.
 
     Example:
         >>> import tempfile
@@ -122,6 +129,12 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]]) -> Countermeasu
     models = [load_checkpoint(path) for path in paths]
     if len(models) < 2:
         raise ValueError(f"`paths` must name two checkpoints or more; got {len(models)}.")
+    shares = [1.0] * len(models) if shares is None else list(shares)
+    if len(shares) != len(models) or not all(0 < share < math.inf for share in shares):
+        raise ValueError(
+            f"`shares` must be a positive number for each of the {len(models)} `paths`; got "
+            f"{shares}."
+        )
     result = models[-1]
     for path, model in zip(paths, models, strict=True):
         if type(model) is not type(result) or model.config != result.config:
@@ -129,13 +142,18 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]]) -> Countermeasu
                 f"`paths` must hold one model and configuration; {path} has a {model_name(model)} "
                 f"with {model.config}, the last a {model_name(result)} with {result.config}."
             )
+    weights = torch.tensor(shares, dtype=torch.float64)
+    weights /= weights.sum()
     states = [model.state_dict() for model in models]
     mean = {
-        name: torch.stack([state[name].double() for state in states]).mean(dim=0).to(tensor.dtype)
+        name: torch.tensordot(weights, torch.stack([s[name].double() for s in states]), dims=1).to(
+            tensor.dtype
+        )
         for name, tensor in states[-1].items()
     }
     result.load_state_dict(mean)
     result.meta["averaged"] = [Path(path).name for path in paths]
+    result.meta["shares"] = weights.tolist()
     return result
 
 

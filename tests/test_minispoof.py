@@ -569,8 +569,20 @@ def test_an_extended_corpus_has_all_clips_and_copies_of_the_first_ones_voices(tm
     assert copy == pytest.approx(human[::-1] / np.abs(human).max(), abs=1e-4)
     before = digests(tmp_path / "out")
     extend.extend([first, second], tmp_path / "out", copiers=copiers)
-    assert digests(tmp_path / "out") == before
     assert len(calls) == len(copies)
+    (audio / f"{copies[0]}.flac").unlink()
+    extend.extend([first, second], tmp_path / "out", copiers=copiers)
+    assert digests(tmp_path / "out") == before
+    assert calls[-1] == calls[0]
+
+
+def test_an_extension_reads_no_file_outside_its_corpus(tmp_path):
+    first = small_corpus(tmp_path / "a")
+    protocol = first / "ASVspoof5.train.tsv"
+    protocol.write_text(protocol.read_text().replace("T_0000000000", "../../secret"))
+    with pytest.raises(ValueError, match="secret"):
+        extend.extend([first], tmp_path / "out", copiers={})
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_vocoder_that_returns_nothing_makes_no_copy(tmp_path, caplog):

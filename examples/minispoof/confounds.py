@@ -20,7 +20,7 @@ import scipy.special
 
 from asvspoof_cm import metrics
 from asvspoof_cm.audio import SAMPLE_RATE, load_audio
-from asvspoof_cm.data import Protocol, read_protocol
+from asvspoof_cm.data import AudioFolder, Protocol, read_protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.progress import track
 from minispoof.clips import FOLDERS
@@ -144,7 +144,8 @@ def check(corpus: Path) -> Confounds:
     protocols = {split: read_protocol(corpus / name) for split, name in PROTOCOLS.items()}
     features = {}
     for split, protocol in protocols.items():
-        paths = [corpus / FOLDERS[split] / f"{name}.flac" for name in protocol.utterance]
+        files = AudioFolder(protocol, corpus / FOLDERS[split])
+        paths = [files.path(index) for index in range(len(protocol))]
         described = track(paths, description=f"statistics of {split}", unit="clip")
         features[split] = np.array(
             [statistics(load_audio(path).numpy().astype(np.float64)) for path in described]

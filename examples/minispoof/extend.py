@@ -18,7 +18,7 @@ import numpy as np
 import soundfile
 
 from asvspoof_cm.audio import SAMPLE_RATE, load_audio
-from asvspoof_cm.data import read_protocol
+from asvspoof_cm.data import AudioFolder, read_protocol
 from asvspoof_cm.files import atomic_path
 from asvspoof_cm.progress import track
 from minispoof import vocoders
@@ -59,19 +59,21 @@ def extend(
         The new protocol.
     """
     folder = out / FOLDERS["T"]
+    audio = [
+        AudioFolder(read_protocol(corpus / PROTOCOLS["T"]), corpus / FOLDERS["T"])
+        for corpus in corpora
+    ]
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
-    for number, corpus in enumerate(corpora):
-        protocol = corpus / PROTOCOLS["T"]
-        read_protocol(protocol)  # what it refuses, no trainer could use
-        lines = [line.split() for line in protocol.read_text().splitlines() if line.strip()]
-        for row in track(lines, description=str(corpus), unit="clip"):
-            source = corpus / FOLDERS["T"] / f"{row[1]}.flac"
+    for number, (corpus, files) in enumerate(zip(corpora, audio, strict=True)):
+        text = (corpus / PROTOCOLS["T"]).read_text()
+        lines = [line.split() for line in text.splitlines() if line.strip()]
+        for index, row in enumerate(track(lines, description=str(corpus), unit="clip")):
             renamed = [row[0], f"{number}-{row[1]}", *row[2:]]
             target = folder / f"{renamed[1]}.flac"
             if not target.exists():
                 with atomic_path(target) as temporary:
-                    shutil.copyfile(source, temporary)
+                    shutil.copyfile(files.path(index), temporary)
             rows.append(renamed)
             if number == 0 and row[8] == "bonafide":
                 rows.extend(_copies(renamed, target, copiers, seed))
@@ -92,7 +94,8 @@ def _copies(
         try:
             if not target.exists():
                 waveform = load_audio(source).numpy().astype(np.float64)
-                _write(target, copiers[attack](waveform, rng)[: len(waveform)])
+                noise = generator(seed, copy[1])
+                _write(target, copiers[attack](waveform, noise)[: len(waveform)])
         except Exception as error:  # of whatever package the vocoder comes from
             logger.warning("%s: no copy by %s: %s", source.name, attack, error)
         else:

@@ -104,7 +104,7 @@ class Attack:
         return [need.how for need in self.needs if not need.is_there()]
 
 
-def copied(vocoder: Callable[[Array, np.random.Generator], Array]) -> Maker:
+def copied(vocoder: vocoders.Vocoder) -> Maker:
     """Make clips by resynthesizing a base, with the codec generation of its source."""
 
     def make(base: Base, texts: Texts, rng: np.random.Generator) -> Fake:

@@ -30,7 +30,15 @@ from minispoof.sources import SOURCES
 from minispoof.speech import Array, finish
 from minispoof.texts import Texts
 
-__all__ = ["FOLDERS", "Clip", "Failures", "Journal", "build_bonafide", "build_spoof"]
+__all__ = [
+    "FOLDERS",
+    "Clip",
+    "Failures",
+    "Journal",
+    "build_bonafide",
+    "build_spoof",
+    "write_flac",
+]
 
 FOLDERS: Final[Mapping[str, str]] = {"T": "flac_T", "D": "flac_D", "E": "flac_E_eval"}
 N_ATTEMPTS: Final = 6
@@ -76,6 +84,13 @@ class Failures:
         self.last_error.update(other.last_error)
 
 
+def write_flac(path: Path, waveform: Array) -> None:
+    """Write a waveform within ±1 as 16-bit FLAC, whole or not at all."""
+    samples = np.round(waveform * 32767).astype(np.int16)
+    with atomic_path(path) as temporary:
+        soundfile.write(temporary, samples, SAMPLE_RATE, format="FLAC", subtype="PCM_16")
+
+
 class Journal:
     """The clips of an output folder: ``clips.jsonl`` and the audio beside it.
 
@@ -97,11 +112,9 @@ class Journal:
     def add(self, clip: Clip, waveform: Array) -> None:
         """Write the audio, then the line."""
         path = self.audio_path(clip)
-        samples = np.round(waveform * 32767).astype(np.int16)
-        with atomic_path(path) as temporary:
-            soundfile.write(temporary, samples, SAMPLE_RATE, format="FLAC", subtype="PCM_16")
+        write_flac(path, waveform)
         fields = asdict(clip)
-        fields |= {"duration_s": len(samples) / SAMPLE_RATE, "sha256": sha256(path)}
+        fields |= {"duration_s": len(waveform) / SAMPLE_RATE, "sha256": sha256(path)}
         clip = Clip(**fields)
         with self.path.open("a+b") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 1))

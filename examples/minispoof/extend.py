@@ -10,27 +10,25 @@ import argparse
 import logging
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import soundfile
 
-from asvspoof_cm.audio import SAMPLE_RATE, load_audio
+from asvspoof_cm.audio import load_audio
 from asvspoof_cm.data import AudioFolder, read_protocol
 from asvspoof_cm.files import atomic_path
 from asvspoof_cm.progress import track
 from minispoof import vocoders
 from minispoof.attacks import catalogue
-from minispoof.clips import FOLDERS
+from minispoof.clips import FOLDERS, write_flac
 from minispoof.confounds import PROTOCOLS
 from minispoof.randomness import generator
 from minispoof.speech import Array
+from minispoof.vocoders import Vocoder
 
 __all__ = ["VOCODERS", "extend"]
-
-Vocoder = Callable[[Array, np.random.Generator], Array]
 
 VOCODERS: Final[Mapping[str, Vocoder]] = {
     "A03": vocoders.world,
@@ -66,7 +64,7 @@ def extend(
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for number, (corpus, files) in enumerate(zip(corpora, audio, strict=True)):
-        text = (corpus / PROTOCOLS["T"]).read_text()
+        text = (corpus / PROTOCOLS["T"]).read_text(encoding="utf-8")
         lines = [line.split() for line in text.splitlines() if line.strip()]
         for index, row in enumerate(track(lines, description=str(corpus), unit="clip")):
             renamed = [row[0], f"{number}-{row[1]}", *row[2:]]
@@ -79,7 +77,8 @@ def extend(
                 rows.extend(_copies(renamed, target, copiers, seed))
     path = out / PROTOCOLS["T"]
     with atomic_path(path) as temporary:
-        temporary.write_text("".join(" ".join(row) + "\n" for row in rows))
+        lines = (" ".join(row) + "\n" for row in rows)
+        temporary.write_text("".join(lines), encoding="utf-8")
     return path
 
 
@@ -106,8 +105,7 @@ def _write(path: Path, waveform: Array) -> None:
     peak = np.abs(waveform).max()
     if not 1e-6 < peak < np.inf:
         raise ValueError(f"the vocoder returned a peak of {peak}")
-    with atomic_path(path) as temporary:
-        soundfile.write(temporary, waveform / peak, SAMPLE_RATE, "PCM_16", format="FLAC")
+    write_flac(path, waveform / peak)
 
 
 def main() -> None:

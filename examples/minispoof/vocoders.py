@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import scipy.linalg
@@ -27,6 +28,7 @@ from minispoof.spectra import griffin_lim, istft, random_phases, slaney_filterba
 from minispoof.speech import Array, resample
 
 __all__ = [
+    "Vocoder",
     "change_gender",
     "harmonics_and_noise",
     "linear_prediction",
@@ -38,6 +40,8 @@ __all__ = [
     "world",
     "world_conversion",
 ]
+
+Vocoder: TypeAlias = Callable[[Array, np.random.Generator], Array]
 
 HOP: Final = SAMPLE_RATE // 200
 """5 ms, the frame of the parametric vocoders."""

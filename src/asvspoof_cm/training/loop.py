@@ -325,7 +325,7 @@ def _masked(model: nn.Module, mask: LogMelMask | None, seed: int) -> Iterator[No
     log_mel = getattr(_replica(model), "log_mel", None)
     if not isinstance(log_mel, nn.Module):
         raise TypeError(
-            f"`mask` needs a model with log-Mel features, such as a TFPARN; got a "
+            "`mask` needs a model with log-Mel features, such as a TFPARN; got a "
             f"{type(_replica(model)).__name__}."
         )
     generator = torch.Generator().manual_seed(seed)

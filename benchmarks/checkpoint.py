@@ -36,10 +36,10 @@ from asvspoof_cm.augmentation import (
 )
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.data import Protocol, open_audio, read_protocol
-from asvspoof_cm.files import atomic_path, sha256
 from asvspoof_cm.metrics import bootstrap, breakdown, evaluate, read_scores
 from asvspoof_cm.pretrained import DEFAULT_NAME, checkpoint_path
-from asvspoof_cm.progress import track
+from asvspoof_cm.utils.files import atomic_path, sha256
+from asvspoof_cm.utils.progress import track
 from harness import environment
 
 FIGURES = Path(__file__).parent / "model_card" / "figures.json"

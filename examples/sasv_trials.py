@@ -15,10 +15,10 @@ from torch import Tensor
 from asvspoof_cm import BONAFIDE, SPOOF, Scorer
 from asvspoof_cm.data import Protocol as Corpus
 from asvspoof_cm.data import open_audio
-from asvspoof_cm.files import atomic_path
 from asvspoof_cm.labels import ABSENT, SASV_CLASSES
 from asvspoof_cm.metrics import read_scores
-from asvspoof_cm.progress import track
+from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.progress import track
 from speaker_encoder import mean_voice, prepare_speech
 
 FloatArray: TypeAlias = NDArray[np.float64]

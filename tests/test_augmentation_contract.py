@@ -302,7 +302,7 @@ def test_every_public_name_is_there_and_documented():
         (
             lambda: Gain()(torch.ones(3, dtype=torch.int16), generator=seeded()),
             TypeError,
-            "`waveform` must hold floating-point samples; got torch.int16",
+            "`waveform` must be a float tensor; got torch.int16",
         ),
         (
             lambda: Gain()(torch.ones(3), generator=None),

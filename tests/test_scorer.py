@@ -15,7 +15,8 @@ from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.metrics import DetectionCosts
 from asvspoof_cm.models import AASIST, TFPARN, AASISTConfig, RawNet2, TFPARNConfig
-from asvspoof_cm.scorer import Scorer, resolve_device
+from asvspoof_cm.scorer import Scorer
+from asvspoof_cm.utils.processes import resolve_device
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 

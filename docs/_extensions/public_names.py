@@ -12,7 +12,7 @@ PACKAGE = "asvspoof_cm"
 
 # Modules one level down whose names users need, and those above that are the library's own tools.
 DEEPER = ("models.pooling", "contrib.speech_spoof_bench")
-INTERNAL = ("__main__", "contrib", "memory")
+INTERNAL = ("__main__", "contrib", "utils")
 
 
 @cache

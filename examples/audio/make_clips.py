@@ -19,7 +19,7 @@ import numpy as np
 import soundfile
 
 from asvspoof_cm.audio import load_audio
-from asvspoof_cm.files import atomic_path
+from asvspoof_cm.utils.files import atomic_path
 from minispoof.packages import unpack
 
 HERE = Path(__file__).parent

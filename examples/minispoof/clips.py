@@ -20,9 +20,9 @@ import numpy as np
 import soundfile
 
 from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.files import atomic_path, sha256
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, SPOOF
-from asvspoof_cm.progress import track
+from asvspoof_cm.utils.files import atomic_path, sha256
+from asvspoof_cm.utils.progress import track
 from minispoof.attacks import Attack, Fake
 from minispoof.bases import Base
 from minispoof.randomness import choose, generator

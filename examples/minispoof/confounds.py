@@ -22,7 +22,7 @@ from asvspoof_cm import metrics
 from asvspoof_cm.audio import SAMPLE_RATE, load_audio
 from asvspoof_cm.data import AudioFolder, Protocol, read_protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
-from asvspoof_cm.progress import track
+from asvspoof_cm.utils.progress import track
 from minispoof.clips import FOLDERS
 from minispoof.speech import FRAME, Array, frame_powers
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from asvspoof_cm.audio import load_audio
 from asvspoof_cm.data import AudioFolder, read_protocol
-from asvspoof_cm.files import atomic_path
-from asvspoof_cm.progress import track
+from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.progress import track
 from minispoof import vocoders
 from minispoof.attacks import catalogue
 from minispoof.clips import FOLDERS, write_flac

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asvspoof_cm.files import atomic_path
 from asvspoof_cm.models import AASIST, AASISTConfig, Countermeasure, build_model, model_name
+from asvspoof_cm.utils.files import atomic_path
 
 __all__ = [
     "FORMAT",

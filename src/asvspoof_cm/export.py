@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from asvspoof_cm.audio import CROP_SAMPLES
-from asvspoof_cm.files import atomic_path
 from asvspoof_cm.models import AASIST, Countermeasure
+from asvspoof_cm.utils.files import atomic_path
 
 __all__ = ["OnnxModel", "export_onnx", "load_onnx"]
 

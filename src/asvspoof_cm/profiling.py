@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from asvspoof_cm.memory import peak_resident_bytes, resident_bytes
-
 if TYPE_CHECKING:
     import torch
 
@@ -135,6 +133,8 @@ def profile(
 def _peak_memory(model: Countermeasure, device: torch.device) -> Iterator[list[int]]:
     """Yield a list that holds the peak in bytes once the block has ended."""
     import torch
+
+    from asvspoof_cm.utils.processes import peak_resident_bytes, resident_bytes
 
     peak: list[int] = []
     if device.type == "cuda":

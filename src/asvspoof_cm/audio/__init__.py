@@ -20,7 +20,6 @@ from asvspoof_cm.audio.crops import (
 from asvspoof_cm.audio.files import AUDIO_EXTENSIONS, AudioFile, load_audio
 from asvspoof_cm.audio.waveforms import (
     SAMPLE_RATE,
-    check_rate,
     peak_normalize,
     peak_or_one,
     resample,
@@ -33,7 +32,6 @@ __all__ = [
     "CROP_SAMPLES",
     "SAMPLE_RATE",
     "AudioFile",
-    "check_rate",
     "crop_start",
     "crop_starts",
     "cut",

@@ -7,6 +7,8 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
+from asvspoof_cm.utils.checks import check_waveform
+
 __all__ = [
     "CROP_SAMPLES",
     "crop_start",
@@ -165,13 +167,3 @@ def cut(waveform: Tensor, start: int, n_samples: int) -> Tensor:
     start %= n_total
     n_repeats = -(-(start + n_samples) // n_total)
     return waveform.repeat(n_repeats)[start : start + n_samples]
-
-
-def check_waveform(waveform: Tensor) -> None:
-    if waveform.dim() != 1:
-        raise ValueError(
-            f"`waveform` must have shape (time,); got {tuple(waveform.shape)}. "
-            "Average channels with to_mono, and take batches one by one."
-        )
-    if len(waveform) == 0:
-        raise ValueError("`waveform` must hold at least one sample; got none.")

@@ -18,11 +18,11 @@ from typing_extensions import Self
 
 from asvspoof_cm.audio.waveforms import (
     SAMPLE_RATE,
-    check_rate,
     polyphase,
     rate_ratio,
     resampling_reach,
 )
+from asvspoof_cm.utils.checks import check_rate
 
 __all__ = ["AUDIO_EXTENSIONS", "AudioFile", "load_audio"]
 

@@ -11,9 +11,10 @@ import scipy.signal
 import torch
 from torch import Tensor
 
+from asvspoof_cm.utils.checks import check_float, check_rate
+
 __all__ = [
     "SAMPLE_RATE",
-    "check_rate",
     "peak_normalize",
     "peak_or_one",
     "resample",
@@ -132,24 +133,3 @@ def _resampling_filter(factor: int) -> np.ndarray[Any, np.dtype[np.float64]]:
 def rate_ratio(orig_rate: int, new_rate: int) -> tuple[int, int]:
     divisor = math.gcd(orig_rate, new_rate)
     return new_rate // divisor, orig_rate // divisor
-
-
-def check_rate(rate: int, name: str = "sample_rate") -> int:
-    """Return a sampling rate if it is one; `name` is the argument that the error names.
-
-    Example:
-        >>> check_rate(-1)
-        Traceback (most recent call last):
-        ValueError: `sample_rate` must be a positive whole number of Hz; got -1.
-    """
-    if not 0 < rate < math.inf or rate != int(rate):
-        raise ValueError(f"`{name}` must be a positive whole number of Hz; got {rate}.")
-    return int(rate)
-
-
-def check_float(waveform: Tensor) -> None:
-    if not waveform.is_floating_point():
-        raise TypeError(
-            f"`waveform` must be a float tensor; got {waveform.dtype}. "
-            "Scale integers first: waveform / 32768 for int16."
-        )

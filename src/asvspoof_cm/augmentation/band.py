@@ -13,11 +13,11 @@ from asvspoof_cm.augmentation.base import (
     Augmentation,
     Parameters,
     beside,
-    check_range,
     uniform,
     working_precision,
 )
 from asvspoof_cm.augmentation.filters import fir_filter
+from asvspoof_cm.utils.checks import check_range
 
 __all__ = ["BandLimitParameters", "RandomBandLimit", "band_limit"]
 

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from asvspoof_cm.utils.checks import check_finite, check_float, check_generator, check_range
+
 __all__ = ["Augmentation", "Parameters"]
 
 MAX_DB: Final = 200.0  # a factor of 1e10: beyond it, float32 runs out
@@ -171,35 +173,11 @@ def working_precision(function: F) -> F:
 
     @functools.wraps(function)
     def wrapped(waveform: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        check_floating(waveform)
+        check_float(waveform)
         wide = waveform if waveform.dtype == torch.float64 else waveform.float()
         return function(wide, *args, **kwargs).to(waveform.dtype)
 
     return cast(F, wrapped)
-
-
-def check_floating(waveform: Tensor) -> None:
-    if not isinstance(waveform, Tensor):
-        raise TypeError(
-            f"`waveform` must be a torch.Tensor; got {type(waveform).__name__}. "
-            "Convert an array: torch.from_numpy(waveform)."
-        )
-    if not waveform.is_floating_point():
-        raise TypeError(
-            f"`waveform` must hold floating-point samples; got {waveform.dtype}. "
-            "Scale integers to [-1, 1] first: waveform / 32768."
-        )
-
-
-def check_finite(waveform: Tensor) -> None:
-    # The extremes of a waveform with NaN are NaN; finding them is faster than looking at each.
-    if not torch.stack(waveform.detach().aminmax()).isfinite().all():
-        n_finite, n_samples = int(waveform.isfinite().count_nonzero()), waveform.numel()
-        raise ValueError(
-            "`waveform` must be finite; got "
-            f"{n_samples - n_finite} NaN or infinite of {n_samples} samples. "
-            "Find the file, or the step before, that they come from."
-        )
 
 
 def check_waveform(waveform: Tensor) -> None:
@@ -208,35 +186,11 @@ def check_waveform(waveform: Tensor) -> None:
 
 
 def check_shape(waveform: Tensor) -> None:
-    check_floating(waveform)
+    check_float(waveform)
     if waveform.dim() not in (1, 2) or waveform.numel() == 0:
         raise ValueError(
             "`waveform` must have shape (time,) or (batch, time) and hold samples; "
             f"got {tuple(waveform.shape)}."
-        )
-
-
-def check_generator(generator: torch.Generator) -> None:
-    if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
-        came = getattr(generator, "device", type(generator).__name__)
-        raise TypeError(
-            f"`generator` must be a torch.Generator on the CPU; got {came}. "
-            "Make one with torch.Generator().manual_seed(seed)."
-        )
-
-
-def check_range(
-    name: str,
-    values: tuple[float, float],
-    minimum: float = float("-inf"),
-    maximum: float = float("inf"),
-) -> None:
-    """Raise unless `values` are two ascending numbers in [minimum, maximum]."""
-    ascending = len(values) == 2 and minimum <= values[0] <= values[1] <= maximum
-    if not ascending or math.isinf(values[1] - values[0]):
-        raise ValueError(
-            f"`{name}` must be (low, high) with {minimum:g} <= low <= high <= {maximum:g} and a "
-            f"finite width; got {values}."
         )
 
 
@@ -249,13 +203,6 @@ def check_snr(name: str, values: tuple[float, float]) -> None:
     """Raise unless `values` are a range in dB as for `check_gain`, or twice +inf: no noise."""
     if tuple(values) != (math.inf, math.inf):
         check_gain(name, values)
-
-
-def check_between(name: str, value: float, minimum: float, maximum: float = float("inf")) -> None:
-    if not minimum <= value <= maximum:
-        bounds = f"between {minimum:g} and {maximum:g}"
-        rule = f"at least {minimum:g}" if maximum == float("inf") else bounds
-        raise ValueError(f"`{name}` must be {rule}; got {value}.")
 
 
 def uniform(

@@ -19,13 +19,11 @@ from asvspoof_cm.audio import SAMPLE_RATE, resample
 from asvspoof_cm.augmentation.base import (
     Augmentation,
     Parameters,
-    check_between,
-    check_finite,
-    check_range,
     integers,
     uniform,
     working_precision,
 )
+from asvspoof_cm.utils.checks import check_between, check_finite, check_range
 
 __all__ = ["CODECS", "Codec", "CodecParameters", "available_codecs", "transcode"]
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from asvspoof_cm.augmentation.base import Augmentation, Parameters, check_between
+from asvspoof_cm.augmentation.base import Augmentation, Parameters
+from asvspoof_cm.utils.checks import check_between
 
 __all__ = ["Branch", "Branches", "Compose", "OneOf", "RandomApply", "Stages"]
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asvspoof_cm.augmentation.base import Augmentation, check_between, check_generator
+from asvspoof_cm.augmentation.base import Augmentation
 from asvspoof_cm.augmentation.segments import ShuffleSegments
 from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.utils.checks import check_between, check_generator
 
 __all__ = ["as_extra_spoof"]
 

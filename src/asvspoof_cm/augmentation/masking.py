@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asvspoof_cm.augmentation.base import Parameters, beside, check_between, check_generator
+from asvspoof_cm.augmentation.base import Parameters, beside
+from asvspoof_cm.utils.checks import check_between, check_generator
 
 __all__ = ["LogMelMask", "MaskParameters", "mask_log_mel"]
 

@@ -11,12 +11,11 @@ from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import (
     Parameters,
     beside,
-    check_between,
     check_gain,
-    check_range,
     integers,
     uniform,
 )
+from asvspoof_cm.utils.checks import check_between, check_range
 
 __all__ = ["NotchBands", "NotchParameters", "notch_taps"]
 

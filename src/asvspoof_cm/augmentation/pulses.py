@@ -18,7 +18,6 @@ from asvspoof_cm.augmentation.base import (
     Augmentation,
     Parameters,
     beside,
-    check_range,
     draw_seeds,
     integers,
     row_noise,
@@ -26,6 +25,7 @@ from asvspoof_cm.augmentation.base import (
     working_precision,
 )
 from asvspoof_cm.augmentation.resynthesis import analyse, at_level_of, hann_window
+from asvspoof_cm.utils.checks import check_range
 
 __all__ = [
     "PulseParameters",

@@ -18,7 +18,6 @@ from asvspoof_cm.augmentation.base import (
     Augmentation,
     Parameters,
     beside,
-    check_between,
     check_gain,
     check_snr,
     draw_seeds,
@@ -30,6 +29,7 @@ from asvspoof_cm.augmentation.base import (
 from asvspoof_cm.augmentation.compose import Compose, RandomApply, Stages
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, limit_peak, polynomial_filter
 from asvspoof_cm.augmentation.notch import NotchBands, NotchParameters
+from asvspoof_cm.utils.checks import check_between
 
 __all__ = [
     "ConvolutiveNoise",

@@ -21,7 +21,6 @@ from asvspoof_cm.augmentation.base import (
     Augmentation,
     Parameters,
     beside,
-    check_range,
     draw_seeds,
     integers,
     row_noise,
@@ -29,6 +28,7 @@ from asvspoof_cm.augmentation.base import (
     working_precision,
 )
 from asvspoof_cm.frontends import mel_filterbank
+from asvspoof_cm.utils.checks import check_range
 
 __all__ = [
     "CopySynthesis",

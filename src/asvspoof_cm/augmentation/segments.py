@@ -18,10 +18,10 @@ from asvspoof_cm.augmentation.base import (
     Augmentation,
     Parameters,
     beside,
-    check_between,
     integers,
     working_precision,
 )
+from asvspoof_cm.utils.checks import check_between
 
 __all__ = [
     "SegmentParameters",

@@ -21,8 +21,6 @@ from asvspoof_cm.augmentation.base import (
     Augmentation,
     Parameters,
     beside,
-    check_between,
-    check_range,
     check_snr,
     draw_seeds,
     integers,
@@ -32,6 +30,7 @@ from asvspoof_cm.augmentation.base import (
 )
 from asvspoof_cm.augmentation.compose import OneOf, RandomApply
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, sos_filter
+from asvspoof_cm.utils.checks import check_between, check_range
 
 __all__ = [
     "ButterworthParameters",

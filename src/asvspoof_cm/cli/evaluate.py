@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from asvspoof_cm import metrics
 from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
-from asvspoof_cm.metrics.checks import as_labels
 from asvspoof_cm.metrics.curves import Ties
 from asvspoof_cm.metrics.printing import format_metric, metric_title
+from asvspoof_cm.utils.checks import as_labels
 
 if TYPE_CHECKING:
     from asvspoof_cm.data.protocol import Protocol

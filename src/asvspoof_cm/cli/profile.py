@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure and print."""
     from asvspoof_cm.checkpoint import load_checkpoint
     from asvspoof_cm.profiling import profile
-    from asvspoof_cm.scorer import resolve_device
+    from asvspoof_cm.utils.processes import resolve_device
 
     device = resolve_device(args.device)
     result = profile(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from asvspoof_cm.files import atomic_path
+from asvspoof_cm.utils.files import atomic_path
 
 __all__ = ["add_parser", "run"]
 

@@ -33,8 +33,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train each pair in turn; a run that fails is reported and the rest goes on."""
-    from asvspoof_cm.scorer import resolve_device
     from asvspoof_cm.training import SEEDS, process_group
+    from asvspoof_cm.utils.processes import resolve_device
 
     prepare(args)
     failures = []

@@ -91,8 +91,8 @@ def add_training(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train and say where the best checkpoint is."""
-    from asvspoof_cm.scorer import resolve_device
     from asvspoof_cm.training import process_group
+    from asvspoof_cm.utils.processes import resolve_device
 
     prepare(args)
     with process_group(resolve_device(args.device)):

@@ -28,8 +28,8 @@ from torch import Tensor
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.data.folder import EXTENSION, AudioFolder
 from asvspoof_cm.data.protocol import Protocol
-from asvspoof_cm.files import atomic_path
-from asvspoof_cm.progress import Progress
+from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.progress import Progress
 
 __all__ = ["PackedAudio", "pack"]
 

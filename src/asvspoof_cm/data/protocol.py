@@ -32,8 +32,8 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from typing_extensions import Self
 
-from asvspoof_cm.data.table import read_table
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, LABELS, SPOOF
+from asvspoof_cm.utils.tables import read_table
 
 __all__ = ["OFFICIAL_COUNTS", "UNLABELLED", "Protocol", "read_protocol"]
 

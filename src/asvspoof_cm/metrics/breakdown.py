@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asvspoof_cm.metrics.checks import (
+from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
+from asvspoof_cm.metrics.curves import TIES, SortedScores, Ties
+from asvspoof_cm.metrics.intervals import METRICS, Interval, TooFewClustersError, bootstrap
+from asvspoof_cm.metrics.printing import LATEX_SPECIALS, format_metric, metric_title
+from asvspoof_cm.metrics.track1 import act_dcf_of, cllr_of, eer_of, min_dcf_of
+from asvspoof_cm.utils.checks import (
     FloatArray,
     IntArray,
     as_column,
@@ -23,12 +28,7 @@ from asvspoof_cm.metrics.checks import (
     finite_or_none,
     split_by_label,
 )
-from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
-from asvspoof_cm.metrics.curves import TIES, SortedScores, Ties
-from asvspoof_cm.metrics.intervals import METRICS, Interval, TooFewClustersError, bootstrap
-from asvspoof_cm.metrics.printing import LATEX_SPECIALS, format_metric, metric_title
-from asvspoof_cm.metrics.track1 import act_dcf_of, cllr_of, eer_of, min_dcf_of
-from asvspoof_cm.progress import Progress
+from asvspoof_cm.utils.progress import Progress
 
 __all__ = ["Breakdown", "BreakdownRow", "breakdown"]
 

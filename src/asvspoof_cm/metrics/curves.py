@@ -22,8 +22,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asvspoof_cm.metrics.checks import FloatArray, IntArray, as_scores, check_choice
 from asvspoof_cm.metrics.costs import DetectionCosts
+from asvspoof_cm.utils.checks import FloatArray, IntArray, as_scores, check_choice
 
 __all__ = [
     "Ties",

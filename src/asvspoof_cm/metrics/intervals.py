@@ -15,7 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Unpack
 
-from asvspoof_cm.metrics.checks import (
+from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
+from asvspoof_cm.metrics.resampling import METRICS, Metric, System, draws, encode_clusters
+from asvspoof_cm.metrics.track1 import act_dcf, cllr, eer, min_dcf
+from asvspoof_cm.utils.checks import (
     FloatArray,
     IntArray,
     as_column,
@@ -25,10 +28,7 @@ from asvspoof_cm.metrics.checks import (
     finite_or_none,
     split_by_label,
 )
-from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
-from asvspoof_cm.metrics.resampling import METRICS, Metric, System, draws, encode_clusters
-from asvspoof_cm.metrics.track1 import act_dcf, cllr, eer, min_dcf
-from asvspoof_cm.progress import track
+from asvspoof_cm.utils.progress import track
 
 __all__ = ["Interval", "METRICS", "bootstrap", "compare"]
 

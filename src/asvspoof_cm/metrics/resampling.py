@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from asvspoof_cm.metrics.checks import FloatArray, IntArray
 from asvspoof_cm.metrics.costs import DetectionCosts, OperatingPoint
 from asvspoof_cm.metrics.curves import SortedScores, dcf, default_cost
 from asvspoof_cm.metrics.track1 import bonafide_bits, eer_at, spoof_bits
+from asvspoof_cm.utils.checks import FloatArray, IntArray
 
 __all__ = ["METRICS", "System", "draw", "draws", "encode_clusters"]
 

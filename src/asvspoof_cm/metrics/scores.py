@@ -25,9 +25,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asvspoof_cm.files import atomic_path
 from asvspoof_cm.labels import ABSENT, LABELS, SASV_CLASSES, SPOOF
-from asvspoof_cm.metrics.checks import FloatArray, as_column, as_scores
+from asvspoof_cm.utils.checks import FloatArray, as_column, as_scores
+from asvspoof_cm.utils.files import atomic_path
 
 __all__ = ["Key", "Scores", "read_key", "read_scores", "write_scores", "write_submission"]
 

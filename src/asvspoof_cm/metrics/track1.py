@@ -19,14 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import isotonic_regression
 
-from asvspoof_cm.metrics.checks import (
-    FloatArray,
-    IntArray,
-    as_scores,
-    check_choice,
-    finite_or_none,
-    split_by_label,
-)
 from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts, OperatingPoint
 from asvspoof_cm.metrics.curves import (
     TIES,
@@ -36,6 +28,14 @@ from asvspoof_cm.metrics.curves import (
     dcf,
     default_cost,
     eer_counts,
+)
+from asvspoof_cm.utils.checks import (
+    FloatArray,
+    IntArray,
+    as_scores,
+    check_choice,
+    finite_or_none,
+    split_by_label,
 )
 
 __all__ = [

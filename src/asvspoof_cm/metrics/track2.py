@@ -12,7 +12,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asvspoof_cm.metrics.checks import FloatArray, IntArray, as_scores
 from asvspoof_cm.metrics.costs import (
     ASVSPOOF5_ASV,
     ASVSPOOF5_SASV,
@@ -22,6 +21,7 @@ from asvspoof_cm.metrics.costs import (
 )
 from asvspoof_cm.metrics.curves import BELOW_LOWEST, SortedScores, det_curve
 from asvspoof_cm.metrics.track1 import eer_of
+from asvspoof_cm.utils.checks import FloatArray, IntArray, as_scores
 
 __all__ = ["TandemPoint", "a_dcf", "asv_rates", "min_t_dcf", "t_eer"]
 

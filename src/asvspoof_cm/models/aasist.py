@@ -21,7 +21,8 @@ from torch.nn import functional
 from typing_extensions import Self
 
 from asvspoof_cm.frontends import SincConv
-from asvspoof_cm.models.base import Countermeasure, check_positive, check_waveforms
+from asvspoof_cm.models.base import Countermeasure
+from asvspoof_cm.utils.checks import check_positive, check_waveforms
 
 __all__ = ["AASIST", "AASISTConfig"]
 

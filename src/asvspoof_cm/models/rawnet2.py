@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm.frontends import SincConv
-from asvspoof_cm.models.base import Countermeasure, check_positive, check_waveforms
+from asvspoof_cm.models.base import Countermeasure
+from asvspoof_cm.utils.checks import check_positive, check_waveforms
 
 __all__ = ["RawNet2", "RawNet2Config"]
 

@@ -11,14 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm.frontends import LogMel
-from asvspoof_cm.models.base import (
-    Countermeasure,
-    check_positive,
-    check_probability,
-    check_waveforms,
-)
+from asvspoof_cm.models.base import Countermeasure
 from asvspoof_cm.models.dropout import attention, dropout
 from asvspoof_cm.models.pooling import AttentionPooling, frame_mask, mean_weights
+from asvspoof_cm.utils.checks import check_positive, check_probability, check_waveforms
 
 __all__ = ["TFPARN", "TFPARNConfig", "sinusoidal_positions"]
 

@@ -15,7 +15,6 @@ from asvspoof_cm.metrics import (
     DetectionCosts,
     det_curve,
 )
-from asvspoof_cm.metrics.checks import FloatArray, IntArray, as_scores, check_choice
 from asvspoof_cm.metrics.curves import SortedScores, dcf, default_cost
 from asvspoof_cm.metrics.printing import metric_scale
 from asvspoof_cm.metrics.track1 import eer_of, min_dcf_of
@@ -31,6 +30,7 @@ from asvspoof_cm.plots.figures import (
     finish,
     new_axes,
 )
+from asvspoof_cm.utils.checks import FloatArray, IntArray, as_scores, check_choice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

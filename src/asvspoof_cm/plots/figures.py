@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asvspoof_cm.files import atomic_path
 from asvspoof_cm.metrics.printing import TITLES, UNITS
+from asvspoof_cm.utils.files import atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

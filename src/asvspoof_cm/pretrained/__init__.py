@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from asvspoof_cm.checkpoint import load_checkpoint
-from asvspoof_cm.files import sha256
 from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.utils.files import sha256
 
 __all__ = ["DEFAULT_NAME", "available", "card", "checkpoint_path", "load_pretrained"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asvspoof_cm.metrics.checks import FloatArray
 from asvspoof_cm.report.runs import METRICS, SPLITS, Run, group_by_system
+from asvspoof_cm.utils.checks import FloatArray
 
 __all__ = ["Curve", "SeedCurve", "training_efficiency"]
 

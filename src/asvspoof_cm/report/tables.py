@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from asvspoof_cm.metrics.checks import check_choice
 from asvspoof_cm.metrics.printing import LATEX_SPECIALS
 from asvspoof_cm.report.runs import FINAL_SPLITS, METRICS, Run, group_by_system
+from asvspoof_cm.utils.checks import check_choice
 
 __all__ = ["Column", "MeanStd", "Row", "Summary", "Table", "summarize"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asvspoof_cm.scorer.protocols import ProtocolScores
 from asvspoof_cm.scorer.results import FileScore, ScoreResult
-from asvspoof_cm.scorer.scorer import Scorer, resolve_device
+from asvspoof_cm.scorer.scorer import Scorer
 from asvspoof_cm.scorer.timelines import Attention, StreamingScorer, Timeline, WindowScore
 
 __all__ = [
@@ -16,5 +16,4 @@ __all__ = [
     "StreamingScorer",
     "Timeline",
     "WindowScore",
-    "resolve_device",
 ]

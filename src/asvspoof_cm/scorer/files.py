@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from asvspoof_cm.audio import SAMPLE_RATE, AudioFile
 from asvspoof_cm.data.sources import OpenAudio
-from asvspoof_cm.progress import track
 from asvspoof_cm.scorer.inputs import Utterance, take_crops
 from asvspoof_cm.scorer.packing import map_ahead
 from asvspoof_cm.scorer.results import FileScore, ScoreResult
+from asvspoof_cm.utils.progress import track
 
 if TYPE_CHECKING:
     from asvspoof_cm.scorer.scorer import Scorer

@@ -11,7 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asvspoof_cm.audio import CROP_SAMPLES, SAMPLE_RATE, check_rate, crop_starts, cut, resample
+from asvspoof_cm.audio import (
+    CROP_SAMPLES,
+    SAMPLE_RATE,
+    crop_starts,
+    cut,
+    resample,
+)
+from asvspoof_cm.utils.checks import check_rate
 
 __all__ = [
     "InMemory",

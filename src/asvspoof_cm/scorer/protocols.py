@@ -10,31 +10,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-from torch import distributed
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asvspoof_cm.data.folder import EXTENSION
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.data.sources import open_audio
-from asvspoof_cm.files import atomic_path
 from asvspoof_cm.metrics import read_scores, write_scores
-from asvspoof_cm.progress import Progress
 from asvspoof_cm.scorer.files import score_opened
+from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.processes import share_work
+from asvspoof_cm.utils.progress import Progress
 
 if TYPE_CHECKING:
     from asvspoof_cm.scorer.scorer import Scorer
 
 __all__ = ["ProtocolScores", "score_protocol"]
-
-# Processes wait for the slowest one; a process that dies is noticed at once.
-_PATIENCE = timedelta(days=30)
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +103,7 @@ def score_protocol(
     names = _check_names(protocol)
     audio = open_audio(protocol, audio_dir, extension=extension)
     run = _Run(Path(output))
-    with _processes() as processes:
+    with share_work() as processes:
         settings = {**scorer.settings(), "audio_dir": str(Path(audio_dir).resolve())}
         processes.first(lambda: run.begin(settings, resume=resume))
         done = run.rows(run.journal())
@@ -274,60 +267,3 @@ def _check_names(protocol: Protocol) -> list[str]:
                 f"breaks, which a score file can't hold; got {name!r}."
             )
     return names
-
-
-class _Processes:
-    """This process alone."""
-
-    rank = 0
-    n_processes = 1
-
-    def first(self, task: Callable[[], R]) -> R:
-        """Run a task in the first process, and return or raise its outcome in all."""
-        return task()
-
-    def wait(self) -> None:
-        """Wait for all processes."""
-
-
-class _Group(_Processes):
-    """The processes of a group."""
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-        self.rank = distributed.get_rank(group)
-        self.n_processes = distributed.get_world_size(group)
-
-    def first(self, task: Callable[[], R]) -> R:
-        outcome: list[Any] = [None, None]
-        if self.rank == 0:
-            try:
-                outcome[0] = task()
-            except Exception as error:  # it must reach the others, or they would wait for ever
-                outcome[1] = error
-        distributed.broadcast_object_list(outcome, src=0, group=self._group)
-        if outcome[1] is not None:
-            raise outcome[1]
-        result: R = outcome[0]
-        return result
-
-    def wait(self) -> None:
-        distributed.barrier(self._group)
-
-
-@contextmanager
-def _processes() -> Iterator[_Processes]:
-    """Yield the processes that share the work; a group that is made for it is taken down again."""
-    available = distributed.is_available()
-    is_ours = available and not distributed.is_initialized()
-    if not available or (is_ours and not distributed.is_torchelastic_launched()):
-        yield _Processes()
-        return
-    if is_ours:
-        distributed.init_process_group("gloo")
-    # Of its own: NCCL carries no objects of the CPU, and others have their own patience.
-    group = distributed.new_group(backend="gloo", timeout=_PATIENCE)
-    try:
-        yield _Group(group)
-    finally:
-        distributed.destroy_process_group(None if is_ours else group)

@@ -22,15 +22,16 @@ from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data.folder import EXTENSION
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
-from asvspoof_cm.metrics.checks import check_choice
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.pretrained import load_pretrained
 from asvspoof_cm.scorer import files, protocols, timelines
 from asvspoof_cm.scorer.inputs import InMemory, Utterance, Waveform, as_waveform, take_crops
 from asvspoof_cm.scorer.packing import map_packed
 from asvspoof_cm.scorer.results import FileScore, ScoreResult
+from asvspoof_cm.utils.checks import check_choice
+from asvspoof_cm.utils.processes import resolve_device
 
-__all__ = ["ScoreKind", "Scorer", "resolve_device"]
+__all__ = ["ScoreKind", "Scorer"]
 
 ScoreKind = Literal["logit_difference", "bonafide_logit", "llr"]
 Precision = Literal["fp32", "bf16"]
@@ -430,36 +431,6 @@ class Scorer:
             resampled_from=utterance.resampled_from,
             warnings=utterance.warnings,
         )
-
-
-def resolve_device(device: str | torch.device = "auto") -> torch.device:
-    """Return the device that a name stands for; "auto" is CUDA, else MPS, else the CPU.
-
-    Example:
-        >>> resolve_device("cpu")
-        device(type='cpu')
-    """
-    if device != "auto":
-        try:
-            chosen = torch.device(device)
-        except RuntimeError:
-            raise ValueError(
-                f"`device` must be auto, cpu, cuda, cuda:1, mps or another of PyTorch's; "
-                f"got {device!r}."
-            ) from None
-        if chosen.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"`device` must be one that is here; got {device!r}, without CUDA.")
-        if chosen.type == "mps" and not torch.backends.mps.is_available():
-            raise ValueError(f"`device` must be one that is here; got {device!r}, without MPS.")
-        return chosen
-    if torch.cuda.is_available():
-        rank = int(os.environ.get("LOCAL_RANK", 0)) if _is_torchrun() else 0
-        return torch.device("cuda", rank % torch.cuda.device_count())
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def _is_torchrun() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
 
 
 def _digest(model: Any) -> str | None:

@@ -16,7 +16,6 @@ from torch import Tensor
 from asvspoof_cm.audio import (
     SAMPLE_RATE,
     AudioFile,
-    check_rate,
     cut,
     fix_length,
     peak_normalize,
@@ -33,6 +32,7 @@ from asvspoof_cm.scorer.inputs import (
     as_waveform,
 )
 from asvspoof_cm.scorer.packing import map_packed
+from asvspoof_cm.utils.checks import check_rate
 
 if TYPE_CHECKING:
     from asvspoof_cm.scorer.scorer import Scorer

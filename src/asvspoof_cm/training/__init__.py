@@ -7,18 +7,18 @@ from asvspoof_cm.training.augmentations import (
     augmentation,
     extra_spoof,
 )
-from asvspoof_cm.training.distributed import (
-    gather_batch,
-    gather_objects,
-    process_group,
-    rank_and_size,
-)
 from asvspoof_cm.training.evaluation import evaluate_run, read_final
 from asvspoof_cm.training.fitting import FitResult, fit
 from asvspoof_cm.training.loop import EpochResult, train_epoch, validate
 from asvspoof_cm.training.run import Corpus, train_system
 from asvspoof_cm.training.schedule import EarlyStopping, linear_scaling, warmup_cosine
 from asvspoof_cm.training.systems import SEEDS, Objective, Recipe, System, system
+from asvspoof_cm.utils.processes import (
+    gather_batch,
+    gather_objects,
+    process_group,
+    rank_and_size,
+)
 
 __all__ = [
     "AUGMENTATIONS",

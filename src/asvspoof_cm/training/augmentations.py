@@ -23,7 +23,7 @@ from asvspoof_cm.augmentation import (
     TFPARNAugment,
     WhiteNoise,
 )
-from asvspoof_cm.metrics.checks import check_choice
+from asvspoof_cm.utils.checks import check_choice
 
 __all__ = ["AUGMENTATIONS", "EXTRA_SPOOF", "augmentation", "extra_spoof"]
 

@@ -14,12 +14,12 @@ import torch
 
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data.protocol import Protocol
-from asvspoof_cm.files import atomic_path
 from asvspoof_cm.history import BEST_NAME, FINAL_NAME
 from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.scorer import Scorer
-from asvspoof_cm.training.distributed import rank_and_size
 from asvspoof_cm.training.loop import evaluate_quietly, summary
+from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.processes import rank_and_size
 
 __all__ = ["evaluate_run", "read_final"]
 

@@ -17,15 +17,19 @@ from asvspoof_cm.augmentation import LogMelMask
 from asvspoof_cm.checkpoint import load_tensors, save_checkpoint
 from asvspoof_cm.data.dataset import Augment
 from asvspoof_cm.data.loader import Loader
-from asvspoof_cm.files import atomic_path
 from asvspoof_cm.history import BEST_NAME, HISTORY_NAME, changed_settings
-from asvspoof_cm.memory import peak_resident_bytes
 from asvspoof_cm.models import AASIST, Countermeasure, model_name
 from asvspoof_cm.training.augmentations import extra_spoof
-from asvspoof_cm.training.distributed import rank_and_size, share_buffers, wait_for_all
 from asvspoof_cm.training.loop import EpochResult, Loss, summary, train_epoch, validate
 from asvspoof_cm.training.schedule import EarlyStopping, warmup_cosine
 from asvspoof_cm.training.systems import Recipe
+from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.processes import (
+    peak_resident_bytes,
+    rank_and_size,
+    share_buffers,
+    wait_for_all,
+)
 
 __all__ = ["FitResult", "fit"]
 

@@ -27,9 +27,9 @@ from asvspoof_cm.data.dataset import Augment, derive_seed
 from asvspoof_cm.data.loader import Batch
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.metrics import Track1Result, evaluate
-from asvspoof_cm.metrics.checks import check_choice
-from asvspoof_cm.progress import Progress
-from asvspoof_cm.training.distributed import gather_batch, gather_objects, rank_and_size
+from asvspoof_cm.utils.checks import check_choice
+from asvspoof_cm.utils.processes import gather_batch, gather_objects, rank_and_size
+from asvspoof_cm.utils.progress import Progress
 
 __all__ = ["EpochResult", "Loss", "Precision", "summary", "train_epoch", "validate"]
 

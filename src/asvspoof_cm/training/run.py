@@ -16,15 +16,14 @@ import torch
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data import Protocol, SpoofDataset, make_loader, read_protocol
-from asvspoof_cm.files import atomic_path, sha256
 from asvspoof_cm.history import RUN_NAME
 from asvspoof_cm.models import Countermeasure, model_name
-from asvspoof_cm.scorer.scorer import resolve_device
 from asvspoof_cm.training.augmentations import augmentation
-from asvspoof_cm.training.distributed import process_group, rank_and_size, wait_for_all
 from asvspoof_cm.training.evaluation import evaluate_run, read_final
 from asvspoof_cm.training.fitting import FitResult, check_unchanged, fit
 from asvspoof_cm.training.systems import System
+from asvspoof_cm.utils.files import atomic_path, sha256
+from asvspoof_cm.utils.processes import process_group, rank_and_size, resolve_device, wait_for_all
 
 __all__ = ["Corpus", "train_system"]
 

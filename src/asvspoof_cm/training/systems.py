@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from asvspoof_cm.labels import BONAFIDE
 from asvspoof_cm.losses import focal_loss, pairwise_ranking_loss, widen
-from asvspoof_cm.metrics.checks import check_choice
 from asvspoof_cm.models import TFPARN, Countermeasure, build_model
 from asvspoof_cm.training.augmentations import augmentation, extra_spoof
 from asvspoof_cm.training.schedule import linear_scaling
+from asvspoof_cm.utils.checks import check_choice
 
 __all__ = ["SEEDS", "Objective", "Recipe", "System", "system"]
 

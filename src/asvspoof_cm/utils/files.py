@@ -9,23 +9,13 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["atomic_path", "sha256"]
-
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    r"""Yield a temporary path that replaces `path` when the block ends without an error.
+    """Yield a temporary path that replaces `path` when the block ends without an error.
 
     The temporary file lies in the same folder, so the replacement is atomic; its contents reach
     the disk before its name does. After an error `path` is what it was before.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> with atomic_path(folder / "scores.tsv") as temporary:
-        ...     _ = temporary.write_text("filename\tcm-score\n")
-        >>> [file.name for file in folder.iterdir()]
-        ['scores.tsv']
     """
     path = Path(path)
     if path.is_dir():
@@ -43,16 +33,14 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
-def sha256(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal.
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file in UTF-8, whole or not at all."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
-    Example:
-        >>> import tempfile
-        >>> empty = Path(tempfile.mkdtemp()) / "empty"
-        >>> empty.touch()
-        >>> sha256(empty)[:8]
-        'e3b0c442'
-    """
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
     digest = hashlib.sha256()
     with Path(path).open("rb") as file:
         while block := file.read(2**20):

@@ -1,20 +1,76 @@
-"""Columns of a text table as NumPy arrays, without a Python object for each cell."""
+"""Tables: the one reader, into NumPy columns, and the one renderer, into text for people."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-
-__all__ = ["read_table"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 _BLOCK_BYTES = 1 << 22
 _BLOCK_ROWS = 1 << 16
 _IS_SPACE = np.array([chr(code).isspace() for code in range(128)])
+_LATEX_SPECIALS = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "–": "--",
+        "±": r"$\pm$",
+    }
+)
+
+Form: TypeAlias = Literal["text", "markdown", "latex", "csv"]
+
+
+def render(
+    header: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    form: Form = "text",
+    *,
+    n_names: int = 1,
+    n_totals: int = 0,
+) -> str:
+    """Return a table in one of four forms, without a line end after its last line.
+
+    Args:
+        header: The names of the columns.
+        rows: Their cells: text, or for "csv" any values.
+        form: "text" aligns columns with spaces, "markdown" and "csv" are what they say, "latex" is
+            a ``tabular`` that needs the booktabs package.
+        n_names: Columns from the left that hold names; the others hold numbers and stand right.
+        n_totals: Rows at the end that LaTeX rules off.
+    """
+    table = [list(map(str, row)) for row in (header, *rows)] if form != "csv" else [header, *rows]
+    if form == "csv":
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows(table)
+        return out.getvalue().rstrip("\n")
+    n_numbers = len(header) - n_names
+    if form == "markdown":
+        table.insert(1, [":--"] * n_names + ["--:"] * n_numbers)
+        return "\n".join(
+            f"| {' | '.join(c.replace('|', chr(92) + '|') for c in row)} |" for row in table
+        )
+    if form == "latex":
+        lines = [" & ".join(c.translate(_LATEX_SPECIALS) for c in row) + r" \\" for row in table]
+        end = len(lines) - n_totals
+        totals = [r"\midrule", *lines[end:]] if n_totals else []
+        begin = rf"\begin{{tabular}}{{{'l' * n_names}{'r' * n_numbers}}}"
+        body = [r"\toprule", lines[0], r"\midrule", *lines[1:end], *totals, r"\bottomrule"]
+        return "\n".join([begin, *body, r"\end{tabular}"])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    sides = [str.ljust] * n_names + [str.rjust] * n_numbers
+    return "\n".join(
+        "  ".join(
+            side(c, width) for side, c, width in zip(sides, row, widths, strict=True)
+        ).rstrip()
+        for row in table
+    )
 
 
 def read_table(
@@ -33,11 +89,6 @@ def read_table(
 
     Raises:
         ValueError: A line has another number of columns; the message starts with the line.
-
-    Example:
-        >>> table, lines = read_table(b"a 1 x\n\nb 2 y\n", None, {"name": 0, "value": 1}, 3)
-        >>> table["name"].tolist(), table["value"].tolist(), lines.tolist()
-        (['a', 'b'], ['1', '2'], [1, 3])
     """
     if delimiter is None and data.isascii():
         blocks = _ascii_blocks(data, columns, n_columns)

@@ -1,0 +1,1 @@
+"""The plumbing that every other room uses: tables, files, checks, processes, progress."""

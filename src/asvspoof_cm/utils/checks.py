@@ -1,0 +1,239 @@
+"""What functions ask of their arguments, and what they say when they don't get it.
+
+A message names the argument, the rule, what came and what to do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from asvspoof_cm.labels import BONAFIDE, LABELS, SPOOF
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+FloatArray: TypeAlias = NDArray[np.float64]
+IntArray: TypeAlias = NDArray[np.int64]
+
+
+def as_scores(name: str, scores: ArrayLike) -> FloatArray:
+    """Return `scores` as float64 of shape (n,), or say what is wrong with the argument `name`."""
+    values = np.asarray(scores, dtype=np.float64)
+    if values.ndim != 1:
+        raise ValueError(
+            f"`{name}` must have shape (n,); got {values.shape}. Pass one score per trial."
+        )
+    if values.size == 0:
+        raise ValueError(
+            f"`{name}` must hold at least one score; got none. "
+            "A metric needs trials of every class: check the labels and the order of arguments."
+        )
+    finite = np.isfinite(values)
+    if not finite.all():
+        n_nan = int(np.isnan(values).sum())
+        n_infinite = int((~finite).sum()) - n_nan
+        raise ValueError(
+            f"`{name}` must be finite; got {n_nan} NaN and {n_infinite} infinite of {values.size} "
+            f"scores, the first at index {int(np.argmin(finite))}. "
+            "Find out why the model gave them (half precision overflows) and score again."
+        )
+    return values
+
+
+def as_labels(labels: ArrayLike) -> NDArray[np.bool_]:
+    """Return a mask of shape (n,), true for bonafide, from 0 / 1 or "spoof" / "bonafide"."""
+    values = np.asarray(labels)
+    if values.ndim != 1:
+        raise ValueError(f"`labels` must have shape (n,); got {values.shape}.")
+    words: dict[str | int, int] = {}
+    if values.dtype.kind in "USOT":
+        words.update(LABELS)
+    if values.dtype.kind not in "UST":
+        words.update({SPOOF: SPOOF, BONAFIDE: BONAFIDE})
+    is_bonafide = np.zeros(values.shape, dtype=bool)
+    is_spoof = np.zeros(values.shape, dtype=bool)
+    for word, label in words.items():
+        mask = is_bonafide if label == BONAFIDE else is_spoof
+        mask |= values == word
+    if not (is_bonafide | is_spoof).all():
+        wrong = ~(is_bonafide | is_spoof)
+        first = int(np.argmax(wrong))
+        raise ValueError(
+            '`labels` must be 0 or "spoof", 1 or "bonafide"; '
+            f"got {values.tolist()[first]!r} at index {first} ({int(wrong.sum())} such of "
+            f"{values.size})."
+        )
+    return is_bonafide
+
+
+def split_by_label(scores: ArrayLike, labels: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Return the bonafide scores and the spoof scores of one list of trials."""
+    values = as_scores("scores", scores)
+    is_bonafide = as_labels(labels)
+    if len(values) != len(is_bonafide):
+        raise ValueError(
+            f"`scores` and `labels` must be equally long; got {len(values)} and "
+            f"{len(is_bonafide)}. Join them by file name first (metrics.read_scores, "
+            "metrics.read_key)."
+        )
+    n_bonafide = int(is_bonafide.sum())
+    if n_bonafide in (0, len(values)):
+        missing, present = ("bonafide", "spoof") if n_bonafide == 0 else ("spoof", "bonafide")
+        raise ValueError(
+            f"`labels` must hold both classes; got {len(values)} {present} and no {missing} trial."
+        )
+    return values[is_bonafide], values[~is_bonafide]
+
+
+def as_column(name: str, values: ArrayLike, n_trials: int) -> NDArray[Any]:
+    """Return one value per trial, shape (n_trials,), of any type that sorts."""
+    column = np.asarray(values)
+    if column.shape != (n_trials,):
+        raise ValueError(
+            f"`{name}` must have one value per trial, shape ({n_trials},); got {column.shape}."
+        )
+    if column.dtype.kind in "fO":
+        missing = [i for i, value in enumerate(column.tolist()) if value is None or value != value]
+        if missing:
+            raise ValueError(
+                f"`{name}` must have a value for every trial; {len(missing)} of {n_trials} are "
+                f"None or NaN, the first at index {missing[0]}. Give them a name of their own."
+            )
+    return column
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raise a ValueError unless `value` is one of `choices`."""
+    if value not in choices:
+        allowed = ", ".join(map(repr, choices))
+        raise ValueError(f"`{name}` must be one of {allowed}; got {value!r}.")
+
+
+def check_seed(seed: int) -> None:
+    """Raise a ValueError where `seed` is negative, which no generator takes."""
+    if seed < 0:
+        raise ValueError(f"`seed` must not be negative; got {seed}.")
+
+
+def finite_or_none(content: Any) -> Any:
+    """Return nested dictionaries with None for every NaN and infinity, which JSON doesn't know."""
+    if isinstance(content, dict):
+        return {name: finite_or_none(value) for name, value in content.items()}
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def check_between(name: str, value: float, minimum: float, maximum: float = math.inf) -> None:
+    """Raise unless `minimum` <= `value` <= `maximum`."""
+    if not minimum <= value <= maximum:
+        bounds = f"between {minimum:g} and {maximum:g}"
+        rule = f"at least {minimum:g}" if maximum == math.inf else bounds
+        raise ValueError(f"`{name}` must be {rule}; got {value}.")
+
+
+def check_range(
+    name: str, values: tuple[float, float], minimum: float = -math.inf, maximum: float = math.inf
+) -> None:
+    """Raise unless `values` are two ascending numbers in [minimum, maximum]."""
+    ascending = len(values) == 2 and minimum <= values[0] <= values[1] <= maximum
+    if not ascending or math.isinf(values[1] - values[0]):
+        raise ValueError(
+            f"`{name}` must be (low, high) with {minimum:g} <= low <= high <= {maximum:g} and a "
+            f"finite width; got {values}."
+        )
+
+
+def check_rate(rate: int, name: str = "sample_rate") -> int:
+    """Return a sampling rate if it is one."""
+    if not 0 < rate < math.inf or rate != int(rate):
+        raise ValueError(f"`{name}` must be a positive whole number of Hz; got {rate}.")
+    return int(rate)
+
+
+def check_positive(config: object, *names: str) -> None:
+    """Raise unless each named field of a configuration is a whole number of at least 1."""
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"`{name}` must be a whole number of at least 1; got {value!r}.")
+
+
+def check_probability(config: object, *names: str) -> None:
+    """Raise unless each named field of a configuration lies in [0, 1)."""
+    for name in names:
+        value = getattr(config, name)
+        if not 0 <= value < 1:
+            raise ValueError(f"`{name}` must lie in [0, 1); got {value!r}.")
+
+
+def check_float(waveform: Tensor) -> None:
+    """Raise unless `waveform` is a tensor of floating-point samples."""
+    import torch
+
+    if not isinstance(waveform, torch.Tensor):
+        raise TypeError(
+            f"`waveform` must be a torch.Tensor; got {type(waveform).__name__}. "
+            "Convert an array: torch.from_numpy(waveform)."
+        )
+    if not waveform.is_floating_point():
+        raise TypeError(
+            f"`waveform` must be a float tensor; got {waveform.dtype}. "
+            "Scale integers first: waveform / 32768 for int16."
+        )
+
+
+def check_waveform(waveform: Tensor) -> None:
+    """Raise unless `waveform` has shape (time,) and holds samples."""
+    if waveform.dim() != 1:
+        raise ValueError(
+            f"`waveform` must have shape (time,); got {tuple(waveform.shape)}. "
+            "Average channels with to_mono, and take batches one by one."
+        )
+    if len(waveform) == 0:
+        raise ValueError("`waveform` must hold at least one sample; got none.")
+
+
+def check_waveforms(waveform: Tensor, n_least: int) -> None:
+    """Raise unless `waveform` is a float tensor (batch, time) of at least `n_least` samples."""
+    if waveform.dim() != 2:
+        hint = " Add a batch axis: waveform[None]." if waveform.dim() == 1 else ""
+        raise ValueError(
+            f"`waveform` must have shape (batch, time); got {tuple(waveform.shape)}.{hint}"
+        )
+    if waveform.shape[0] == 0:  # len() would fix the batch of a traced graph
+        raise ValueError("`waveform` must hold at least one row; got a batch of none.")
+    check_float(waveform)
+    if waveform.shape[-1] < n_least:
+        raise ValueError(
+            f"`waveform` must be at least {n_least} samples long; got {waveform.shape[-1]}. "
+            "Repeat it first: fix_length(waveform)."
+        )
+
+
+def check_finite(waveform: Tensor) -> None:
+    """Raise where a sample is NaN or infinite."""
+    # The extremes of a waveform with NaN are NaN; finding them is faster than looking at each.
+    low, high = waveform.detach().aminmax()
+    if not (low.isfinite() & high.isfinite()):
+        n_finite, n_samples = int(waveform.isfinite().count_nonzero()), waveform.numel()
+        raise ValueError(
+            "`waveform` must be finite; got "
+            f"{n_samples - n_finite} NaN or infinite of {n_samples} samples. "
+            "Find the file, or the step before, that they come from."
+        )
+
+
+def check_generator(generator: Generator) -> None:
+    """Raise unless `generator` is a torch.Generator of the CPU."""
+    import torch
+
+    if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
+        came = getattr(generator, "device", type(generator).__name__)
+        raise TypeError(
+            f"`generator` must be a torch.Generator on the CPU; got {came}. "
+            "Make one with torch.Generator().manual_seed(seed)."
+        )

@@ -1,0 +1,210 @@
+"""Processes: which of how many this one is, its device and memory, and what several do together.
+
+A process that is alone needs none of the latter: they return at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+R = TypeVar("R")
+_STATM = Path("/proc/self/statm")
+# Processes wait for the slowest one; a process that dies is noticed at once.
+_PATIENCE = timedelta(days=30)
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Return this process's number and how many there are: (0, 1) outside a process group."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def check_shard(shard: tuple[int, int]) -> tuple[int, int]:
+    """Return (k, n) if it names part k of n, counted from 0."""
+    k, n = shard
+    if not 0 <= k < n:
+        raise ValueError(f"`shard` must be (k, n) with 0 <= k < n; got {shard}.")
+    return k, n
+
+
+def resolve_device(device: str | torch.device = "auto") -> torch.device:
+    """Return the device that a name stands for; "auto" is CUDA, else MPS, else the CPU."""
+    if device != "auto":
+        try:
+            chosen = torch.device(device)
+        except RuntimeError:
+            raise ValueError(
+                f"`device` must be auto, cpu, cuda, cuda:1, mps or another of PyTorch's; "
+                f"got {device!r}."
+            ) from None
+        if chosen.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"`device` must be one that is here; got {device!r}, without CUDA.")
+        if chosen.type == "mps" and not torch.backends.mps.is_available():
+            raise ValueError(f"`device` must be one that is here; got {device!r}, without MPS.")
+        return chosen
+    if torch.cuda.is_available():
+        rank = int(os.environ.get("LOCAL_RANK", 0)) if _is_torchrun() else 0
+        return torch.device("cuda", rank % torch.cuda.device_count())
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+@contextlib.contextmanager
+def process_group(device: torch.device) -> Iterator[torch.device]:
+    """Join the processes that torchrun started, if it did, and yield this process's device.
+
+    NCCL for CUDA, each process on its own card; gloo otherwise. Inside another such block nothing
+    is joined again.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield device
+        return
+    if device.type == "cuda":
+        local_rank = os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))
+        device = torch.device("cuda", int(local_rank) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    if dist.is_initialized():
+        yield device
+        return
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield device
+    finally:
+        dist.destroy_process_group()
+
+
+class Workers:
+    """The processes that share a task; here this one alone, in a group see `share_work`."""
+
+    rank = 0
+    n_processes = 1
+
+    def first(self, task: Callable[[], R]) -> R:
+        """Run a task in the first process, and return or raise its outcome in all."""
+        return task()
+
+    def wait(self) -> None:
+        """Wait for all processes."""
+
+
+class _GroupWorkers(Workers):
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self.rank = dist.get_rank(group)
+        self.n_processes = dist.get_world_size(group)
+
+    def first(self, task: Callable[[], R]) -> R:
+        outcome: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                outcome[0] = task()
+            except Exception as error:  # it must reach the others, or they would wait for ever
+                outcome[1] = error
+        dist.broadcast_object_list(outcome, src=0, group=self._group)
+        if outcome[1] is not None:
+            raise outcome[1]
+        result: R = outcome[0]
+        return result
+
+    def wait(self) -> None:
+        dist.barrier(self._group)
+
+
+@contextlib.contextmanager
+def share_work() -> Iterator[Workers]:
+    """Yield the processes that share the work; a group that is made for it is taken down again."""
+    available = dist.is_available()
+    is_ours = available and not dist.is_initialized()
+    if not available or (is_ours and not _is_torchrun()):
+        yield Workers()
+        return
+    if is_ours:
+        dist.init_process_group("gloo")
+    # Of its own: NCCL carries no objects of the CPU, and others have their own patience.
+    group = dist.new_group(backend="gloo", timeout=_PATIENCE)
+    try:
+        yield _GroupWorkers(group)
+    finally:
+        dist.destroy_process_group(None if is_ours else group)
+
+
+def gather_batch(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits (global batch, 2) and labels (global batch,) of all processes, in rank order.
+
+    Gradients flow into this process's rows only. With a loss that is a mean over the global batch,
+    multiply it by the number of processes before calling backward: DistributedDataParallel divides
+    the sum of the gradients by that number. Outside a process group this returns its arguments.
+    """
+    rank, size = rank_and_size()
+    if size == 1:
+        return logits, labels
+    n_rows = [torch.zeros(1, dtype=torch.int64, device=logits.device) for _ in range(size)]
+    dist.all_gather(n_rows, torch.tensor([len(logits)], device=logits.device))
+    # Processes may have batches of different lengths where files could not be read: pad to one.
+    n_most = max(int(n) for n in n_rows)
+    all_logits = _gather_padded(logits.detach(), n_most, size)
+    all_labels = _gather_padded(labels, n_most, size)
+    rows = [logits if k == rank else all_logits[k][: int(n_rows[k])] for k in range(size)]
+    return torch.cat(rows), torch.cat([all_labels[k][: int(n_rows[k])] for k in range(size)])
+
+
+def share_buffers(model: torch.nn.Module) -> None:
+    """Give every process the first one's buffers: batch statistics drift apart in training."""
+    if rank_and_size()[1] > 1:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, 0)
+
+
+def wait_for_all() -> None:
+    """Return when every process has called this."""
+    if rank_and_size()[1] > 1:
+        dist.barrier()
+
+
+def gather_objects(value: Any) -> list[Any]:
+    """Return the `value` of every process, in rank order."""
+    size = rank_and_size()[1]
+    if size == 1:
+        return [value]
+    values: list[Any] = [None] * size
+    dist.all_gather_object(values, value)
+    return values
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process has now; without /proc, the most it ever had."""
+    if _STATM.exists():
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return peak_resident_bytes()
+
+
+def peak_resident_bytes() -> int:
+    """Return the most memory that this process ever had; 0 on Windows, which does not say."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _is_torchrun() -> bool:
+    return dist.is_available() and dist.is_torchelastic_launched()
+
+
+def _gather_padded(values: Tensor, n_rows: int, size: int) -> list[Tensor]:
+    padded = values.new_zeros(n_rows, *values.shape[1:])
+    padded[: len(values)] = values
+    gathered = [torch.empty_like(padded) for _ in range(size)]
+    dist.all_gather(gathered, padded)
+    return gathered

@@ -1,0 +1,132 @@
+"""The plumbing: files, tables, progress, processes. Checks are tested where they are used."""
+
+import csv
+import hashlib
+import io
+import sys
+import time
+
+import pytest
+import torch
+
+from asvspoof_cm.utils import progress as progress_module
+from asvspoof_cm.utils.files import atomic_path, sha256, write_text
+from asvspoof_cm.utils.processes import (
+    check_shard,
+    gather_batch,
+    gather_objects,
+    peak_resident_bytes,
+    process_group,
+    rank_and_size,
+    resident_bytes,
+    share_work,
+)
+from asvspoof_cm.utils.progress import Progress, track
+from asvspoof_cm.utils.tables import read_table, render
+
+
+def test_atomic_path_replaces_the_file_whole(tmp_path):
+    path = tmp_path / "new folder" / "scores.tsv"
+    write_text(path, "old")
+    with pytest.raises(RuntimeError, match="torn"), atomic_path(path) as temporary:
+        temporary.write_text("ne")
+        raise RuntimeError("torn")
+    assert path.read_text() == "old"
+    with atomic_path(path) as temporary:
+        temporary.write_text("new é", encoding="utf-8")
+        assert path.read_text() == "old"
+    assert path.read_text(encoding="utf-8") == "new é"
+    assert list(path.parent.iterdir()) == [path]
+    assert sha256(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(IsADirectoryError, match="`path` must name a file; .* is a directory"):
+        write_text(tmp_path, "text")
+
+
+HEADER = ["system", "EER %"]
+ROWS = [["a_b|c", "12.5 ± 0.1"], ["all", "–"]]
+
+
+def test_render_aligns_text():
+    assert render(HEADER, ROWS).splitlines() == [
+        "system       EER %",
+        "a_b|c   12.5 ± 0.1",
+        "all              –",
+    ]
+
+
+def test_render_escapes_markdown_and_latex():
+    assert render(HEADER, ROWS, "markdown").splitlines() == [
+        "| system | EER % |",
+        "| :-- | --: |",
+        r"| a_b\|c | 12.5 ± 0.1 |",
+        "| all | – |",
+    ]
+    assert render(HEADER, ROWS, "latex", n_totals=1).splitlines() == [
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"system & EER \% \\",
+        r"\midrule",
+        r"a\_b|c & 12.5 $\pm$ 0.1 \\",
+        r"\midrule",
+        r"all & -- \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def test_rendered_csv_is_read_back():
+    rows = [["a,b", 0.1, 3], ['quoted "name"', None, 4]]
+    text = render(["name", "value", "n"], rows, "csv")
+    assert list(csv.reader(io.StringIO(text)))[1:] == [["a,b", "0.1", "3"], [rows[1][0], "", "4"]]
+    table, lines = read_table(text.encode(), ",", {"name": 0, "n": 2}, 3)
+    assert table["name"].tolist() == ["name", "a,b", 'quoted "name"']
+    assert table["n"].tolist() == ["n", "3", "4"]
+    assert lines.tolist() == [1, 2, 3]
+
+
+def test_progress_writes_a_line_now_and_then_off_a_terminal(monkeypatch, capsys):
+    clock = iter(range(0, 1000, 4))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    with Progress(total=8, description="epoch 1", unit="batch") as progress:
+        for _ in range(4):
+            progress.update(loss=0.25)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("epoch 1: 3/8, ")
+    assert lines[0].endswith(" s left, loss 0.25")
+    assert progress.n_done == 4
+
+
+def test_progress_can_be_silent(monkeypatch, capsys):
+    monkeypatch.setattr(progress_module, "LINE_EVERY_S", 0.0)
+    assert list(track([1, 2, 3], enabled=False)) == [1, 2, 3]
+    assert capsys.readouterr().err == ""
+    assert list(track(iter("ab"), description="letters")) == ["a", "b"]
+    assert capsys.readouterr().err.startswith("letters: 1, ")
+
+
+def test_progress_is_a_bar_on_a_terminal(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with Progress(total=2, description="score") as progress:
+        progress.update(2, eer=0.5)
+    assert "100%" in sys.stderr.getvalue()
+
+
+def test_one_process_is_the_first_of_one():
+    assert rank_and_size() == (0, 1)
+    logits, labels = torch.randn(4, 2), torch.tensor([0, 1, 1, 0])
+    assert gather_batch(logits, labels)[0] is logits
+    assert gather_objects("scores") == ["scores"]
+    with process_group(torch.device("cpu")) as device, share_work() as workers:
+        assert device == torch.device("cpu")
+        assert (workers.rank, workers.n_processes, workers.first(lambda: 3)) == (0, 1, 3)
+    assert min(peak_resident_bytes(), resident_bytes()) > 1_000_000
+
+
+def test_a_shard_is_a_part_of_a_whole():
+    assert check_shard((0, 1)) == (0, 1)
+    with pytest.raises(ValueError, match=r"`shard` must be \(k, n\) with 0 <= k < n; got \(2, 2\)"):
+        check_shard((2, 2))

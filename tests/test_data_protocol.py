@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import asvspoof_cm.data
-from asvspoof_cm.utils import tables as table_module
 from asvspoof_cm.data.protocol import OFFICIAL_COUNTS, UNLABELLED, Protocol, read_protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.utils import tables as table_module
 from asvspoof_cm.utils.tables import read_table
 
 ROWS = {

@@ -89,6 +89,31 @@ def test_blocks_of_a_resampled_file_join_without_a_seam(tmp_path):
     torch.testing.assert_close(torch.cat(blocks), whole, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("format_", ["WAV", "FLAC", "OGG", "MP3", "AIFF", "AU"])
+@pytest.mark.parametrize("rate", [16000, 22050])
+def test_bytes_are_read_as_their_file_is(tmp_path, speechlike, format_, rate):
+    soundfile.write(tmp_path / "a", speechlike, rate, format=format_)
+    with AudioFile((tmp_path / "a").read_bytes()) as in_memory, AudioFile(tmp_path / "a") as file:
+        assert in_memory.n_samples == file.n_samples
+        assert in_memory.native_rate == rate
+        assert torch.equal(in_memory.read(5000, 9000), file.read(5000, 9000))
+        assert torch.equal(in_memory.read(), file.read())
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("an empty file", "^../x is empty: it has no bytes"),
+        ("not an audio file", "^../x is not an audio file"),
+        ("truncated", "^../x is truncated"),
+    ],
+)
+def test_bad_bytes_are_named(tmp_path, kind, message):
+    content = make_bad(tmp_path, kind).read_bytes()
+    with pytest.raises(ValueError, match=message):
+        AudioFile(content, name="../x")
+
+
 def test_stream_of_unknown_length(tmp_path, speechlike):
     soundfile.write(tmp_path / "a.flac", speechlike, 16000)
     content = bytearray((tmp_path / "a.flac").read_bytes())
@@ -149,7 +174,7 @@ def make_bad(tmp_path, kind):
         ("truncated", ValueError, "is truncated: its header announces 32000 bytes"),
         ("nan", ValueError, "NaN or infinite values in 1 of 100 samples"),
         ("inf", ValueError, "NaN or infinite values in 1 of 100 samples"),
-        ("not one", ValueError, "must name a regular file"),
+        ("not one", ValueError, "must be a regular file"),
         ("symbolic links", OSError, "symbolic links"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -106,6 +107,11 @@ class AudioFile:
     Use it where the length must be known before the part to read is chosen, or to go through a
     long file in blocks; `load_audio` is the short form.
 
+    Args:
+        source: A file, or the bytes of one, which are decoded in memory.
+        sample_rate: The rate to resample to, in Hz.
+        name: What error messages call it; None is the path, or "the audio" of bytes.
+
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "noise.flac"
@@ -115,17 +121,27 @@ class AudioFile:
         (64000, 8000, torch.Size([16000]))
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, sample_rate: int = SAMPLE_RATE) -> None:
-        self.path = Path(path)
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes,
+        *,
+        sample_rate: int = SAMPLE_RATE,
+        name: str | None = None,
+    ) -> None:
         self.sample_rate = check_rate(sample_rate, "sample_rate")
-        self._file = _open(self.path)
+        if isinstance(source, bytes):
+            self.name = "the audio" if name is None else name
+            self._file = _open_bytes(source, self.name)
+        else:
+            self.name = str(source) if name is None else name
+            self._file = _open_path(Path(source), self.name)
         try:
             self.native_rate: int = self._file.samplerate
             self.n_channels: int = self._file.channels
             self._next_frame: int | None = 0
             self.n_frames = self._count_frames()
             if self.n_frames == 0:
-                raise ValueError(f"{self.path} holds no samples.")
+                raise ValueError(f"{self.name} holds no samples.")
         except BaseException:
             self._file.close()
             raise
@@ -178,12 +194,12 @@ class AudioFile:
             self._next_frame = first + len(frames)
         except soundfile.LibsndfileError as error:
             raise ValueError(
-                f"{self.path} can't be decoded between samples {first} and {last}; it may be "
+                f"{self.name} can't be decoded between samples {first} and {last}; it may be "
                 f"truncated or damaged ({error.error_string})"
             ) from error
         if len(frames) < last - first:
             raise ValueError(
-                f"{self.path} is truncated: its header says {self.n_frames} samples, but only "
+                f"{self.name} is truncated: its header says {self.n_frames} samples, but only "
                 f"{first + len(frames)} can be decoded."
             )
         mono = frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1)
@@ -191,7 +207,7 @@ class AudioFile:
         if not self._file.subtype.startswith("PCM_") and not np.isfinite(mono).all():
             n_bad = int((~np.isfinite(frames)).any(axis=1).sum())
             raise ValueError(
-                f"{self.path} holds NaN or infinite values in {n_bad} of {len(frames)} samples."
+                f"{self.name} holds NaN or infinite values in {n_bad} of {len(frames)} samples."
             )
         return np.ascontiguousarray(mono)
 
@@ -200,7 +216,7 @@ class AudioFile:
         for announced, present in _CHUNK_SIZES.findall(log):
             if int(present) < int(announced) < _STREAMED_SIZE:
                 raise ValueError(
-                    f"{self.path} is truncated: its header announces {announced} bytes of audio, "
+                    f"{self.name} is truncated: its header announces {announced} bytes of audio, "
                     f"but only {present} are there."
                 )
         n_frames: int = self._file.frames
@@ -213,20 +229,30 @@ class AudioFile:
         return n_frames
 
 
-def _open(path: Path) -> Any:
+def _open_path(path: Path, name: str) -> Any:
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(f"`path` must name an audio file; {path} is a directory.")
+        raise IsADirectoryError(f"an audio file is needed; {name} is a directory.")
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"`path` must name a regular file; {path} is not one.")
+        raise ValueError(f"an audio file must be a regular file; {name} is not one.")
     if not os.access(path, os.R_OK):
-        raise PermissionError(f"{path} can't be read: permission denied.")
+        raise PermissionError(f"{name} can't be read: permission denied.")
     if status.st_size == 0:
-        raise ValueError(f"{path} is an empty file.")
+        raise ValueError(f"{name} is an empty file.")
+    # As bytes, because names need not be valid text; Windows has no such names.
+    return _open(path if os.name == "nt" else os.fsencode(path), name)
+
+
+def _open_bytes(content: bytes, name: str) -> Any:
+    if not content:
+        raise ValueError(f"{name} is empty: it has no bytes.")
+    return _open(io.BytesIO(content), name)
+
+
+def _open(file: Any, name: str) -> Any:
     try:
-        # As bytes, because names need not be valid text; Windows has no such names.
-        return _SequentialSoundFile(path if os.name == "nt" else os.fsencode(path))
+        return _SequentialSoundFile(file)
     except (soundfile.LibsndfileError, TypeError) as error:
         # soundfile raises TypeError for a .raw file, whose format can't be known.
         reason = getattr(error, "error_string", error)
-        raise ValueError(f"{path} is not an audio file that libsndfile reads ({reason})") from error
+        raise ValueError(f"{name} is not an audio file that libsndfile reads ({reason})") from error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from asvspoof_cm.data.dataset import Failure, Item, SpoofDataset
     from asvspoof_cm.data.folder import AudioFolder
+    from asvspoof_cm.data.formats import audio_entries
     from asvspoof_cm.data.loader import Batch, Loader, make_loader
     from asvspoof_cm.data.miniature import MiniaturePaths, write_miniature
     from asvspoof_cm.data.packed import PackedAudio, pack
@@ -28,6 +29,7 @@ __all__ = [
     "make_loader",
     "Loader",
     "Batch",
+    "audio_entries",
     "open_audio",
     "AudioSource",
     "AudioFolder",
@@ -40,6 +42,7 @@ __all__ = [
 _HOMES = {
     "dataset": ("Failure", "Item", "SpoofDataset"),
     "folder": ("AudioFolder",),
+    "formats": ("audio_entries",),
     "loader": ("Batch", "Loader", "make_loader"),
     "miniature": ("MiniaturePaths", "write_miniature"),
     "packed": ("PackedAudio", "pack"),

@@ -210,7 +210,8 @@ class PackedAudio:
             raise ValueError(f"{self.folder}: {name} could not be packed: {self.errors[name]}")
         start = int(self._offset[index])
         samples = self._map(int(self._shard[index]))
-        return nullcontext(PackedUtterance(samples[start : start + n_samples]))
+        part = samples[start : start + n_samples]
+        return nullcontext(PackedUtterance(part, self.sample_rate))
 
     def damaged(self) -> list[str]:
         """Return the names of shards whose samples no longer have their SHA-256; reads them all."""
@@ -261,9 +262,10 @@ class PackedAudio:
 class PackedUtterance:
     """One utterance of a pack, read as an `AudioFile` is."""
 
-    def __init__(self, samples: _Samples) -> None:
+    def __init__(self, samples: _Samples, native_rate: int) -> None:
         self._samples = samples
         self.n_samples = len(samples)
+        self.native_rate = native_rate
 
     def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
         """Return up to `n_samples` samples from sample `start`, shape (time,)."""

@@ -1,4 +1,4 @@
-"""Where the audio of a protocol comes from: a folder of files, or a packed cache."""
+"""Where the audio of a protocol comes from: files, a tar or another container, or a pack."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol as Interface
 
-from torch import Tensor
-
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.data.folder import EXTENSION, AudioFolder
+from asvspoof_cm.data.formats import (
+    OpenAudio,
+    Opener,
+    audio_entries,
+    is_container,
+    is_seekable,
+    stem,
+)
 from asvspoof_cm.data.packed import INDEX_NAME, SHARD_PATTERN, PackedAudio
 from asvspoof_cm.data.protocol import Protocol
 
 __all__ = ["AudioSource", "OpenAudio", "open_audio"]
-
-
-class OpenAudio(Interface):
-    """One utterance whose length is known and whose samples can be read from anywhere."""
-
-    n_samples: int
-
-    def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
-        """Return up to `n_samples` samples from sample `start`, shape (time,)."""
 
 
 class AudioSource(Interface):
@@ -42,9 +39,12 @@ def open_audio(
 ) -> AudioSource:
     """Return the audio of a protocol: `PackedAudio` where `pack` wrote it, else `AudioFolder`.
 
+    A tar, Parquet, ``.scp`` or ``.jsonl`` file in the place of a folder is read with
+    `audio_entries`; utterances have the names that it gives them.
+
     Args:
         protocol: The utterances.
-        audio_dir: The folder of their files or the folder that `pack` wrote.
+        audio_dir: The folder of their files or the folder that `pack` wrote, or such a file.
         sample_rate: The rate to read at; a packed cache has one rate only.
         extension: What names without the extension of an audio format get; for files only.
 
@@ -58,8 +58,45 @@ def open_audio(
         torch.Size([1000])
     """
     folder = Path(audio_dir)
+    if folder.is_file():
+        return _Container(protocol, folder, sample_rate)
     if (folder / INDEX_NAME).is_file():
         return PackedAudio(folder, protocol=protocol, sample_rate=sample_rate)
     if any(folder.glob(SHARD_PATTERN)):
         raise ValueError(f"`audio_dir`: {folder} is packed only in part. Run pack again to finish.")
     return AudioFolder(protocol, folder, sample_rate=sample_rate, extension=extension)
+
+
+class _Container:
+    """The audio of a protocol inside one file, or in the files that it lists."""
+
+    def __init__(self, protocol: Protocol, source: Path, sample_rate: int) -> None:
+        if not is_container(source):
+            raise NotADirectoryError(
+                f"`audio_dir` must be a folder, or a tar, Parquet, .scp or .jsonl file; {source} "
+                "is none of these."
+            )
+        if not is_seekable(source):
+            raise ValueError(
+                f"`audio_dir`: {source} is compressed, and utterances can't be picked out of it. "
+                "Decompress it; the audio inside is compressed already."
+            )
+        entries = dict(audio_entries(source))
+        self._names: list[str] = protocol.utterance.tolist()
+        self._openers: list[Opener | None] = [
+            entries.get(name, entries.get(stem(name))) for name in self._names
+        ]
+        self._source, self._sample_rate = source, sample_rate
+        if not any(self._openers):
+            raise FileNotFoundError(
+                f"`audio_dir`: {source} holds none of the {len(self._names)} utterances, such as "
+                f"{self._names[0]!r}; it has {next(iter(entries), None)!r} and "
+                f"{max(0, len(entries) - 1)} others."
+            )
+
+    def open(self, index: int) -> AbstractContextManager[OpenAudio]:
+        """Open the utterance of row `index`."""
+        opener = self._openers[index]
+        if opener is None:
+            raise FileNotFoundError(f"{self._source} holds no {self._names[index]!r}.")
+        return opener(self._sample_rate)

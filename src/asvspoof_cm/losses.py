@@ -1,32 +1,53 @@
-"""The training objectives (sections IV-E to IV-G of the TFPARN paper).
+"""Training objectives: classification, ranking, cost, margin and contrast.
 
-Logits have shape (batch, 2), index 0 spoof and 1 bonafide; labels have shape (batch,). With
-half-precision inputs the loss is computed and returned in float32. Plain cross-entropy (systems 1
-to 4 of the paper) is `torch.nn.functional.cross_entropy`.
+Logits have shape (batch, 2), index 0 spoof and 1 bonafide; labels have shape (batch,). The score
+of an utterance is s = z₁ − z₀, except in the paper's pairwise loss, which ranks by z₁ (sections
+IV-E to IV-G of the TFPARN paper). Sums over pairs are dense and masked: nothing waits for the
+device, and memory grows with the square of the batch. A class that a batch lacks adds nothing.
+With half-precision inputs a loss is computed and returned in float32.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
 from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.metrics import ASVSPOOF5
 
 __all__ = [
-    "FocalLoss",
-    "FocalPairwiseLoss",
-    "PairwiseRankingLoss",
+    "am_softmax_loss",
+    "cross_entropy_loss",
     "focal_loss",
     "focal_pairwise_loss",
+    "group_ranking_loss",
+    "listwise_loss",
+    "oc_softmax_loss",
+    "p2sgrad_loss",
     "pairwise_ranking_loss",
+    "partial_auc_loss",
+    "prior_weighted_bce",
+    "soft_dcf_loss",
+    "soft_min_dcf_loss",
+    "supervised_contrastive_loss",
 ]
 
 Reduction = Literal["mean", "sum", "none"]
 
-# From this many pairs on, sorting costs less than looking at every pair.
-_MANY_PAIRS = 1 << 18
+
+def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy: the objective of systems 1 to 3 of the paper.
+
+    Example:
+        >>> cross_entropy_loss(torch.zeros(2, 2), torch.tensor([0, 1]))
+        tensor(0.6931)
+    """
+    _check_logits(logits, labels)
+    return functional.cross_entropy(widen(logits), labels.long())
 
 
 def focal_loss(
@@ -59,13 +80,12 @@ def focal_loss(
     _check_logits(logits, labels)
     if not 0 <= alpha <= 1:
         raise ValueError(f"`alpha` must lie in [0, 1]; got {alpha}.")
-    if not gamma >= 0:
-        raise ValueError(f"`gamma` must not be negative; got {gamma}.")
+    _check_not_negative(gamma=gamma)
     log_p = widen(logits).log_softmax(dim=-1)
     own = labels.long()[:, None]
     log_p_own = log_p.gather(1, own).squeeze(1)
     log_p_other = log_p.gather(1, 1 - own).squeeze(1)
-    class_weights = log_p.new_tensor([1.0 - alpha, alpha])[own.squeeze(1)]
+    class_weights = torch.where(labels == BONAFIDE, alpha, 1.0 - alpha).to(log_p)
     loss = -class_weights * torch.exp(gamma * log_p_other) * log_p_own
     if reduction == "mean":
         return loss.mean()
@@ -79,8 +99,7 @@ def focal_loss(
 def pairwise_ranking_loss(scores: Tensor, labels: Tensor, *, margin: float = 1.0) -> Tensor:
     """Return the mean of max(0, m − (s_b − s_s)) over all pairs of a bonafide b and a spoof s.
 
-    A batch with one class only has no pairs: the loss is 0 and its gradient is zero. Batches with
-    many pairs are computed in O(n log n) time and O(n) memory, by sorting.
+    A batch with one class only has no pairs: the loss is 0 and its gradient is zero.
 
     Args:
         scores: Float tensor of shape (batch,), higher for bonafide.
@@ -97,32 +116,10 @@ def pairwise_ranking_loss(scores: Tensor, labels: Tensor, *, margin: float = 1.0
             "The paper's score is the bonafide logit: logits[:, 1]."
         )
     _check_labels(scores, labels)
-    if not margin >= 0:
-        raise ValueError(f"`margin` must not be negative; got {margin}.")
-    scores = widen(scores)
-    bonafide, spoof = scores[labels == BONAFIDE], scores[labels == SPOOF]
-    n_pairs = len(bonafide) * len(spoof)
-    if n_pairs == 0:
-        return scores.sum() * 0.0
-    if n_pairs < _MANY_PAIRS:
-        return torch.relu(margin - bonafide[:, None] + spoof).mean()
-    return _sorted_hinge_sum(bonafide, spoof, margin) / n_pairs
-
-
-def _sorted_hinge_sum(bonafide: Tensor, spoof: Tensor, margin: float) -> Tensor:
-    """Return Σ_b Σ_s max(0, m − b + s) without forming the pairs.
-
-    For one b the spoof scores that cost anything are those above b − m: the tail of the sorted
-    list from some k on. They add n_tail · (m − b) + Σ tail, and a cumulative sum gives every tail.
-    In float64, because tails are differences of large sums; MPS has no float64.
-    """
-    dtype = torch.float32 if bonafide.device.type == "mps" else torch.float64
-    wide, ordered = bonafide.to(dtype), spoof.to(dtype).sort().values
-    sums = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
-    k = torch.searchsorted(ordered.detach(), wide.detach() - margin, right=True)
-    n_tail = len(ordered) - k
-    total = (n_tail * (margin - wide) + (sums[-1] - sums[k])).sum()
-    return total.to(bonafide.dtype)
+    _check_not_negative(margin=margin)
+    costs = torch.relu(margin - _gaps(widen(scores), labels))
+    n_pairs = (labels == BONAFIDE).sum() * (labels == SPOOF).sum()
+    return costs.sum() / n_pairs.clamp(min=1)
 
 
 def focal_pairwise_loss(
@@ -150,91 +147,292 @@ def focal_pairwise_loss(
         >>> logits.grad.shape
         torch.Size([2, 2])
     """
-    if not weight >= 0:
-        raise ValueError(f"`weight` must not be negative; got {weight}.")
+    _check_not_negative(weight=weight)
     focal = focal_loss(logits, labels, alpha=alpha, gamma=gamma)
     return focal + weight * pairwise_ranking_loss(logits[:, BONAFIDE], labels, margin=margin)
 
 
-class FocalLoss(nn.Module):
-    """`focal_loss` with its settings kept.
+def group_ranking_loss(
+    logits: Tensor, labels: Tensor, group: Tensor, *, margin: float = 1.0
+) -> Tensor:
+    """Return the mean of softplus(m − (s_b − s_s)) over the pairs of one group.
+
+    With sources as groups a human clip must outscore the fake clips of its own source, which share
+    its channel, so the channel is no cue. Draw batches of matched pairs for it.
+
+    Args:
+        logits: Tensor of shape (batch, 2).
+        labels: Integer tensor of shape (batch,).
+        group: Integer tensor of shape (batch,); negative for a row without a group.
+        margin: The separation m, not negative.
 
     Example:
-        >>> FocalLoss(gamma=1.0)
-        FocalLoss(alpha=0.5, gamma=1.0, reduction='mean')
+        >>> logits = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 9.0]])
+        >>> group_ranking_loss(logits, torch.tensor([1, 0, 0]), torch.tensor([4, 4, 5]))
+        tensor(0.6931)
     """
-
-    def __init__(
-        self, *, alpha: float = 0.5, gamma: float = 2.0, reduction: Reduction = "mean"
-    ) -> None:
-        super().__init__()
-        self.alpha = alpha
-        self.gamma = gamma
-        self.reduction: Reduction = reduction
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of logits (batch, 2) and labels (batch,)."""
-        return focal_loss(
-            logits, labels, alpha=self.alpha, gamma=self.gamma, reduction=self.reduction
-        )
-
-    def extra_repr(self) -> str:
-        """Show the settings."""
-        return f"alpha={self.alpha}, gamma={self.gamma}, reduction={self.reduction!r}"
+    scores = _scores(logits, labels)
+    _check_not_negative(margin=margin)
+    _check_group(group, labels)
+    pairs = _same_group(group) & (labels == BONAFIDE)[:, None] & (labels == SPOOF)
+    costs = functional.softplus(margin - scores[:, None] + scores)
+    return _mean(costs, pairs, (0, 1))
 
 
-class PairwiseRankingLoss(nn.Module):
-    """`pairwise_ranking_loss` with its margin kept.
+def listwise_loss(logits: Tensor, labels: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """Return −mean over bonafide i of log softmax(s / T)_i, the softmax over the whole batch.
+
+    This is ListNet's top-one loss with the bonafide rows as the relevant ones. Its least value is
+    the logarithm of their number: all bonafide scores equal, every spoof far below.
+
+    Args:
+        logits: Tensor of shape (batch, 2).
+        labels: Integer tensor of shape (batch,).
+        temperature: T, positive; a lower one looks at the highest spoof scores only.
 
     Example:
-        >>> PairwiseRankingLoss()
-        PairwiseRankingLoss(margin=1.0)
+        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+        >>> listwise_loss(logits, torch.tensor([1, 0, 0, 0])).exp()
+        tensor(4.)
     """
-
-    def __init__(self, *, margin: float = 1.0) -> None:
-        super().__init__()
-        self.margin = margin
-
-    def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of scores (batch,) and labels (batch,)."""
-        return pairwise_ranking_loss(scores, labels, margin=self.margin)
-
-    def extra_repr(self) -> str:
-        """Show the settings."""
-        return f"margin={self.margin}"
+    scores = _scores(logits, labels)
+    _check_positive(temperature=temperature)
+    return _mean(-(scores / temperature).log_softmax(dim=0), labels == BONAFIDE)
 
 
-class FocalPairwiseLoss(nn.Module):
-    """`focal_pairwise_loss` with its settings kept.
+def partial_auc_loss(
+    logits: Tensor, labels: Tensor, *, fraction: float = 0.2, margin: float = 1.0
+) -> Tensor:
+    """Return the mean of softplus(m − (s_b − s_s)) over bonafide b and the highest spoofs s.
+
+    The ⌈ρ n⌉ of n spoofs with the highest scores are those near the threshold of a system with few
+    false alarms: the part of the ROC that counts at the challenge's costs.
+
+    Args:
+        logits: Tensor of shape (batch, 2).
+        labels: Integer tensor of shape (batch,).
+        fraction: ρ, above 0 and at most 1; 1 ranks all pairs.
+        margin: The separation m, not negative.
 
     Example:
-        >>> FocalPairwiseLoss()
-        FocalPairwiseLoss(alpha=0.5, gamma=2.0, margin=1.0, weight=0.3)
+        >>> logits = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, -9.0]])
+        >>> partial_auc_loss(logits, torch.tensor([1, 0, 0]), fraction=0.5)
+        tensor(0.6931)
     """
+    scores = _scores(logits, labels)
+    _check_not_negative(margin=margin)
+    if not 0 < fraction <= 1:
+        raise ValueError(f"`fraction` must lie above 0 and at most at 1; got {fraction}.")
+    spoof = labels == SPOOF
+    # Rounding must not turn 0.1 · 30 into 4.
+    n_kept = (fraction * spoof.sum() - 1e-4).ceil().clamp(min=1)
+    order = torch.where(spoof, scores, -math.inf).argsort(descending=True)
+    kept = (torch.arange(len(scores), device=scores.device) < n_kept) & spoof[order]
+    costs = functional.softplus(margin - scores[:, None] + scores[order])
+    return _mean(costs, (labels == BONAFIDE)[:, None] & kept, (0, 1))
 
-    def __init__(
-        self, *, alpha: float = 0.5, gamma: float = 2.0, margin: float = 1.0, weight: float = 0.3
-    ) -> None:
-        super().__init__()
-        self.alpha = alpha
-        self.gamma = gamma
-        self.margin = margin
-        self.weight = weight
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of logits (batch, 2) and labels (batch,)."""
-        return focal_pairwise_loss(
-            logits,
-            labels,
-            alpha=self.alpha,
-            gamma=self.gamma,
-            margin=self.margin,
-            weight=self.weight,
-        )
+def prior_weighted_bce(logits: Tensor, labels: Tensor, *, beta: float = ASVSPOOF5.beta) -> Tensor:
+    """Return the binary cross-entropy at an operating point: Cllr at its prior, in nats.
 
-    def extra_repr(self) -> str:
-        """Show the settings."""
-        return f"alpha={self.alpha}, gamma={self.gamma}, margin={self.margin}, weight={self.weight}"
+    π mean_b softplus(−(s + ln β)) + (1 − π) mean_s softplus(s + ln β), with π = β / (1 + β). It is
+    a proper scoring rule: the scores that minimise it are log-likelihood ratios, whatever the share
+    of each class in the training set.
+
+    Args:
+        logits: Tensor of shape (batch, 2).
+        labels: Integer tensor of shape (batch,).
+        beta: Weight of a miss against a false alarm, priors included; see `DetectionCosts`. With 1
+            and divided by ln 2 this is Cllr.
+
+    Example:
+        >>> prior_weighted_bce(torch.zeros(2, 2), torch.tensor([0, 1]), beta=1.0)
+        tensor(0.6931)
+    """
+    scores = _scores(logits, labels)
+    _check_positive(beta=beta)
+    prior, shifted = beta / (1.0 + beta), scores + math.log(beta)
+    miss = _mean(functional.softplus(-shifted), labels == BONAFIDE)
+    false_alarm = _mean(functional.softplus(shifted), labels == SPOOF)
+    return prior * miss + (1.0 - prior) * false_alarm
+
+
+def soft_dcf_loss(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    slope: float = 2.0,
+    beta: float = ASVSPOOF5.beta,
+    threshold: float | None = None,
+) -> Tensor:
+    """Return a smooth actDCF: error rates counted by a sigmoid at the Bayes threshold.
+
+    (β mean_b σ(a (τ − s)) + mean_s σ(a (s − τ))) / min(β, 1). As a grows this becomes the actDCF of
+    the batch. Scores far from τ get no gradient: add a classification loss, or begin with one.
+
+    Args:
+        logits: Tensor of shape (batch, 2).
+        labels: Integer tensor of shape (batch,).
+        slope: a, positive; 1 to 5 trains well.
+        beta: Weight of a miss against a false alarm, priors included.
+        threshold: τ; None for the Bayes threshold −ln β.
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
+        >>> soft_dcf_loss(logits, torch.tensor([0, 1]), threshold=0.0)
+        tensor(1.4500)
+    """
+    scores = _scores(logits, labels)
+    _check_positive(slope=slope, beta=beta)
+    bayes = -math.log(beta)
+    gaps = slope * (scores - (bayes if threshold is None else threshold))
+    return _dcf(gaps, labels, beta)
+
+
+def soft_min_dcf_loss(
+    logits: Tensor, labels: Tensor, *, slope: float = 2.0, beta: float = ASVSPOOF5.beta
+) -> Tensor:
+    """Return a smooth minDCF: `soft_dcf_loss` at the threshold that is best for the batch.
+
+    The thresholds tried lie halfway between neighbouring scores and beyond both ends, so adding a
+    constant to all scores changes nothing, and as the slope grows this becomes the batch's minDCF.
+
+    Args:
+        logits: Tensor of shape (batch, 2).
+        labels: Integer tensor of shape (batch,).
+        slope: a, positive.
+        beta: Weight of a miss against a false alarm, priors included.
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 7.0], [0.0, 9.0]])
+        >>> soft_min_dcf_loss(logits, torch.tensor([0, 1]), slope=100.0)
+        tensor(0.)
+    """
+    scores = _scores(logits, labels)
+    _check_positive(slope=slope, beta=beta)
+    ordered = scores.sort().values
+    ends = scores.new_tensor([-math.inf]), scores.new_tensor([math.inf])
+    thresholds = torch.cat([ends[0], (ordered[1:] + ordered[:-1]) / 2, ends[1]])
+    return _dcf(slope * (scores - thresholds[:, None]), labels, beta).amin()
+
+
+def am_softmax_loss(
+    logits: Tensor, labels: Tensor, *, scale: float = 20.0, margin: float = 0.9
+) -> Tensor:
+    """Return the additive-margin softmax loss of logits that are scaled cosines.
+
+    Cross-entropy of a (cos θ_j − m [j = y]).
+
+    Args:
+        logits: Tensor of shape (batch, 2), a cos θ_j: what a `Cosine` model returns.
+        labels: Integer tensor of shape (batch,).
+        scale: a, the `scale` of the model.
+        margin: m, not negative; 0 gives the cross-entropy.
+
+    Example:
+        >>> am_softmax_loss(20 * torch.tensor([[1.0, 0.1], [-0.5, 0.4]]), torch.tensor([0, 1]))
+        tensor(0.6931)
+    """
+    _check_logits(logits, labels)
+    _check_positive(scale=scale)
+    _check_not_negative(margin=margin)
+    return functional.cross_entropy(
+        widen(logits) - scale * margin * _one_hot(labels), labels.long()
+    )
+
+
+def oc_softmax_loss(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    scale: float = 20.0,
+    bonafide_margin: float = 0.9,
+    spoof_margin: float = 0.2,
+) -> Tensor:
+    """Return the one-class softmax loss of bonafide logits that are scaled cosines.
+
+    softplus(a (m_b − c)) for bonafide and softplus(a (c − m_s)) for spoof (Zhang et al., 2021), c
+    the cosine to the class vector. Bonafide is kept in a narrow cone, spoof out of a wider one.
+
+    Args:
+        logits: Tensor of shape (batch, 2) whose column 1 is a c: what a `Cosine` model with one
+            vector returns.
+        labels: Integer tensor of shape (batch,).
+        scale: a, the `scale` of the model.
+        bonafide_margin: m_b, the cosine that bonafide should exceed.
+        spoof_margin: m_s, the cosine that spoof should stay below.
+
+    Example:
+        >>> oc_softmax_loss(20 * torch.tensor([[0.0, 0.2], [0.0, 0.9]]), torch.tensor([0, 1]))
+        tensor(0.6931)
+    """
+    _check_logits(logits, labels)
+    _check_positive(scale=scale)
+    bonafide_logit = widen(logits)[:, BONAFIDE]
+    return torch.where(
+        labels == BONAFIDE,
+        functional.softplus(scale * bonafide_margin - bonafide_logit),
+        functional.softplus(bonafide_logit - scale * spoof_margin),
+    ).mean()
+
+
+def p2sgrad_loss(logits: Tensor, labels: Tensor, *, scale: float = 20.0) -> Tensor:
+    """Return the mean over utterances and classes of (cos θ_j − [j = y])².
+
+    The P2SGrad loss as a mean squared error (Wang and Yamagishi, 2021).
+
+    Args:
+        logits: Tensor of shape (batch, 2), a cos θ_j: what a `Cosine` model returns.
+        labels: Integer tensor of shape (batch,).
+        scale: a, the `scale` of the model.
+
+    Example:
+        >>> p2sgrad_loss(torch.tensor([[20.0, -20.0]]), torch.tensor([0]))
+        tensor(0.5000)
+    """
+    _check_logits(logits, labels)
+    _check_positive(scale=scale)
+    return (widen(logits) / scale - _one_hot(labels)).square().mean()
+
+
+def supervised_contrastive_loss(
+    embedding: Tensor, labels: Tensor, *, group: Tensor | None = None, temperature: float = 0.07
+) -> Tensor:
+    """Return the supervised contrastive loss: embeddings of a class attract, of two repel.
+
+    −mean_i mean_{p ∈ P(i)} log(e^{z_i·z_p/T} / Σ_{a ∈ A(i)} e^{z_i·z_a/T}) of unit vectors z, with
+    P(i) the other rows of i's class and A(i) all other rows (Khosla et al., 2020). With `group` the
+    rows of the other class in A(i) are those of i's group only: a clip is told from its own copies,
+    which say the same words in the same voice. Rows alone in their class are left out.
+
+    Args:
+        embedding: Tensor of shape (batch, d), of any length.
+        labels: Integer tensor of shape (batch,).
+        group: Integer tensor of shape (batch,), equal for a clip and its copies; negative for a row
+            without a group.
+        temperature: T, positive.
+
+    Example:
+        >>> embedding = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+        >>> labels = torch.tensor([1, 1, 0, 0])
+        >>> supervised_contrastive_loss(embedding, labels, temperature=1.0)
+        tensor(0.5514)
+    """
+    if embedding.dim() != 2:
+        raise ValueError(f"`embedding` must have shape (batch, d); got {tuple(embedding.shape)}.")
+    _check_labels(embedding, labels)
+    _check_positive(temperature=temperature)
+    directions = functional.normalize(widen(embedding), dim=1)
+    similarity = directions @ directions.mT / temperature
+    same = labels[:, None] == labels
+    positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    rivals = ~same
+    if group is not None:
+        _check_group(group, labels)
+        rivals = rivals & _same_group(group)
+    compared = similarity.masked_fill(~(positive | rivals), torch.finfo(similarity.dtype).min)
+    log_p = similarity - compared.logsumexp(dim=1, keepdim=True)
+    return _mean(-_mean(log_p, positive), positive.any(dim=1))
 
 
 def widen(x: Tensor) -> Tensor:
@@ -242,10 +440,47 @@ def widen(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def _scores(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return z₁ − z₀ of checked logits."""
+    _check_logits(logits, labels)
+    wide = widen(logits)
+    return wide[:, BONAFIDE] - wide[:, SPOOF]
+
+
+def _gaps(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return s_b − s_s for each bonafide row and spoof column, infinity elsewhere."""
+    bonafide = torch.where(labels == BONAFIDE, scores, math.inf)
+    spoof = torch.where(labels == SPOOF, scores, -math.inf)
+    return bonafide[:, None] - spoof
+
+
+def _mean(values: Tensor, chosen: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
+    """Return the mean of the chosen values, 0 where there are none."""
+    n_chosen = chosen.sum(dim).clamp(min=1)
+    return torch.where(chosen, values, 0.0).sum(dim) / n_chosen
+
+
+def _dcf(gaps: Tensor, labels: Tensor, beta: float) -> Tensor:
+    """Return the normalised cost of slope · (s − τ), shape (..., batch)."""
+    miss = _mean(torch.sigmoid(-gaps), labels == BONAFIDE)
+    false_alarm = _mean(torch.sigmoid(gaps), labels == SPOOF)
+    return (beta * miss + false_alarm) / min(beta, 1.0)
+
+
+def _one_hot(labels: Tensor) -> Tensor:
+    """Return (batch, 2), 1 at each row's own class."""
+    return (labels[:, None] == torch.arange(2, device=labels.device)).float()
+
+
+def _same_group(group: Tensor) -> Tensor:
+    """Return (batch, batch), True for two rows of one group."""
+    return (group[:, None] == group) & (group >= 0)
+
+
 def _check_logits(logits: Tensor, labels: Tensor) -> None:
     if logits.dim() != 2 or logits.shape[1] != 2:
         raise ValueError(f"`logits` must have shape (batch, 2); got {tuple(logits.shape)}.")
-    if len(logits) == 0:
+    if logits.shape[0] == 0:
         raise ValueError("`logits` must hold at least one row; got none.")
     _check_labels(logits, labels)
 
@@ -253,14 +488,36 @@ def _check_logits(logits: Tensor, labels: Tensor) -> None:
 def _check_labels(scores: Tensor, labels: Tensor) -> None:
     if labels.shape != scores.shape[:1]:
         raise ValueError(
-            f"`labels` must have shape ({len(scores)},), one for each row; "
+            f"`labels` must have shape ({scores.shape[0]},), one for each row; "
             f"got {tuple(labels.shape)}."
         )
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f"`labels` must be integers, 0 spoof or 1 bonafide; got {labels.dtype}.")
-    # On an accelerator the check would wait for the device in every step.
-    if labels.device.type == "cpu" and not ((labels == SPOOF) | (labels == BONAFIDE)).all():
+    # Elsewhere the check would wait for the device, or break a compiled graph.
+    if torch.compiler.is_compiling() or labels.device.type != "cpu":
+        return
+    if not ((labels == SPOOF) | (labels == BONAFIDE)).all():
         raise ValueError(
             "`labels` must be 0 (spoof) or 1 (bonafide); "
             f"got values from {labels.min().item()} to {labels.max().item()}."
         )
+
+
+def _check_group(group: Tensor, labels: Tensor) -> None:
+    if group.shape != labels.shape or group.is_floating_point():
+        raise ValueError(
+            f"`group` must be integers of shape {tuple(labels.shape)}, one for each row; got "
+            f"{group.dtype} of shape {tuple(group.shape)}."
+        )
+
+
+def _check_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"`{name}` must be positive and finite; got {value}.")
+
+
+def _check_not_negative(**values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0:
+            raise ValueError(f"`{name}` must not be negative; got {value}.")

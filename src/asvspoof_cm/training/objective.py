@@ -1,0 +1,215 @@
+"""Losses by name, weighed and joined: what a recipe, a command and a run folder write down."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.losses import (
+    am_softmax_loss,
+    cross_entropy_loss,
+    focal_loss,
+    group_ranking_loss,
+    listwise_loss,
+    oc_softmax_loss,
+    p2sgrad_loss,
+    pairwise_ranking_loss,
+    partial_auc_loss,
+    prior_weighted_bce,
+    soft_dcf_loss,
+    soft_min_dcf_loss,
+    supervised_contrastive_loss,
+)
+
+__all__ = ["LOSSES", "BatchLoss", "Objective"]
+
+
+class BatchLoss(nn.Module):
+    """A loss that wants more of a batch than logits and labels; `needs` says what.
+
+    Training calls it with what it needs as keywords: ``loss(logits, labels, embedding=...)``. Its
+    parameters, if any, are trained with the model's. A loss of logits and labels alone can be any
+    callable.
+
+    Attributes:
+        needs: Any of "embedding", what `Countermeasure.embed` returns, (batch, d), and "group",
+            an integer for each row, (batch,), negative for a row without one.
+
+    Example:
+        >>> class SmallEmbeddings(BatchLoss):
+        ...     needs = frozenset({"embedding"})
+        ...
+        ...     def forward(self, logits, labels, *, embedding):
+        ...         return focal_loss(logits, labels) + 1e-3 * embedding.square().mean()
+        >>> loss = SmallEmbeddings()
+        >>> loss(torch.zeros(2, 2), torch.tensor([0, 1]), embedding=torch.zeros(2, 3))
+        tensor(0.0866)
+    """
+
+    needs: frozenset[str] = frozenset()
+
+
+class Objective(BatchLoss):
+    """A weighted sum of losses, written as text: ``Objective("focal + 0.3 * pairwise")``.
+
+    Args:
+        text: Terms joined by ``+``, each the name of a loss in `LOSSES`, with settings in brackets
+            where they differ from the defaults, and a weight before it:
+            ``"focal(gamma=1) + 0.3 * partial_auc(fraction=0.1)"``.
+
+    Attributes:
+        text: The same, written in one way, so that equal objectives have equal texts.
+
+    Example:
+        >>> from asvspoof_cm import focal_pairwise_loss
+        >>> logits, labels = torch.tensor([[2.0, -1.0], [0.5, 0.5]]), torch.tensor([0, 1])
+        >>> Objective("focal+.3*pairwise")(logits, labels) == focal_pairwise_loss(logits, labels)
+        tensor(True)
+        >>> Objective("focal+.3*pairwise").text
+        'focal + 0.3 * pairwise'
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.terms = tuple(_parse(text))
+        self.text = " + ".join(_write(*term) for term in self.terms)
+        self.needs = frozenset().union(*(LOSSES[name][1] for _, name, _ in self.terms))
+        batch = {"embedding": torch.eye(2), "group": torch.zeros(2, dtype=torch.int64)}
+        self(torch.zeros(2, 2), torch.tensor([SPOOF, BONAFIDE]), **batch)  # checks the settings
+
+    def forward(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        *,
+        embedding: Tensor | None = None,
+        group: Tensor | None = None,
+    ) -> Tensor:
+        """Return the sum for logits (batch, 2) and labels (batch,)."""
+        given = {"embedding": embedding, "group": group}
+        total = torch.zeros((), device=logits.device)
+        for weight, name, settings in self.terms:
+            function, needs = LOSSES[name]
+            for need in needs:
+                if given[need] is None:
+                    raise ValueError(f"`{need}` must be given for the loss {name}; got None.")
+            extra = {need: given[need] for need in needs}
+            total = total + weight * function(logits, labels, **extra, **settings)
+        return total
+
+    def extra_repr(self) -> str:
+        """Show the text."""
+        return repr(self.text)
+
+
+def _pairwise(logits: Tensor, labels: Tensor, **settings: float) -> Tensor:
+    """Return the paper's ranking term: pairs of bonafide logits."""
+    return pairwise_ranking_loss(logits[:, BONAFIDE], labels, **settings)
+
+
+def _contrastive(
+    logits: Tensor, labels: Tensor, *, embedding: Tensor, temperature: float = 0.07
+) -> Tensor:
+    """Return the supervised contrastive loss over the whole batch."""
+    return supervised_contrastive_loss(embedding, labels, temperature=temperature)
+
+
+def _group_contrastive(
+    logits: Tensor, labels: Tensor, *, embedding: Tensor, group: Tensor, temperature: float = 0.07
+) -> Tensor:
+    """Return the supervised contrastive loss of clips and their copies."""
+    return supervised_contrastive_loss(embedding, labels, group=group, temperature=temperature)
+
+
+LOSSES: dict[str, tuple[Callable[..., Tensor], frozenset[str]]] = {
+    "cross_entropy": (cross_entropy_loss, frozenset()),
+    "focal": (focal_loss, frozenset()),
+    "pairwise": (_pairwise, frozenset()),
+    "group_ranking": (group_ranking_loss, frozenset({"group"})),
+    "listwise": (listwise_loss, frozenset()),
+    "partial_auc": (partial_auc_loss, frozenset()),
+    "prior_weighted_bce": (prior_weighted_bce, frozenset()),
+    "soft_dcf": (soft_dcf_loss, frozenset()),
+    "soft_min_dcf": (soft_min_dcf_loss, frozenset()),
+    "am_softmax": (am_softmax_loss, frozenset()),
+    "oc_softmax": (oc_softmax_loss, frozenset()),
+    "p2sgrad": (p2sgrad_loss, frozenset()),
+    "contrastive": (_contrastive, frozenset({"embedding"})),
+    "group_contrastive": (_group_contrastive, frozenset({"embedding", "group"})),
+}
+"""The losses of `Objective`: name, function, and what it needs beside logits and labels."""
+
+
+def _parse(text: str) -> list[tuple[float, str, dict[str, Any]]]:
+    """Return (weight, name, settings) of each term."""
+    try:
+        return [_term(node) for node in _summands(ast.parse(text.strip(), mode="eval").body)]
+    except (SyntaxError, TypeError) as error:
+        raise ValueError(
+            f'`text` must be losses joined by "+", such as "focal + 0.3 * pairwise"; got {text!r}.'
+        ) from error
+
+
+def _summands(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _summands(node.left) + _summands(node.right)
+    return [node]
+
+
+def _term(node: ast.expr) -> tuple[float, str, dict[str, Any]]:
+    weight = 1.0
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        weight, node = _number(node.left), node.right
+    settings = {}
+    if isinstance(node, ast.Call) and not node.args:
+        settings = {str(keyword.arg): _number(keyword.value) for keyword in node.keywords}
+        node = node.func
+    if not isinstance(node, ast.Name):
+        raise TypeError("a term is a name, or a number times a name")
+    if node.id not in LOSSES:
+        raise ValueError(f"a loss must be one of {', '.join(LOSSES)}; got {node.id!r}.")
+    if not 0 < weight < math.inf:
+        raise ValueError(f"the weight of {node.id} must be positive and finite; got {weight}.")
+    function, needs = LOSSES[node.id]
+    known = (
+        {
+            parameter.name
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        }
+        - needs
+        - {"reduction"}
+    )
+    unknown = settings.keys() - known
+    if unknown:
+        raise ValueError(
+            f"{node.id} has no setting {min(unknown)!r}; it has "
+            f"{', '.join(sorted(known)) or 'none'}."
+        )
+    return weight, node.id, settings
+
+
+def _number(node: ast.expr) -> float:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_number(node.operand)
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return float(node.value)  # type: ignore[arg-type]
+    raise TypeError("weights and settings are numbers")
+
+
+def _write(weight: float, name: str, settings: dict[str, Any]) -> str:
+    """Return a term in the one way of writing it."""
+    values = ", ".join(f"{key}={_short(value)}" for key, value in sorted(settings.items()))
+    term = f"{name}({values})" if values else name
+    return term if weight == 1.0 else f"{_short(weight)} * {term}"
+
+
+def _short(value: float) -> str:
+    return repr(value).removesuffix(".0")

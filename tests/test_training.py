@@ -27,7 +27,6 @@ from asvspoof_cm.training import (
     SEEDS,
     Corpus,
     EarlyStopping,
-    Objective,
     Recipe,
     System,
     augmentation,
@@ -111,20 +110,19 @@ def test_early_stopping_by_the_papers_rule():
 
 def test_the_six_systems_are_the_papers():
     expected = {
-        1: ("AASIST", "cross_entropy", 0.0, None, "adam", 1e-4 * 64 / 24, 1e-4, 5e-6),
-        2: ("RawNet2", "cross_entropy", 0.0, None, "adam", 5e-5, 1e-4, 1e-6),
-        3: ("TFPARN", "cross_entropy", 0.0, "mean", "adamw", 1e-4, 1e-2, 1e-6),
-        4: ("TFPARN", "cross_entropy", 0.3, "mean", "adamw", 1e-4, 1e-2, 1e-6),
-        5: ("TFPARN", "focal", 0.3, "mean", "adamw", 1e-4, 1e-2, 1e-6),
-        6: ("TFPARN", "focal", 0.3, "attention", "adamw", 1e-4, 1e-2, 1e-6),
+        1: ("AASIST", "cross_entropy", None, "adam", 1e-4 * 64 / 24, 1e-4, 5e-6),
+        2: ("RawNet2", "cross_entropy", None, "adam", 5e-5, 1e-4, 1e-6),
+        3: ("TFPARN", "cross_entropy", "mean", "adamw", 1e-4, 1e-2, 1e-6),
+        4: ("TFPARN", "cross_entropy + 0.3 * pairwise", "mean", "adamw", 1e-4, 1e-2, 1e-6),
+        5: ("TFPARN", "focal + 0.3 * pairwise", "mean", "adamw", 1e-4, 1e-2, 1e-6),
+        6: ("TFPARN", "focal + 0.3 * pairwise", "attention", "adamw", 1e-4, 1e-2, 1e-6),
     }
     for number, row in expected.items():
         chosen = system(number)
         recipe = chosen.recipe
         assert row == (
             chosen.model,
-            chosen.objective.classification,
-            chosen.objective.pairwise_weight,
+            chosen.objective,
             chosen.model_config.get("pooling"),
             recipe.optimizer,
             pytest.approx(recipe.lr),
@@ -157,11 +155,8 @@ def test_weights_follow_the_seed_and_leave_the_global_generator():
     assert not torch.equal(first.projection.weight, other.projection.weight)
 
 
-def test_objectives_are_the_losses():
-    logits, labels = torch.randn(6, 2), torch.tensor([0, 1, 0, 0, 1, 1])
-    assert Objective()(logits, labels) == focal_pairwise_loss(logits, labels)
-    plain = Objective(classification="cross_entropy", pairwise_weight=0.0)
-    assert plain(logits, labels) == nn.functional.cross_entropy(logits, labels)
+def test_a_system_writes_its_objective_in_one_way():
+    assert replace(system(6), objective="focal+.3*pairwise") == system(6)
 
 
 def test_linear_scaling():
@@ -201,16 +196,15 @@ def test_linear_scaling():
             "`mask` must be False for AASIST, which is no TFPARN",
         ),
         (lambda: TFPARN().scale_residuals(math.nan), "`factor` must be positive and finite"),
-        (lambda: Objective(classification="hinge"), "`classification` must be"),
-        (lambda: Objective(pairwise_weight=-1), "`pairwise_weight` must not"),
+        (lambda: replace(system(6), objective="hinge"), "a loss must be one of cross_entropy"),
         (lambda: System.from_json('{"name": "x", "model": "y", "z": 1}'), "it has other fields"),
         (lambda: System.from_json("[]"), "it has other fields"),
         (
-            lambda: System.from_json(system(6).to_json().replace('"margin"', '"edge"')),
+            lambda: System.from_json(system(6).to_json().replace('"tolerance"', '"edge"')),
             "must be what System.to_json wrote",
         ),
         (
-            lambda: train_epoch(tiny(), [], None, loss=Objective(), precision="bf61"),
+            lambda: train_epoch(tiny(), [], None, loss=focal_pairwise_loss, precision="bf61"),
             "`precision` must be",
         ),
         (lambda: validate(tiny(), [], precision="bf61"), "`precision` must be"),
@@ -255,7 +249,7 @@ def test_accumulated_gradients_are_those_of_the_larger_batch():
             for k in range(0, 8, batch_size)
         ]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        loss = Objective(classification="cross_entropy", pairwise_weight=0.0)
+        loss = nn.functional.cross_entropy
         parts = [part._replace(index=torch.arange(batch_size)) for part in parts]
         train_epoch(model, parts, optimizer, loss=loss, n_accumulate=n_accumulate)
         return model
@@ -625,8 +619,8 @@ def test_resuming_with_other_settings_is_refused(tmp_path, miniature):
             progress=False,
             evaluate=False,
         )
-    another = replace(tiny_system(n_epochs=1), objective=Objective(pairwise_weight=0.0))
-    with pytest.raises(ValueError, match=r"system\.objective\.pairwise_weight was 0\.3, now 0\.0"):
+    another = replace(tiny_system(n_epochs=1), objective="focal")
+    with pytest.raises(ValueError, match=r"objective was 'focal \+ 0.3 \* pairwise', now 'focal'"):
         train_system(
             another,
             corpus_of(miniature),
@@ -653,7 +647,7 @@ def test_resuming_with_other_settings_is_refused(tmp_path, miniature):
             tiny(),
             loader,
             loader,
-            loss=Objective(),
+            loss=focal_pairwise_loss,
             config=Recipe(),
             out_dir=tmp_path / "run",
             resume="never",

@@ -10,9 +10,10 @@ from asvspoof_cm.training.augmentations import (
 from asvspoof_cm.training.evaluation import evaluate_run, read_final
 from asvspoof_cm.training.fitting import FitResult, fit
 from asvspoof_cm.training.loop import EpochResult, train_epoch, validate
+from asvspoof_cm.training.objective import BatchLoss, Objective
 from asvspoof_cm.training.run import Corpus, train_system
 from asvspoof_cm.training.schedule import EarlyStopping, linear_scaling, warmup_cosine
-from asvspoof_cm.training.systems import SEEDS, Objective, Recipe, System, system
+from asvspoof_cm.training.systems import SEEDS, Recipe, System, system
 from asvspoof_cm.utils.processes import (
     gather_batch,
     gather_objects,
@@ -21,6 +22,7 @@ from asvspoof_cm.utils.processes import (
 )
 
 __all__ = [
+    "BatchLoss",
     "AUGMENTATIONS",
     "EXTRA_SPOOF",
     "SEEDS",

@@ -105,8 +105,8 @@ def fit(
     Example:
         >>> import tempfile
         >>> from asvspoof_cm.data import SpoofDataset, make_loader, read_protocol, write_miniature
+        >>> from asvspoof_cm.losses import focal_pairwise_loss
         >>> from asvspoof_cm.models import TFPARN, TFPARNConfig
-        >>> from asvspoof_cm.training import Objective
         >>> folder = tempfile.mkdtemp()
         >>> paths = write_miniature(folder, n_train=8, n_dev=8)
         >>> train, dev = (
@@ -117,8 +117,10 @@ def fit(
         ...     for path, shuffle in ((paths.train_protocol, True), (paths.dev_protocol, False))
         ... )
         >>> model = TFPARN(TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16))
-        >>> result = fit(model, train, dev, loss=Objective(), config=Recipe(n_epochs=2),
-        ...              out_dir=folder + "/run", progress=False)
+        >>> result = fit(
+        ...     model, train, dev, loss=focal_pairwise_loss, config=Recipe(n_epochs=2),
+        ...     out_dir=folder + "/run", progress=False,
+        ... )
         >>> [record["epoch"] for record in result.history]
         [1, 2]
     """

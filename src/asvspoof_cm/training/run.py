@@ -21,6 +21,7 @@ from asvspoof_cm.models import Countermeasure, model_name
 from asvspoof_cm.training.augmentations import augmentation
 from asvspoof_cm.training.evaluation import evaluate_run, read_final
 from asvspoof_cm.training.fitting import FitResult, check_unchanged, fit
+from asvspoof_cm.training.objective import Objective
 from asvspoof_cm.training.systems import System
 from asvspoof_cm.utils.files import atomic_path, sha256
 from asvspoof_cm.utils.processes import process_group, rank_and_size, resolve_device, wait_for_all
@@ -154,7 +155,7 @@ def train_system(
             model,
             loader(train, corpus.audio_dir, True),
             loader(dev, dev_audio_dir, False),
-            loss=system.objective,
+            loss=Objective(system.objective),
             config=recipe,
             out_dir=out,
             augment=augmentation(recipe.augmentation),

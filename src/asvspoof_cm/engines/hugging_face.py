@@ -1,0 +1,187 @@
+"""Scoring inside ``dataset.map`` of Hugging Face datasets, and protocols from datasets."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import numpy as np
+
+from asvspoof_cm.audio import AudioFile
+from asvspoof_cm.data.formats import OpenAudio, stem
+from asvspoof_cm.data.protocol import Protocol
+from asvspoof_cm.labels import LABELS
+from asvspoof_cm.scorer.files import score_opened
+from asvspoof_cm.scorer.inputs import InMemory, as_waveform
+from asvspoof_cm.scorer.scorer import Scorer
+
+__all__ = ["protocol_from_dataset", "score_batch_function"]
+
+Columns = Mapping[str, Sequence[Any]]
+
+
+def score_batch_function(
+    scorer: Scorer, *, column: str = "audio", n_threads: int | None = None
+) -> Callable[[Columns], dict[str, list[Any]]]:
+    """Return the function to give to ``dataset.map(…, batched=True)``.
+
+    It adds two columns: `cm_score`, higher means bonafide, and `cm_error`, empty where all is
+    well. Audio that can't be scored has the score NaN, which no metric takes for a score, and the
+    error says why; the rest goes on. Streaming datasets and several processes (``num_proc=``) work
+    as well.
+
+    Args:
+        scorer: The scorer.
+        column: The column of the audio. Its values are ``{"array": …, "sampling_rate": …}``;
+            ``{"bytes": …, "path": …}`` as ``Audio(decode=False)`` gives them, which needs no codec
+            package; or bytes.
+        n_threads: Threads that decode; None is one for each core, up to four.
+
+    Example:
+        >>> from asvspoof_cm.models import TFPARN
+        >>> score = score_batch_function(Scorer(TFPARN(), device="cpu"))
+        >>> batch = score({"audio": [{"array": np.zeros(16000), "sampling_rate": 16000}, b"?"]})
+        >>> math.isnan(batch["cm_score"][1]), batch["cm_error"][0]
+        (True, '')
+        >>> batch["cm_error"][1]
+        'the audio is not an audio file that libsndfile reads (Format not recognised.)'
+    """
+    return _ScoreBatch(scorer, column, n_threads)
+
+
+class _ScoreBatch:
+    """A class and not a closure, because datasets and Ray pickle it."""
+
+    def __init__(self, scorer: Scorer, column: str, n_threads: int | None) -> None:
+        self.scorer, self.column, self.n_threads = scorer, column, n_threads
+
+    def __call__(self, batch: Columns) -> dict[str, list[Any]]:
+        if self.column not in batch:
+            raise ValueError(f"`column` must be one of {[*batch]}; got {self.column!r}.")
+        scores: list[float] = []
+        errors: list[str] = []
+        for _, result in score_opened(
+            self.scorer, batch[self.column], open_cell, n_threads=self.n_threads
+        ):
+            if isinstance(result, str):
+                scores.append(math.nan)
+                errors.append(result)
+            else:
+                scores.append(result.score)
+                errors.append("")
+        return {"cm_score": scores, "cm_error": errors}
+
+
+def open_cell(cell: Any) -> AbstractContextManager[OpenAudio]:
+    """Open the audio of one cell of a table; see `score_batch_function`."""
+    if isinstance(cell, bytes):
+        return AudioFile(cell)
+    if isinstance(cell, Mapping):
+        if cell.get("array") is not None:
+            return _open_array(np.asarray(cell["array"]), cell["sampling_rate"])
+        name = None if cell.get("path") is None else str(cell["path"])
+        if cell.get("bytes") is not None:
+            return AudioFile(cell["bytes"], name=name)
+        if name is not None:
+            return AudioFile(name)
+    raise ValueError(
+        'audio must be bytes, {"array", "sampling_rate"} or {"bytes", "path"}; got '
+        f"{type(cell).__name__}. Cast the column: dataset.cast_column(name, Audio(decode=False))."
+    )
+
+
+@contextmanager
+def _open_array(samples: np.ndarray[Any, Any], sample_rate: int) -> Iterator[OpenAudio]:
+    yield _Array(samples, sample_rate)
+
+
+class _Array(InMemory):
+    """A waveform in memory that remembers its rate."""
+
+    def __init__(self, samples: np.ndarray[Any, Any], sample_rate: int) -> None:
+        super().__init__(as_waveform(samples, sample_rate))
+        self.native_rate = sample_rate
+
+
+def protocol_from_dataset(
+    dataset: Any,
+    *,
+    utterance: str,
+    label: str | None = None,
+    words: Mapping[Any, str] | None = None,
+    **columns: str,
+) -> Protocol:
+    """Return the protocol of a dataset's rows; streaming datasets are read to their end.
+
+    Args:
+        dataset: A ``Dataset`` or ``IterableDataset`` of Hugging Face datasets.
+        utterance: The column of the names, or that of the audio, whose paths are then the names,
+            without the extension, as `asvspoof_cm.data.audio_entries` names them in a Parquet file.
+        label: The column of the labels: words of the protocols, or a ``ClassLabel`` whose names are
+            such words. None makes the protocol unlabelled.
+        words: What each value of that column means, such as ``{0: "bonafide", 1: "spoof"}``.
+            Numbers without names have no meaning that could be guessed: they need this.
+        **columns: Other columns of a `Protocol`, such as ``speaker="client_id"``.
+
+    Raises:
+        ValueError: A column is not there, or the meaning of a label is not known.
+
+    Example:
+        >>> import datasets
+        >>> rows = datasets.Dataset.from_dict({"file": ["a", "b"], "fake": [True, False]})
+        >>> words = {True: "spoof", False: "bonafide"}
+        >>> protocol_from_dataset(rows, utterance="file", label="fake", words=words)
+        Protocol(datasets: 2 utterances, 1 bonafide, 1 spoof)
+    """
+    datasets = _import_datasets()
+    features = dataset.features or {}
+    wanted = [utterance, *([] if label is None else [label]), *columns.values()]
+    missing = [name for name in wanted if features and name not in features]
+    if missing:
+        raise ValueError(f"the dataset has no column {missing[0]!r}; it has {[*features]}.")
+    dataset = dataset.select_columns(list(dict.fromkeys(wanted)))
+    if isinstance(features.get(utterance), datasets.Audio):
+        dataset = dataset.cast_column(utterance, datasets.Audio(decode=False))
+    if words is None:
+        meaning: Any = features.get(label)
+        is_named = isinstance(meaning, datasets.ClassLabel)
+        words = dict(enumerate(meaning.names)) if is_named else {word: word for word in LABELS}
+    found: dict[str, list[Any]] = {name: [] for name in wanted}
+    for batch in dataset.iter(batch_size=1000):
+        for name in found:
+            found[name].extend(batch[name])
+    labels = None
+    if label is not None:
+        unknown = [value for value in found[label] if value not in words]
+        if unknown:
+            raise ValueError(
+                f"`words` must say what each label means, such as {{0: 'bonafide', 1: 'spoof'}}; "
+                f"got the label {unknown[0]!r}, and {dict(words)}."
+            )
+        labels = [words[value] for value in found[label]]
+    others: dict[str, Any] = {
+        field: [str(value) for value in found[name]] for field, name in columns.items()
+    }
+    names = [_name(value) for value in found[utterance]]
+    return Protocol.from_columns(names, labels, format="datasets", **others)
+
+
+def _import_datasets() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError(
+            "this needs Hugging Face datasets: pip install 'asvspoof-cm[datasets]'."
+        ) from error
+    return datasets
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, Mapping):
+        if value.get("path") is None:
+            raise ValueError("`utterance`: the audio has no path; name another column.")
+        return stem(os.fspath(value["path"]))
+    return str(value)

@@ -1,0 +1,165 @@
+"""Scoring inside dataset.map, and protocols from datasets made on the spot, saved and loaded."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+import soundfile
+
+from asvspoof_cm import SpoofDataset
+from asvspoof_cm.data import audio_entries
+from asvspoof_cm.engines import protocol_from_dataset, score_batch_function
+from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.models import TFPARN, TFPARNConfig
+from asvspoof_cm.scorer import Scorer
+
+datasets = pytest.importorskip("datasets")
+
+RATES = [16000, 8000, 22050, 16000, 16000]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet(tmp_path_factory):
+    datasets.disable_progress_bars()
+    before = datasets.config.HF_DATASETS_CACHE
+    datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("cache")
+    yield
+    datasets.config.HF_DATASETS_CACHE = before
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    model = TFPARN(TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16))
+    return Scorer(model, device="cpu", n_crops=2, crop_s=0.5, batch_size=3)
+
+
+@pytest.fixture(scope="module")
+def waves():
+    rng = np.random.default_rng(1)
+    return [(0.1 * rng.standard_normal(rate)).astype(np.float32) for rate in RATES]
+
+
+@pytest.fixture(scope="module")
+def rows(waves):
+    contents = []
+    for wave, rate in zip(waves, RATES, strict=True):
+        file = io.BytesIO()
+        soundfile.write(file, wave, rate, format="FLAC", subtype="PCM_24")
+        contents.append(file.getvalue())
+    contents[3] = b"no audio"
+    return {
+        "audio": [{"bytes": data, "path": f"u{k}.flac"} for k, data in enumerate(contents)],
+        "label": [1, 0, 0, 1, 1],
+        "speaker": [7, 7, 8, 9, 9],
+    }
+
+
+@pytest.fixture(scope="module")
+def dataset(rows):
+    made = datasets.Dataset.from_dict(rows)
+    made = made.cast_column("label", datasets.ClassLabel(names=["bonafide", "spoof"]))
+    return made.cast_column("audio", datasets.Audio(decode=False))
+
+
+@pytest.fixture(scope="module")
+def expected(scorer, waves):
+    return scorer.score_batch(waves, RATES)
+
+
+def check(scored, expected):
+    scores, errors = scored["cm_score"], scored["cm_error"]
+    assert len(scores) == len(RATES)
+    good = [0, 1, 2, 4]
+    np.testing.assert_allclose(np.array(scores)[good], expected[good], atol=1e-4)
+    assert [errors[k] for k in good] == [""] * 4
+    assert math.isnan(scores[3])
+    assert "u3.flac is not an audio file that libsndfile reads" in errors[3]
+
+
+def test_map_scores_undecoded_bytes(dataset, scorer, expected):
+    scored = dataset.map(score_batch_function(scorer), batched=True, batch_size=2)
+    check(scored[:], expected)
+    assert scored.column_names == ["audio", "label", "speaker", "cm_score", "cm_error"]
+
+
+def test_two_processes(dataset, scorer, expected):
+    function = score_batch_function(scorer, n_threads=1)
+    check(dataset.map(function, batched=True, batch_size=2, num_proc=2)[:], expected)
+
+
+def test_saved_and_loaded(dataset, scorer, expected, tmp_path):
+    dataset.save_to_disk(tmp_path / "saved")
+    loaded = datasets.load_from_disk(tmp_path / "saved")
+    check(loaded.map(score_batch_function(scorer), batched=True)[:], expected)
+
+
+def test_streaming_from_parquet(dataset, scorer, expected, tmp_path):
+    dataset.to_parquet(tmp_path / "rows.parquet")
+    stream = datasets.load_dataset(
+        "parquet", data_files=str(tmp_path / "rows.parquet"), split="train", streaming=True
+    )
+    stream = stream.cast_column("audio", datasets.Audio(decode=False))
+    scored = list(stream.map(score_batch_function(scorer), batched=True, batch_size=2))
+    check({name: [row[name] for row in scored] for name in scored[0]}, expected)
+
+
+def test_arrays_bare_bytes_and_paths(waves, rows, scorer, expected, tmp_path):
+    arrays = [
+        {"array": wave, "sampling_rate": rate} for wave, rate in zip(waves, RATES, strict=True)
+    ]
+    function = score_batch_function(scorer, column="sound")
+    made = datasets.Dataset.from_dict({"sound": arrays})
+    np.testing.assert_allclose(made.map(function, batched=True)["cm_score"], expected, atol=1e-5)
+    (tmp_path / "a.flac").write_bytes(rows["audio"][1]["bytes"])
+    cells = [
+        rows["audio"][0]["bytes"],
+        {"bytes": None, "path": str(tmp_path / "a.flac")},
+        3,
+        {"bytes": None, "path": None},
+    ]
+    found = function({"sound": cells})
+    np.testing.assert_allclose(found["cm_score"][:2], expected[:2], atol=1e-4)
+    assert found["cm_error"][2].startswith("audio must be bytes")
+    assert "got int. Cast the column: dataset.cast_column" in found["cm_error"][2]
+    assert "got dict" in found["cm_error"][3]
+    with pytest.raises(ValueError, match=r"`column` must be one of \['audio'\]; got 'sound'"):
+        function({"audio": []})
+
+
+def test_protocol_of_a_dataset(dataset, rows, tmp_path):
+    columns = {"utterance": "audio", "label": "label", "speaker": "speaker"}
+    protocol = protocol_from_dataset(dataset, **columns)
+    assert protocol.utterance.tolist() == ["u0", "u1", "u2", "u3", "u4"]
+    assert protocol.label.tolist() == [SPOOF, BONAFIDE, BONAFIDE, SPOOF, SPOOF]
+    assert protocol.speaker.tolist() == ["7", "7", "8", "9", "9"]
+    streamed = protocol_from_dataset(dataset.to_iterable_dataset(), **columns)
+    assert streamed.label.tolist() == protocol.label.tolist()
+    # The same rows as a Parquet file are the audio that goes with the protocol.
+    dataset.to_parquet(tmp_path / "rows.parquet")
+    assert [name for name, _ in audio_entries(tmp_path / "rows.parquet")] == [
+        *protocol.utterance.tolist()
+    ]
+    crops = SpoofDataset(protocol, tmp_path / "rows.parquet", n_samples=4000)
+    assert crops[4].waveform.shape == (4000,)
+    assert crops[4].label == SPOOF
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"utterance": "x"}, r"no column 'x'; it has \['name', 'fake', 'audio'\]"),
+        ({"utterance": "name", "label": "fake"}, r"`words` must say .* got the label 1"),
+        (
+            {"utterance": "name", "label": "fake", "words": {1: "fake", 0: "bonafide"}},
+            "`label` must hold .* got 'fake'",
+        ),
+        ({"utterance": "audio"}, "the audio has no path"),
+    ],
+)
+def test_unclear_protocols(options, message):
+    made = datasets.Dataset.from_dict(
+        {"name": ["a"], "fake": [1], "audio": [{"bytes": b"", "path": None}]}
+    ).cast_column("audio", datasets.Audio())
+    with pytest.raises(ValueError, match=message):
+        protocol_from_dataset(made, **options)

@@ -28,10 +28,10 @@ from asvspoof_cm.augmentation import (
     TFPARNAugment,
     WhiteNoise,
     available_codecs,
-    butterworth_sos,
-    sos_filter,
 )
 from asvspoof_cm.augmentation.base import row_noise
+from asvspoof_cm.augmentation.filters import sos_filter
+from asvspoof_cm.augmentation.tfparn import butterworth_sos
 from harness import Options, Row, interleave
 
 N_CLIPS, N_SAMPLES = 64, 64000
@@ -67,12 +67,12 @@ def _seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _augmenting(augment: Augmentation[Any], waveform: torch.Tensor) -> Callable[[], object]:
+def _augmenting(augment: Augmentation, waveform: torch.Tensor) -> Callable[[], object]:
     generator = _seeded()
     return lambda: augment(waveform, generator=generator)
 
 
-def _one_by_one(augment: Augmentation[Any], waveform: torch.Tensor) -> Callable[[], object]:
+def _one_by_one(augment: Augmentation, waveform: torch.Tensor) -> Callable[[], object]:
     generator = _seeded()
     return lambda: [augment(row, generator=generator) for row in waveform]
 
@@ -150,12 +150,12 @@ def _replaying(peer: ModuleType, values: Iterator[float], function: Callable[[],
 
 def _notch_values(drawn: Any, row: int) -> Iterator[float]:
     """Yield the values of one row in the order in which the published code asks for them."""
-    for filter_ in range(drawn.gain_db.shape[1]):
-        for band in range(drawn.centre_hz.shape[2]):
-            yield float(drawn.centre_hz[row, filter_, band])
-            yield float(drawn.width_hz[row, filter_, band])
-            yield int(drawn.n_taps[row, filter_, band])
-        yield float(drawn.gain_db[row, filter_])
+    for filter_ in range(drawn["gain_db"].shape[1]):
+        for band in range(drawn["centre_hz"].shape[2]):
+            yield float(drawn["centre_hz"][row, filter_, band])
+            yield float(drawn["width_hz"][row, filter_, band])
+            yield int(drawn["n_taps"][row, filter_, band])
+        yield float(drawn["gain_db"][row, filter_])
 
 
 def _lnl_deviation(peer: ModuleType, waveform: torch.Tensor) -> float:
@@ -177,23 +177,25 @@ def _ssi_deviation(peer: ModuleType, waveform: torch.Tensor) -> float:
     augment = StationaryNoise()
     drawn = augment.draw(len(waveform), N_SAMPLES, _seeded())
     ours = (augment.apply(waveform, drawn) - waveform).numpy()
-    white = row_noise(waveform, drawn.seed).double().numpy()
+    white = row_noise(waveform, drawn["seed"]).double().numpy()
     worst = 0.0
     for i, clip in enumerate(waveform.double().numpy()):
         taps = _replaying(
             peer,
-            _notch_values(drawn.notch, i),
+            _notch_values(drawn["notch"], i),
             lambda: peer.genNotchCoeffs(*BANDS, 16000),
         )
         theirs = peer.filterFIR(white[i], taps)
-        scale = np.linalg.norm(clip) / np.linalg.norm(theirs) / 10 ** (drawn.snr_db[i].item() / 20)
+        scale = (
+            np.linalg.norm(clip) / np.linalg.norm(theirs) / 10 ** (drawn["snr_db"][i].item() / 20)
+        )
         worst = max(worst, float(np.abs(ours[i, 1:] - scale * theirs[:-1]).max()))
     return worst
 
 
 def _rates(waveform: torch.Tensor, n_rounds: int) -> list[Row]:
     goal = 1000.0
-    cases: dict[str, tuple[Augmentation[Any], float | None]] = {
+    cases: dict[str, tuple[Augmentation, float | None]] = {
         "the paper's FIR, tanh on half the clips": (RandomFIR(), goal),
         "the paper's white noise": (WhiteNoise(), goal),
         "the paper's Butterworth": (RandomButterworth(), None),
@@ -223,7 +225,7 @@ def _rate(case: str, clips_per_second: float, goal: float | None) -> Row:
 
 
 def _batched(waveform: torch.Tensor, n_rounds: int) -> list[Row]:
-    cases: dict[str, Augmentation[Any]] = {
+    cases: dict[str, Augmentation] = {
         **{f"RawBoost {algorithm}": RawBoost(algorithm) for algorithm in range(1, 9)},
         "RandomFIR": RandomFIR(),
         "RandomButterworth": RandomButterworth(),
@@ -257,7 +259,11 @@ def _batched(waveform: torch.Tensor, n_rounds: int) -> list[Row]:
 def _recursive(waveform: torch.Tensor, n_rounds: int) -> Row:
     drawn = RandomButterworth().draw(N_CLIPS, N_SAMPLES, _seeded())
     sos = butterworth_sos(
-        drawn.kind, drawn.order.tolist(), drawn.low_hz.tolist(), drawn.high_hz.tolist(), 16000
+        drawn["kind"],
+        drawn["order"].tolist(),
+        drawn["low_hz"].tolist(),
+        drawn["high_hz"].tolist(),
+        16000,
     )
 
     def by_fft() -> torch.Tensor:

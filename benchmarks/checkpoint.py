@@ -27,13 +27,9 @@ from torch import Tensor
 
 from asvspoof_cm import BONAFIDE, Scorer, fit_calibration, load_checkpoint
 from asvspoof_cm.audio import SAMPLE_RATE, resample
-from asvspoof_cm.augmentation import (
-    WhiteNoise,
-    available_codecs,
-    band_limit,
-    change_speed,
-    transcode,
-)
+from asvspoof_cm.augmentation import WhiteNoise, available_codecs, transcode
+from asvspoof_cm.augmentation.band import band_limit
+from asvspoof_cm.augmentation.speed import change_speed
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.data import Protocol, open_audio, read_protocol
 from asvspoof_cm.metrics import bootstrap, breakdown, evaluate, read_scores

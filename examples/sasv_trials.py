@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from asvspoof_cm import BONAFIDE, SPOOF, Scorer
-from asvspoof_cm.data import Protocol as Corpus
-from asvspoof_cm.data import open_audio
+from asvspoof_cm.data import Protocol as Corpus, open_audio
 from asvspoof_cm.labels import ABSENT, SASV_CLASSES
 from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.utils.files import atomic_path

@@ -5,8 +5,7 @@ import pytest
 import soundfile
 import torch
 
-from asvspoof_cm.augmentation import CODECS, Codec, available_codecs, transcode
-from asvspoof_cm.augmentation import codecs as module
+from asvspoof_cm.augmentation import CODECS, Codec, available_codecs, codecs as module, transcode
 
 AVAILABLE = available_codecs()
 
@@ -113,9 +112,9 @@ def test_compression_level_lowers_the_quality():
 def test_draw_covers_the_codecs_and_levels():
     augment = Codec(codecs=("mu-law", "mp3"), narrowband_p=0.3, compression_level=(0.2, 0.8))
     drawn = augment.draw(2000, 100, seeded())
-    assert abs(drawn.codec.count("mp3") / 2000 - 0.5) < 0.05
-    assert abs(drawn.narrowband.double().mean() - 0.3) < 0.05
-    levels = dict(zip(drawn.codec, drawn.compression_level, strict=True))
+    assert abs(drawn["codec"].count("mp3") / 2000 - 0.5) < 0.05
+    assert abs(drawn["narrowband"].double().mean() - 0.3) < 0.05
+    levels = dict(zip(drawn["codec"], drawn["compression_level"], strict=True))
     assert levels["mu-law"] is None
     assert 0.2 <= levels["mp3"] <= 0.8
 
@@ -125,14 +124,14 @@ def test_rows_equal_single_calls():
     augment = Codec(codecs=("mu-law", "gsm"), narrowband_p=0.5)
     drawn = augment.draw(4, 4000, seeded())
     output = augment.apply(x, drawn)
-    for i, codec in enumerate(drawn.codec):
-        expected = transcode(x[i], codec, narrowband=bool(drawn.narrowband[i]))
+    for i, codec in enumerate(drawn["codec"]):
+        expected = transcode(x[i], codec, narrowband=bool(drawn["narrowband"][i]))
         assert torch.equal(output[i], expected)
 
 
 def test_all_available_codecs_by_default():
     drawn = Codec().draw(500, 100, seeded())
-    assert set(drawn.codec) == set(AVAILABLE)
+    assert set(drawn["codec"]) == set(AVAILABLE)
 
 
 def test_missing_codecs_are_named(monkeypatch):

@@ -20,8 +20,6 @@ from asvspoof_cm.augmentation import (
     MelVocoder,
     NotchBands,
     OneOf,
-    Parameters,
-    PulseSynthesis,
     RandomApply,
     RandomBandLimit,
     RandomButterworth,
@@ -34,9 +32,6 @@ from asvspoof_cm.augmentation import (
     TFPARNAugment,
     WhiteNoise,
     base,
-    rawboost,
-    shuffle_segments,
-    tfparn_augment,
 )
 
 INF = float("inf")
@@ -64,7 +59,6 @@ NAMES = {
     "segments": lambda folder: ShuffleSegments(mean_s=(0.01, 0.02)),
     "equalizer": lambda folder: RandomEqualizer(),
     "band_limit": lambda folder: RandomBandLimit(),
-    "pulses": lambda folder: PulseSynthesis(),
     "speed": lambda folder: RandomSpeed(percent=(105, 110)),
     "copy_synthesis": lambda folder: CopySynthesis(
         vocoders=(MelVocoder(64, 16, 4, 2), MelVocoder(128, 32, 8, 1))
@@ -133,7 +127,7 @@ def test_changes_its_input_and_leaves_the_argument_alone(augment):
     expected = torch.ones(8, dtype=torch.bool)
     if isinstance(augment, RandomApply) and augment.p < 1:
         expected[:] = False
-        expected[drawn.branches[0].rows] = True
+        expected[drawn["choice"] == 0] = True
         assert 0 < expected.sum() < 8
     assert torch.equal(changed, expected)
 
@@ -144,9 +138,9 @@ def test_replay_is_bit_equal_also_from_a_file(augment):
     output = augment.apply(waveform, drawn)
     assert torch.equal(augment(waveform, generator=seeded()), output)
     file = io.BytesIO()
-    torch.save(drawn.to_dict(), file)
+    torch.save(drawn, file)
     file.seek(0)
-    again = Parameters.from_dict(torch.load(file, weights_only=True))
+    again = torch.load(file, weights_only=True)
     assert repr(again) == repr(drawn)
     assert torch.equal(augment.apply(waveform, again), output)
     assert torch.equal(pickle.loads(pickle.dumps(augment)).apply(waveform, again), output)
@@ -222,7 +216,7 @@ def test_rows_can_be_replayed_alone(augment):
     drawn = augment.draw(6, 4000, seeded())
     output = augment.apply(waveform, drawn)
     for start, stop in [(0, 1), (2, 5), (4, 9)]:
-        part = augment.apply(waveform[start:stop], drawn.select(start, stop))
+        part = augment.apply(waveform[start:stop], augment.select(drawn, start, stop))
         assert (part - output[start:stop]).abs().max() < 1e-9
 
 
@@ -234,56 +228,49 @@ def test_large_batches_are_taken_in_parts(augment, monkeypatch):
     assert (augment.apply(waveform, drawn) - whole).abs().max() < 1e-9
 
 
-@pytest.mark.parametrize(
-    ("function", "augment"),
-    [
-        (tfparn_augment, TFPARNAugment()),
-        (rawboost, RawBoost()),
-        (shuffle_segments, ShuffleSegments()),
-    ],
-)
-def test_function_and_class_agree(function, augment):
-    waveform = speech(3, 16000)
-    expected = augment(waveform, generator=seeded())
-    assert torch.equal(function(waveform, generator=seeded()), expected)
+def test_nothing_waits_for_the_device(augment):
+    if isinstance(augment, (Codec, RandomSpeed)):
+        pytest.skip("codecs and resampling leave torch")
+    waveform = torch.empty(3, 4000, device="meta")
+    assert augment(waveform, generator=seeded()).shape == (3, 4000)
 
 
 def test_p_is_the_probability_of_a_row():
     for augment, p in [(TFPARNAugment(), 0.5), (RawBoost(3, p=0.2), 0.2)]:
-        (branch,) = augment.draw(5000, 8, seeded()).branches
-        assert abs(branch.n_rows / 5000 - p) < 4 * np.sqrt(p * (1 - p) / 5000)
+        share = (augment.draw(5000, 8, seeded())["choice"] == 0).double().mean()
+        assert abs(share - p) < 4 * np.sqrt(p * (1 - p) / 5000)
 
 
 def test_p_zero_is_the_identity():
     waveform = speech(4, 1000)
     for augment in (TFPARNAugment(p=0.0), RawBoost(4, p=0.0), RandomApply(Gain(), p=0.0)):
         drawn = augment.draw(4, 1000, seeded())
-        assert drawn.branches == ()
+        assert drawn["branches"] == {}
         assert torch.equal(augment.apply(waveform, drawn), waveform)
 
 
 def test_one_of_follows_its_weights():
     drawn = OneOf([Gain(), WhiteNoise(), RandomFIR()], weights=[1, 0, 3]).draw(4000, 8, seeded())
-    assert [branch.choice for branch in drawn.branches] == [0, 2]
-    assert abs(drawn.branches[0].n_rows / 4000 - 0.25) < 0.03
-    rows = torch.cat([branch.rows for branch in drawn.branches])
-    assert torch.equal(rows.sort().values, torch.arange(4000))
+    assert list(drawn["branches"]) == [0, 2]
+    assert drawn["choice"].unique().tolist() == [0, 2]
+    assert abs(drawn["branches"][0]["n_rows"] / 4000 - 0.25) < 0.03
 
 
 def test_compose_is_one_after_the_other():
     waveform, stages = speech(2, 1000), [Gain(), RandomFIR()]
     drawn = Compose(stages).draw(2, 1000, seeded())
     expected = waveform
-    for stage, parameters in zip(stages, drawn.stages, strict=True):
-        expected = stage.apply(expected, parameters)
+    for stage, of_stage in zip(stages, drawn["stages"], strict=True):
+        expected = stage.apply(expected, of_stage)
     assert torch.equal(Compose(stages).apply(waveform, drawn), expected)
 
 
 def test_every_public_name_is_there_and_documented():
-    for name in augmentation.__all__:
+    names = [name for name in vars(augmentation) if not name.startswith("_")]
+    for name in names:
         value = getattr(augmentation, name)
         assert not callable(value) or value.__doc__, name
-    assert len(augmentation.__all__) == len(set(augmentation.__all__))
+    assert len(names) > 30
 
 
 @pytest.mark.parametrize(
@@ -317,12 +304,12 @@ def test_every_public_name_is_there_and_documented():
         (
             lambda: Gain().apply(torch.ones(3, 5), Gain().draw(2, 5, seeded())),
             ValueError,
-            "drawn for 2 rows; `waveform` has 3. Draw with n_rows=3",
+            "`drawn` is for 2 rows; `waveform` has 3. Draw with n_rows=3",
         ),
         (
             lambda: Gain().apply(torch.ones(5), WhiteNoise().draw(1, 5, seeded())),
-            TypeError,
-            "`parameters` must be GainParameters, as Gain.draw returns; got NoiseParameters",
+            ValueError,
+            "`drawn` must come from Gain.draw; got that of 'WhiteNoise'",
         ),
         (lambda: Gain(gain_db=(3, 1)), ValueError, r"`gain_db` must be \(low, high\)"),
         (lambda: WhiteNoise(snr_db=(3, float("inf"))), ValueError, "finite width; got"),
@@ -342,11 +329,6 @@ def test_every_public_name_is_there_and_documented():
         (lambda: Compose([]), ValueError, "at least one augmentation; got none"),
         (lambda: Compose([Gain]), TypeError, "A class needs its parentheses"),
         (lambda: OneOf([Gain()], weights=[1, 2]), ValueError, "`weights` must be 1 numbers >= 0"),
-        (
-            lambda: Parameters.from_dict({"type": "Evil"}),
-            ValueError,
-            "`content` must come from Parameters.to_dict.*got 'Evil'",
-        ),
     ],
 )
 def test_errors_say_what_and_how(call, error, message):
@@ -355,11 +337,11 @@ def test_errors_say_what_and_how(call, error, message):
 
 
 @pytest.mark.parametrize("value", [float("nan"), INF, -INF])
-def test_waveforms_must_be_finite(augment, value):
-    waveform = speech(2, 4000)
-    waveform[1, 7] = value
-    with pytest.raises(ValueError, match="must be finite; got 1 NaN or infinite of 8000 samples"):
-        augment(waveform, generator=seeded())
+def test_codecs_refuse_what_would_crash_them(value):
+    waveform = speech(1, 4000)
+    waveform[0, 7] = value
+    with pytest.raises(ValueError, match="must be finite; got 1 NaN or infinite of 4000 samples"):
+        Codec(codecs=CODECS)(waveform, generator=seeded())
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1e-30, 1e20])
@@ -382,6 +364,6 @@ def test_replayed_files_stay_in_the_folder(folder, kind, file):
     soundfile.write(folder.parent / "secret.wav", np.ones(100), 16000)
     augment = kind(folder=folder)
     drawn = augment.draw(1, 100, seeded())
-    stored = {**drawn.to_dict(), "file": [file]}
+    stored = {**drawn, "file": (file,)}
     with pytest.raises(ValueError, match=f"must name files of the folder; got '{file}', .* its 2"):
-        augment.apply(torch.ones(100), Parameters.from_dict(stored))
+        augment.apply(torch.ones(100), stored)

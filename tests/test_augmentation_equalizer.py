@@ -5,7 +5,8 @@ import pytest
 import scipy.signal
 import torch
 
-from asvspoof_cm.augmentation import RandomEqualizer, equalize
+from asvspoof_cm.augmentation import RandomEqualizer
+from asvspoof_cm.augmentation.equalizer import equalize
 
 
 def seeded(seed=0):

@@ -11,10 +11,9 @@ from asvspoof_cm.augmentation import (
     FolderReverb,
     Gain,
     LogMelMask,
-    Parameters,
-    mask_log_mel,
-    reverberate,
 )
+from asvspoof_cm.augmentation.folders import reverberate
+from asvspoof_cm.augmentation.masking import mask_log_mel
 
 
 def seeded(seed=0):
@@ -34,7 +33,7 @@ def test_gain_is_the_drawn_one():
     x = noise(2000, 50)
     drawn = Gain().draw(2000, 50, seeded())
     measured = 20 * torch.log10(Gain().apply(x, drawn).norm(dim=1) / x.norm(dim=1))
-    assert (measured - drawn.gain_db).abs().max() < 1e-4
+    assert (measured - drawn["gain_db"]).abs().max() < 1e-4
     assert -12 <= float(measured.min()) < -11.9
     assert 5.9 < float(measured.max()) <= 6.001
 
@@ -50,13 +49,13 @@ def test_noise_files_are_mixed_at_the_drawn_snr(tmp_path):
     augment, x = FolderNoise(folder=tmp_path), noise(50, 8000, seed=9)
     assert augment.files == ("0/noise.wav", "1/noise.wav", "2/noise.wav")
     drawn = augment.draw(50, 8000, seeded())
-    assert set(drawn.file) == set(augment.files)
+    assert set(drawn["file"]) == set(augment.files)
     added = (augment.apply(x, drawn) - x).double()
     measured = 10 * torch.log10(x.double().square().sum(1) / added.square().sum(1))
-    assert (measured - drawn.snr_db).abs().max() < 0.01
+    assert (measured - drawn["snr_db"]).abs().max() < 0.01
     for i in range(50):
-        source = np.asarray(noise(5000, seed=int(drawn.file[i][0])))
-        expected = np.resize(np.roll(source, -int(drawn.offset[i] * 5000)), 8000)
+        source = np.asarray(noise(5000, seed=int(drawn["file"][i][0])))
+        expected = np.resize(np.roll(source, -int(drawn["offset"][i] * 5000)), 8000)
         cosine = expected @ added[i].numpy() / np.linalg.norm(expected) / added[i].norm()
         assert cosine > 0.9999
 
@@ -118,10 +117,10 @@ def test_rooms_of_different_lengths_and_rates(tmp_path):
         write(tmp_path / f"{n}.wav", rng.standard_normal(n) * np.exp(-np.arange(n) / n * 7), rate)
     augment, x = FolderReverb(folder=tmp_path), noise(12, 6000)
     drawn = augment.draw(12, 6000, seeded())
-    assert set(drawn.file) == {"400.wav", "4000.wav", "2000.wav"}
+    assert set(drawn["file"]) == {"400.wav", "4000.wav", "2000.wav"}
     y = augment.apply(x, drawn)
     assert torch.allclose(y.norm(dim=1), x.norm(dim=1), rtol=1e-5)
-    row = drawn.file.index("400.wav")
+    row = drawn["file"].index("400.wav")
     expected = reverberate(x[row], torch.from_numpy(soundfile.read(tmp_path / "400.wav")[0]))
     assert (y[row] - expected).abs().max() < 1e-5
 
@@ -133,25 +132,25 @@ def test_masks_are_where_they_were_drawn():
     output = augment.apply(log_mel, drawn)
     for i in range(50):
         expected = log_mel[i].clone()
-        for start, width in zip(drawn.mel_start[i], drawn.mel_width[i], strict=True):
+        for start, width in zip(drawn["mel_start"][i], drawn["mel_width"][i], strict=True):
             expected[start : start + width] = log_mel[i].mean()
-        for start, width in zip(drawn.frame_start[i], drawn.frame_width[i], strict=True):
+        for start, width in zip(drawn["frame_start"][i], drawn["frame_width"][i], strict=True):
             expected[:, start : start + width] = log_mel[i].mean()
         assert torch.allclose(output[i], expected)
     assert torch.equal(augment(log_mel, generator=seeded()), output)
-    assert torch.equal(augment.apply(log_mel, Parameters.from_dict(drawn.to_dict())), output)
+    assert torch.equal(augment.apply(log_mel, drawn), output)
 
 
 def test_mask_widths_follow_specaugment():
     drawn = LogMelMask().draw(3000, 80, 400, seeded())
-    mel_share = torch.bincount(drawn.mel_width.flatten(), minlength=28) / 6000
+    mel_share = torch.bincount(drawn["mel_width"].flatten(), minlength=28) / 6000
     assert len(mel_share) == 28
     assert (mel_share * 28 - 1).abs().max() < 0.3
-    assert int(drawn.frame_width.max()) == 80  # 0.2 of 400 frames, below the maximum of 100
-    assert int(drawn.frame_width.min()) == 0
-    assert int((drawn.mel_start + drawn.mel_width).max()) == 80
-    assert int((drawn.frame_start + drawn.frame_width).max()) == 400
-    assert int(drawn.mel_start.min()) == 0
+    assert int(drawn["frame_width"].max()) == 80  # 0.2 of 400 frames, below the maximum of 100
+    assert int(drawn["frame_width"].min()) == 0
+    assert int((drawn["mel_start"] + drawn["mel_width"]).max()) == 80
+    assert int((drawn["frame_start"] + drawn["frame_width"]).max()) == 400
+    assert int(drawn["mel_start"].min()) == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
@@ -182,7 +181,7 @@ def test_no_masks_is_the_identity():
         ),
         (
             lambda: LogMelMask().apply(torch.ones(3, 8, 9), LogMelMask().draw(2, 8, 9, seeded())),
-            "drawn for 2 rows; `log_mel` has 3",
+            "`drawn` is for 2 rows; `log_mel` has 3",
         ),
     ],
 )

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from asvspoof_cm.augmentation import RandomSpeed, change_speed
+from asvspoof_cm.augmentation import RandomSpeed
+from asvspoof_cm.augmentation.speed import change_speed
 
 
 def tone(frequency, n_samples=16000):
@@ -34,7 +35,7 @@ def test_no_change_is_exact():
 
 def test_all_speeds_of_the_range_are_drawn():
     drawn = RandomSpeed(percent=(98, 102)).draw(500, 10, torch.Generator().manual_seed(0))
-    assert drawn.percent.unique().tolist() == [98, 99, 100, 101, 102]
+    assert drawn["percent"].unique().tolist() == [98, 99, 100, 101, 102]
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,15 @@ from asvspoof_cm.augmentation import (
     RandomFIR,
     TFPARNAugment,
     WhiteNoise,
+)
+from asvspoof_cm.augmentation.filters import (
     add_noise,
-    butterworth_sos,
-    convolve_tanh,
     fir_filter,
     limit_peak,
     polynomial_filter,
     sos_filter,
 )
+from asvspoof_cm.augmentation.tfparn import butterworth_sos, convolve_tanh
 
 
 def seeded(seed=0):
@@ -67,15 +68,15 @@ def test_convolve_tanh_is_the_papers_formula():
 
 def test_fir_draw():
     drawn = RandomFIR().draw(4000, 64000, seeded())
-    n_taps = (drawn.taps != 0).sum(dim=1)
+    n_taps = (drawn["taps"] != 0).sum(dim=1)
     assert (int(n_taps.min()), int(n_taps.max())) == (8, 32)
     assert np.allclose(np.bincount(n_taps)[8:] / 4000, 1 / 25, atol=0.015)
-    assert torch.allclose(drawn.taps.norm(dim=1), torch.ones(4000, dtype=torch.float64))
-    bent = drawn.alpha > 0
+    assert torch.allclose(drawn["taps"].norm(dim=1), torch.ones(4000, dtype=torch.float64))
+    bent = drawn["alpha"] > 0
     assert abs(bent.double().mean() - 0.5) < 0.03
-    assert drawn.alpha[bent].min() >= 1
-    assert drawn.alpha.max() <= 4
-    assert abs(drawn.alpha[bent].mean() - 2.5) < 0.08
+    assert drawn["alpha"][bent].min() >= 1
+    assert drawn["alpha"].max() <= 4
+    assert abs(drawn["alpha"][bent].mean() - 2.5) < 0.08
 
 
 def test_fir_limits():
@@ -111,24 +112,29 @@ def test_butterworth_rows_are_the_drawn_filters():
     augment, x = RandomButterworth(), noise(40, 3000)
     drawn = augment.draw(40, 3000, seeded())
     output = augment.apply(x, drawn).numpy()
-    assert set(drawn.kind) == {"lowpass", "highpass", "bandpass"}
-    for i, kind in enumerate(drawn.kind):
-        low, high = float(drawn.low_hz[i]), float(drawn.high_hz[i])
+    assert set(drawn["kind"]) == {"lowpass", "highpass", "bandpass"}
+    for i, kind in enumerate(drawn["kind"]):
+        low, high = float(drawn["low_hz"][i]), float(drawn["high_hz"][i])
         cut = {"lowpass": high, "highpass": low, "bandpass": (low, high)}[kind]
-        sos = scipy.signal.butter(int(drawn.order[i]), cut, kind, fs=16000, output="sos")
+        sos = scipy.signal.butter(int(drawn["order"][i]), cut, kind, fs=16000, output="sos")
         assert np.abs(output[i] - scipy.signal.sosfilt(sos, x[i])).max() < 1e-9
 
 
 def test_butterworth_draw_and_stability():
     drawn = RandomButterworth().draw(3000, 64000, seeded())
-    shares = [drawn.kind.count(kind) / 3000 for kind in ("lowpass", "highpass", "bandpass")]
+    shares = [drawn["kind"].count(kind) / 3000 for kind in ("lowpass", "highpass", "bandpass")]
     assert np.allclose(shares, 1 / 3, atol=0.035)
-    assert np.allclose(np.bincount(drawn.order)[1:] / 3000, 1 / 6, atol=0.03)
-    assert drawn.low_hz.min() >= 50
-    assert drawn.low_hz.max() <= 1000
-    assert drawn.high_hz.min() >= 2000
-    assert drawn.high_hz.max() <= 7500
-    rows = (drawn.kind, drawn.order.tolist(), drawn.low_hz.tolist(), drawn.high_hz.tolist())
+    assert np.allclose(np.bincount(drawn["order"])[1:] / 3000, 1 / 6, atol=0.03)
+    assert drawn["low_hz"].min() >= 50
+    assert drawn["low_hz"].max() <= 1000
+    assert drawn["high_hz"].min() >= 2000
+    assert drawn["high_hz"].max() <= 7500
+    rows = (
+        drawn["kind"],
+        drawn["order"].tolist(),
+        drawn["low_hz"].tolist(),
+        drawn["high_hz"].tolist(),
+    )
     sos = butterworth_sos(*rows, 16000)
     poles = np.stack([np.abs(np.roots(s[3:])).max() for row in sos for s in row.numpy() if s[4]])
     assert poles.max() < 1
@@ -141,7 +147,12 @@ def test_butterworth_draw_and_stability():
 def test_sos_filter_is_sosfilt(n_samples, dtype, tolerance):
     augment = RandomButterworth(low_hz=(20.0, 1000.0), order=(1, 8))
     drawn = augment.draw(60, n_samples, seeded())
-    rows = (drawn.kind, drawn.order.tolist(), drawn.low_hz.tolist(), drawn.high_hz.tolist())
+    rows = (
+        drawn["kind"],
+        drawn["order"].tolist(),
+        drawn["low_hz"].tolist(),
+        drawn["high_hz"].tolist(),
+    )
     sos = butterworth_sos(*rows, 16000)
     x = noise(60, n_samples, dtype=dtype)
     x = x / x.abs().amax(dim=1, keepdim=True)
@@ -165,12 +176,12 @@ def test_snr_is_exact(n_samples, dtype):
     drawn = augment.draw(n_rows, n_samples, seeded())
     added = augment.apply(x, drawn).double() - x.double()
     measured = 10 * torch.log10(x.double().square().mean(1) / added.square().mean(1))
-    assert (measured - drawn.snr_db).abs().max() < 0.01
+    assert (measured - drawn["snr_db"]).abs().max() < 0.01
     if n_rows == 2000:
-        assert drawn.snr_db.min() >= 10
-        assert drawn.snr_db.max() <= 40
-        assert abs(drawn.snr_db.mean() - 25) < 0.8
-        assert abs(drawn.snr_db.std() - 30 / np.sqrt(12)) < 0.3
+        assert drawn["snr_db"].min() >= 10
+        assert drawn["snr_db"].max() <= 40
+        assert abs(drawn["snr_db"].mean() - 25) < 0.8
+        assert abs(drawn["snr_db"].std() - 30 / np.sqrt(12)) < 0.3
 
 
 def test_noise_is_white_gaussian_and_new_in_each_row():
@@ -204,9 +215,9 @@ def test_limit_peak():
 
 def test_one_of_three_with_equal_chance():
     drawn = TFPARNAugment(p=1.0).draw(3000, 100, seeded())
-    names = [type(branch.parameters).__name__ for branch in drawn.branches[0].parameters.branches]
-    assert names == ["FIRParameters", "ButterworthParameters", "NoiseParameters"]
-    shares = [branch.n_rows / 3000 for branch in drawn.branches[0].parameters.branches]
+    branches = drawn["branches"][0]["branches"].values()
+    assert [branch["of"] for branch in branches] == ["RandomFIR", "RandomButterworth", "WhiteNoise"]
+    shares = [branch["n_rows"] / 3000 for branch in branches]
     assert np.allclose(shares, 1 / 3, atol=0.035)
 
 

@@ -7,8 +7,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import norm
 
-from asvspoof_cm import calibration as calibration_module
-from asvspoof_cm import metrics
+from asvspoof_cm import calibration as calibration_module, metrics
 from asvspoof_cm.calibration import (
     Calibration,
     decide,

@@ -12,8 +12,15 @@ import soundfile
 import torch
 
 from asvspoof_cm.audio import load_audio
-from asvspoof_cm.data import AudioFolder, PackedAudio, Protocol, SpoofDataset, make_loader, pack
-from asvspoof_cm.data import packed as packed_module
+from asvspoof_cm.data import (
+    AudioFolder,
+    PackedAudio,
+    Protocol,
+    SpoofDataset,
+    make_loader,
+    pack,
+    packed as packed_module,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 

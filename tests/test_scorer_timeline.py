@@ -7,8 +7,7 @@ import torch
 
 from asvspoof_cm.audio import load_audio
 from asvspoof_cm.models import AASIST, TFPARN, TFPARNConfig
-from asvspoof_cm.scorer import Scorer, StreamingScorer
-from asvspoof_cm.scorer import timelines as timelines_module
+from asvspoof_cm.scorer import Scorer, StreamingScorer, timelines as timelines_module
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 

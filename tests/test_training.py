@@ -15,22 +15,24 @@ import pytest
 import torch
 from torch import nn
 
-from asvspoof_cm.augmentation import LogMelMask
+from asvspoof_cm.augmentation import (
+    AUGMENTATIONS,
+    EXTRA_SPOOF,
+    LogMelMask,
+    augmentation,
+    extra_spoof,
+)
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data import Batch, SpoofDataset, make_loader, read_protocol, write_miniature
 from asvspoof_cm.losses import focal_pairwise_loss
 from asvspoof_cm.metrics import evaluate, read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.training import (
-    AUGMENTATIONS,
-    EXTRA_SPOOF,
     SEEDS,
     Corpus,
     EarlyStopping,
     Recipe,
     System,
-    augmentation,
-    extra_spoof,
     fit,
     linear_scaling,
     read_history,

@@ -36,10 +36,9 @@ class PublicModule(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         module = self.arguments[0]
         names = public_objects()[module]
-        passed_on = [name for name in import_module(module).__all__ if name not in names]
-        lines = [f".. automodule:: {module}"]
-        if passed_on:
-            lines.append(f"   :exclude-members: {', '.join(passed_on)}")
+        loaded = import_module(module)
+        members = [name for name in names if not is_constant(getattr(loaded, name))]
+        lines = [f".. automodule:: {module}", f"   :members: {', '.join(members)}"]
         lines += ["", f".. py:currentmodule:: {module}", ""]
         documentation = _constant_docs(module)
         for name in names:

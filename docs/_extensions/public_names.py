@@ -30,10 +30,22 @@ def public_objects() -> dict[str, tuple[str, ...]]:
     first that exports it.
     """
     objects = {
-        module: tuple(name for name in import_module(module).__all__ if _home(module, name))
+        module: tuple(name for name in exported(module) if _home(module, name))
         for module in public_modules()
     }
     return {module: names for module, names in objects.items() if names}
+
+
+def exported(module: str) -> list[str]:
+    """Return the names that a module exports: its ``__all__``, or all that a package imports."""
+    loaded = import_module(module)
+    if hasattr(loaded, "__all__"):
+        return list(loaded.__all__)
+    return sorted(
+        name
+        for name, value in vars(loaded).items()
+        if not name.startswith("_") and name != "annotations" and not inspect.ismodule(value)
+    )
 
 
 def _home(module: str, name: str) -> bool:

@@ -18,8 +18,7 @@ from minispoof.bases import Base, cached_bases, quotas
 from minispoof.clips import Failures, Journal, build_bonafide, build_spoof
 from minispoof.packages import Package, unpack
 from minispoof.sources import PACKAGES, SOURCES, SPLITS, recordings
-from minispoof.texts import PACKAGE as TEXT_PACKAGE
-from minispoof.texts import read_texts
+from minispoof.texts import PACKAGE as TEXT_PACKAGE, read_texts
 
 __all__ = ["Options", "build", "parse_sizes"]
 

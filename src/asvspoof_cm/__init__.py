@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asvspoof_cm.audio import fix_length, load_audio, peak_normalize, resample, tta_crops
-    from asvspoof_cm.augmentation import RawBoost, TFPARNAugment, rawboost, tfparn_augment
+    from asvspoof_cm.augmentation import RawBoost, TFPARNAugment
     from asvspoof_cm.calibration import Calibration, fit_calibration
     from asvspoof_cm.checkpoint import load_checkpoint, load_published_aasist, save_checkpoint
     from asvspoof_cm.data.dataset import SpoofDataset
@@ -55,8 +55,6 @@ __all__ = [
     # augmentation
     "RawBoost",
     "TFPARNAugment",
-    "rawboost",
-    "tfparn_augment",
     # checkpoints and calibration
     "Calibration",
     "fit_calibration",
@@ -80,7 +78,7 @@ __version__ = _version("asvspoof-cm")
 
 _HOMES = {
     "audio": ("fix_length", "load_audio", "peak_normalize", "resample", "tta_crops"),
-    "augmentation": ("RawBoost", "TFPARNAugment", "rawboost", "tfparn_augment"),
+    "augmentation": ("RawBoost", "TFPARNAugment"),
     "calibration": ("Calibration", "fit_calibration"),
     "checkpoint": ("load_checkpoint", "load_published_aasist", "save_checkpoint"),
     "data.dataset": ("SpoofDataset",),

@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import soundfile
@@ -18,14 +18,12 @@ from torch import Tensor
 from asvspoof_cm.audio import SAMPLE_RATE, resample
 from asvspoof_cm.augmentation.base import (
     Augmentation,
-    Parameters,
+    Drawn,
     integers,
     uniform,
     working_precision,
 )
 from asvspoof_cm.utils.checks import check_between, check_finite, check_range
-
-__all__ = ["CODECS", "Codec", "CodecParameters", "available_codecs", "transcode"]
 
 Samples = NDArray[np.float32]
 
@@ -171,23 +169,8 @@ def _delay(codec: str, sample_rate: int) -> int:
     return lag if lag < n_fft // 2 else lag - n_fft
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CodecParameters(Parameters):
-    """The codecs of `Codec`.
-
-    Attributes:
-        codec: The name for each row.
-        narrowband: `(n_rows,)`, whether it runs at 8 kHz.
-        compression_level: For each row; None where libsndfile chooses.
-    """
-
-    codec: tuple[str, ...]
-    narrowband: Tensor
-    compression_level: tuple[float | None, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
-class Codec(Augmentation[CodecParameters]):
+class Codec(Augmentation):
     """Pass each row through a codec chosen at random; see `transcode`.
 
     Args:
@@ -200,7 +183,7 @@ class Codec(Augmentation[CodecParameters]):
     Example:
         >>> import torch
         >>> augment = Codec(codecs=("mu-law",), narrowband_p=0.5)
-        >>> augment.draw(3, 16000, torch.Generator().manual_seed(0)).codec
+        >>> augment.draw(3, 16000, torch.Generator().manual_seed(0))["codec"]
         ('mu-law', 'mu-law', 'mu-law')
     """
 
@@ -208,8 +191,6 @@ class Codec(Augmentation[CodecParameters]):
     narrowband_p: float = 0.0
     compression_level: tuple[float, float] | None = None
     sample_rate: int = SAMPLE_RATE
-
-    parameters_type: ClassVar[type[Parameters]] = CodecParameters
 
     def __post_init__(self) -> None:
         unknown = set(self.codecs or ()) - set(CODECS)
@@ -221,7 +202,7 @@ class Codec(Augmentation[CodecParameters]):
         if self.compression_level is not None:
             check_range("compression_level", self.compression_level, 0, 1)
 
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> CodecParameters:
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         names = self.codecs or available_codecs(self.sample_rate)
         choices = integers((n_rows,), (0, len(names) - 1), generator)
         codec = tuple(names[choice] for choice in choices.tolist())
@@ -233,18 +214,14 @@ class Codec(Augmentation[CodecParameters]):
                 level if name in WITH_LEVELS else None
                 for name, level in zip(codec, drawn, strict=True)
             ]
-        return CodecParameters(
-            n_rows=n_rows, codec=codec, narrowband=narrowband, compression_level=tuple(levels)
-        )
+        return {
+            "codec": codec,
+            "narrowband": narrowband,
+            "compression_level": tuple(levels),
+        }
 
-    def _apply(self, waveform: Tensor, parameters: CodecParameters) -> Tensor:
-        drawn = zip(
-            waveform,
-            parameters.codec,
-            parameters.narrowband.tolist(),
-            parameters.compression_level,
-            strict=True,
-        )
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        columns = drawn["codec"], drawn["narrowband"].tolist(), drawn["compression_level"]
         rows = [
             transcode(
                 row,
@@ -253,6 +230,6 @@ class Codec(Augmentation[CodecParameters]):
                 narrowband=narrowband,
                 compression_level=level,
             )
-            for row, codec, narrowband, level in drawn
+            for row, codec, narrowband, level in zip(waveform, *columns, strict=True)
         ]
         return torch.stack(rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch import Tensor
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import (
     Augmentation,
-    Parameters,
+    Drawn,
     beside,
     check_gain,
     uniform,
@@ -19,20 +18,7 @@ from asvspoof_cm.augmentation.base import (
 )
 from asvspoof_cm.frontends import hz_to_mel
 
-__all__ = ["EqualizerParameters", "RandomEqualizer", "equalize"]
-
 _N_PADDING = 1024  # what the filter rings on into, so that the end does not reach the start
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class EqualizerParameters(Parameters):
-    """The gains of `RandomEqualizer`.
-
-    Attributes:
-        gain_db: `(n_rows, n_points)`, from 0 Hz to half the sample rate, evenly on the Mel scale.
-    """
-
-    gain_db: Tensor
 
 
 @working_precision
@@ -45,12 +31,6 @@ def equalize(waveform: Tensor, gain_db: Tensor, *, sample_rate: int = SAMPLE_RAT
         waveform: `(n_rows, time)`.
         gain_db: `(n_rows, n_points)`, from 0 Hz to half the sample rate, evenly on the Mel scale.
         sample_rate: In Hz.
-
-    Example:
-        >>> import torch
-        >>> x = torch.randn(1, 16000)
-        >>> bool(torch.allclose(equalize(x, torch.full((1, 4), -20.0)), x, atol=1e-4))
-        True
     """
     n_fft = waveform.shape[1] + _N_PADDING
     n_points = gain_db.shape[1]
@@ -74,7 +54,7 @@ def equalize(waveform: Tensor, gain_db: Tensor, *, sample_rate: int = SAMPLE_RAT
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomEqualizer(Augmentation[EqualizerParameters]):
+class RandomEqualizer(Augmentation):
     """Give each row a random smooth frequency response, at the power it had.
 
     A countermeasure that knows corpora by their channel learns nothing about synthesis; with this
@@ -96,17 +76,17 @@ class RandomEqualizer(Augmentation[EqualizerParameters]):
     n_points: int = 8
     sample_rate: int = SAMPLE_RATE
 
-    parameters_type: ClassVar[type[Parameters]] = EqualizerParameters
-
     def __post_init__(self) -> None:
         check_gain("gain_db", self.gain_db)
         if self.n_points < 2:
             raise ValueError(f"`n_points` must be at least 2; got {self.n_points}.")
 
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> EqualizerParameters:
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         gains = uniform((n_rows, self.n_points), self.gain_db, generator)
-        return EqualizerParameters(n_rows=n_rows, gain_db=gains)
+        return {
+            "gain_db": gains,
+        }
 
-    def _apply(self, waveform: Tensor, parameters: EqualizerParameters) -> Tensor:
-        gain_db = beside(parameters.gain_db, waveform)
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        gain_db = beside(drawn["gain_db"], waveform)
         return equalize(waveform, gain_db, sample_rate=self.sample_rate)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +12,6 @@ from asvspoof_cm.augmentation.segments import ShuffleSegments
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.utils.checks import check_between, check_generator
 
-__all__ = ["as_extra_spoof"]
-
 
 def as_extra_spoof(
     waveforms: Tensor,
@@ -22,7 +19,7 @@ def as_extra_spoof(
     generator: torch.Generator,
     *,
     fraction: float = 0.5,
-    augment: Augmentation[Any] | None = None,
+    augment: Augmentation | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Append changed copies of bona fide rows to a training batch, labelled spoof.
 

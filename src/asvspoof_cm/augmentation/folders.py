@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from torch.nn.functional import pad
 from asvspoof_cm.audio import AUDIO_EXTENSIONS, SAMPLE_RATE, AudioFile, load_audio
 from asvspoof_cm.augmentation.base import (
     Augmentation,
-    Parameters,
+    Drawn,
     beside,
     check_snr,
     integers,
@@ -22,32 +21,9 @@ from asvspoof_cm.augmentation.base import (
 )
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, level
 
-__all__ = [
-    "FolderNoise",
-    "FolderNoiseParameters",
-    "FolderReverb",
-    "FolderReverbParameters",
-    "reverberate",
-]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FolderNoiseParameters(Parameters):
-    """The excerpts of `FolderNoise`.
-
-    Attributes:
-        file: For each row, the path inside the folder.
-        offset: `(n_rows,)`, where the excerpt starts, as a share of the file.
-        snr_db: `(n_rows,)`.
-    """
-
-    file: tuple[str, ...]
-    offset: Tensor
-    snr_db: Tensor
-
 
 @dataclass(frozen=True, kw_only=True)
-class FolderNoise(Augmentation[FolderNoiseParameters]):
+class FolderNoise(Augmentation):
     """Add an excerpt of a random file of a folder, noise or music, at a drawn SNR.
 
     An excerpt runs on at the file's start when it reaches its end. One that would be digital
@@ -64,7 +40,7 @@ class FolderNoise(Augmentation[FolderNoiseParameters]):
         >>> soundfile.write(f"{folder}/hum.wav", numpy.sin(numpy.arange(8000) / 50), 16000)
         >>> augment = FolderNoise(folder=folder)
         >>> drawn = augment.draw(1, 16000, torch.Generator().manual_seed(0))
-        >>> drawn.file
+        >>> drawn["file"]
         ('hum.wav',)
         >>> augment.apply(torch.ones(16000), drawn).shape
         torch.Size([16000])
@@ -75,41 +51,25 @@ class FolderNoise(Augmentation[FolderNoiseParameters]):
     sample_rate: int = SAMPLE_RATE
     files: tuple[str, ...] = field(init=False, repr=False)
 
-    parameters_type: ClassVar[type[Parameters]] = FolderNoiseParameters
-
     def __post_init__(self) -> None:
         check_snr("snr_db", self.snr_db)
         object.__setattr__(self, "files", _audio_files(self.folder))
 
-    def _draw(
-        self, n_rows: int, n_samples: int, generator: torch.Generator
-    ) -> FolderNoiseParameters:
-        return FolderNoiseParameters(
-            n_rows=n_rows,
-            file=_draw_files(self.files, n_rows, generator),
-            offset=uniform((n_rows,), (0, 1), generator),
-            snr_db=uniform((n_rows,), self.snr_db, generator),
-        )
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {
+            "file": _draw_files(self.files, n_rows, generator),
+            "offset": uniform((n_rows,), (0, 1), generator),
+            "snr_db": uniform((n_rows,), self.snr_db, generator),
+        }
 
-    def _apply(self, waveform: Tensor, parameters: FolderNoiseParameters) -> Tensor:
-        _check_files(parameters.file, self.files)
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        _check_files(drawn["file"], self.files)
         excerpts = [
             _read_excerpt(Path(self.folder) / file, offset, waveform.shape[1], self.sample_rate)
-            for file, offset in zip(parameters.file, parameters.offset.tolist(), strict=True)
+            for file, offset in zip(drawn["file"], drawn["offset"].tolist(), strict=True)
         ]
         noise = beside(torch.stack(excerpts), waveform)
-        return add_noise(waveform, noise, beside(parameters.snr_db, waveform))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FolderReverbParameters(Parameters):
-    """The impulse responses of `FolderReverb`.
-
-    Attributes:
-        file: For each row, the path inside the folder.
-    """
-
-    file: tuple[str, ...]
+        return add_noise(waveform, noise, beside(drawn["snr_db"], waveform))
 
 
 @working_precision
@@ -121,15 +81,9 @@ def reverberate(waveform: Tensor, impulse_response: Tensor) -> Tensor:
 
     Args:
         waveform: `(..., time)`.
-        impulse_response: `(..., n_taps)`.
-
-    Example:
-        >>> import torch
-        >>> x = torch.tensor([1.0, 0.0, 0.0, 0.0])
-        >>> reverberate(x, torch.tensor([0.0, 0.0, 4.0, 3.0])).round(decimals=4).abs()
-        tensor([0.8000, 0.6000, 0.0000, 0.0000])
+        impulse_response: `(..., n_taps)`, on the CPU.
     """
-    taps = impulse_response.to(waveform)
+    taps = impulse_response.to(waveform.dtype)
     taps = taps / level(taps)[..., None]
     direct = taps.abs().argmax(dim=-1, keepdim=True)
     delay = int(direct.max())
@@ -137,13 +91,13 @@ def reverberate(waveform: Tensor, impulse_response: Tensor) -> Tensor:
     place = torch.arange(taps.shape[-1] + delay, device=taps.device) - (delay - direct)
     inside = (place >= 0) & (place < taps.shape[-1])
     taps = taps.gather(-1, place.clamp(0, taps.shape[-1] - 1)) * inside
-    wet = fir_filter(waveform, taps, delay)
+    wet = fir_filter(waveform, taps.to(waveform.device), delay)
     wet_level = level(wet)
     return wet * torch.where(wet_level > 0, level(waveform) / wet_level, 0)[..., None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderReverb(Augmentation[FolderReverbParameters]):
+class FolderReverb(Augmentation):
     """Convolve with a random room impulse response of a folder; see `reverberate`.
 
     Args:
@@ -163,23 +117,21 @@ class FolderReverb(Augmentation[FolderReverbParameters]):
     sample_rate: int = SAMPLE_RATE
     files: tuple[str, ...] = field(init=False, repr=False)
 
-    parameters_type: ClassVar[type[Parameters]] = FolderReverbParameters
-
     def __post_init__(self) -> None:
         object.__setattr__(self, "files", _audio_files(self.folder))
 
-    def _draw(
-        self, n_rows: int, n_samples: int, generator: torch.Generator
-    ) -> FolderReverbParameters:
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         files = _draw_files(self.files, n_rows, generator)
-        return FolderReverbParameters(n_rows=n_rows, file=files)
+        return {
+            "file": files,
+        }
 
-    def _apply(self, waveform: Tensor, parameters: FolderReverbParameters) -> Tensor:
-        _check_files(parameters.file, self.files)
-        responses = [self._read(Path(self.folder) / file) for file in parameters.file]
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        _check_files(drawn["file"], self.files)
+        responses = [self._read(Path(self.folder) / file) for file in drawn["file"]]
         longest = max(len(response) for response in responses)
         padded = [pad(response, (0, longest - len(response))) for response in responses]
-        return reverberate(waveform, beside(torch.stack(padded), waveform))
+        return reverberate(waveform, torch.stack(padded))
 
     def _read(self, path: Path) -> Tensor:
         response = load_audio(path, sample_rate=self.sample_rate)
@@ -208,11 +160,11 @@ def _draw_files(files: tuple[str, ...], n_rows: int, generator: torch.Generator)
 
 
 def _check_files(drawn: tuple[str, ...], files: tuple[str, ...]) -> None:
-    """Raise unless the drawn files are files of the folder: stored parameters may name any."""
+    """Raise unless the drawn files are files of the folder: a stored draw may name any."""
     strange = set(drawn).difference(files)
     if strange:
         raise ValueError(
-            f"`parameters` must name files of the folder; got {min(strange)!r}, which is none of "
+            f"`drawn` must name files of the folder; got {min(strange)!r}, which is none of "
             f"its {len(files)}. Replay them with the folder that they were drawn from."
         )
 

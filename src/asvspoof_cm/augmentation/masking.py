@@ -7,49 +7,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asvspoof_cm.augmentation.base import Parameters, beside
+from asvspoof_cm.augmentation.base import Drawn, beside
 from asvspoof_cm.utils.checks import check_between, check_generator
 
-__all__ = ["LogMelMask", "MaskParameters", "mask_log_mel"]
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class MaskParameters(Parameters):
-    """The masks of `LogMelMask`: each covers `start` to `start + width`.
-
-    Attributes:
-        mel_start: `(n_rows, n_mel_masks)`.
-        mel_width: `(n_rows, n_mel_masks)`.
-        frame_start: `(n_rows, n_frame_masks)`.
-        frame_width: `(n_rows, n_frame_masks)`.
-    """
-
-    mel_start: Tensor
-    mel_width: Tensor
-    frame_start: Tensor
-    frame_width: Tensor
-
-
-def mask_log_mel(log_mel: Tensor, parameters: MaskParameters) -> Tensor:
+def mask_log_mel(log_mel: Tensor, drawn: Drawn) -> Tensor:
     """Set the masked bands and frames of `(batch, n_mels, n_frames)` to each row's mean.
 
     Note:
         SpecAugment sets them to 0 after the features' mean was subtracted; here the features
         need no preparation.
-
-    Example:
-        >>> import torch
-        >>> zero, one = torch.tensor([[0]]), torch.tensor([[1]])
-        >>> drawn = MaskParameters(
-        ...     n_rows=1, mel_start=one, mel_width=one, frame_start=zero, frame_width=zero
-        ... )
-        >>> mask_log_mel(torch.tensor([[[0.0, 2.0], [4.0, 6.0]]]), drawn)
-        tensor([[[0., 2.],
-                 [3., 3.]]])
     """
     n_mels, n_frames = log_mel.shape[-2:]
-    mels = _covered(parameters.mel_start, parameters.mel_width, n_mels)
-    frames = _covered(parameters.frame_start, parameters.frame_width, n_frames)
+    mels = _covered(drawn["mel_start"], drawn["mel_width"], n_mels)
+    frames = _covered(drawn["frame_start"], drawn["frame_width"], n_frames)
     masked = beside(mels[:, :, None] | frames[:, None, :], log_mel)
     return torch.where(masked, log_mel.mean(dim=(-2, -1), keepdim=True), log_mel)
 
@@ -92,30 +63,26 @@ class LogMelMask:
             check_between(name, getattr(self, name), 0)
         check_between("max_share", self.max_share, 0, 1)
 
-    def draw(
-        self, n_rows: int, n_mels: int, n_frames: int, generator: torch.Generator
-    ) -> MaskParameters:
+    def draw(self, n_rows: int, n_mels: int, n_frames: int, generator: torch.Generator) -> Drawn:
         """Return the masks for `n_rows` features of `n_mels` bands and `n_frames`."""
         check_generator(generator)
         widest = min(self.max_frames, int(self.max_share * n_frames))
         mels = _draw_spans(n_rows, self.n_mel_masks, min(self.max_mels, n_mels), n_mels, generator)
         frames = _draw_spans(n_rows, self.n_frame_masks, widest, n_frames, generator)
-        return MaskParameters(
-            n_rows=n_rows,
-            mel_start=mels[0],
-            mel_width=mels[1],
-            frame_start=frames[0],
-            frame_width=frames[1],
-        )
+        return {
+            "mel_start": mels[0],
+            "mel_width": mels[1],
+            "frame_start": frames[0],
+            "frame_width": frames[1],
+        }
 
-    def apply(self, log_mel: Tensor, parameters: MaskParameters) -> Tensor:
+    def apply(self, log_mel: Tensor, drawn: Drawn) -> Tensor:
         """Return `(n_mels, n_frames)` or `(batch, n_mels, n_frames)` masked."""
         rows = _as_batch(log_mel)
-        if len(rows) != parameters.n_rows:
-            raise ValueError(
-                f"`parameters` were drawn for {parameters.n_rows} rows; `log_mel` has {len(rows)}."
-            )
-        return mask_log_mel(rows, parameters).reshape(log_mel.shape)
+        n_rows = len(drawn["mel_start"])
+        if len(rows) != n_rows:
+            raise ValueError(f"`drawn` is for {n_rows} rows; `log_mel` has {len(rows)}.")
+        return mask_log_mel(rows, drawn).reshape(log_mel.shape)
 
     def __call__(self, log_mel: Tensor, *, generator: torch.Generator) -> Tensor:
         """Draw and apply."""

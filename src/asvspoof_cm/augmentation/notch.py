@@ -9,32 +9,13 @@ from torch import Tensor
 
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import (
-    Parameters,
+    Drawn,
     beside,
     check_gain,
     integers,
     uniform,
 )
 from asvspoof_cm.utils.checks import check_between, check_range
-
-__all__ = ["NotchBands", "NotchParameters", "notch_taps"]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class NotchParameters(Parameters):
-    """Filters with several notches each.
-
-    Attributes:
-        centre_hz: `(n_rows, n_filters, n_bands)`.
-        width_hz: `(n_rows, n_filters, n_bands)`.
-        n_taps: `(n_rows, n_filters, n_bands)`, odd.
-        gain_db: `(n_rows, n_filters)`, the largest gain over all frequencies.
-    """
-
-    centre_hz: Tensor
-    width_hz: Tensor
-    n_taps: Tensor
-    gain_db: Tensor
 
 
 def notch_taps(
@@ -48,31 +29,21 @@ def notch_taps(
     Args:
         centre_hz: `(..., n_bands)`; its dtype and device are those of the result.
         width_hz: `(..., n_bands)`.
-        n_taps: `(..., n_bands)`, odd, of each band-stop.
+        n_taps: `(..., n_bands)`, odd, of each band-stop; on the CPU.
         gain_db: `(...)`.
         sample_rate: In Hz.
 
     Returns:
         `(..., n)` with n odd: the longest cascade of all; the others are centred between zeros.
-
-    Example:
-        >>> import torch
-        >>> centre, width = torch.tensor([3000.0, 5000.0]), torch.tensor([500.0, 500.0])
-        >>> n_taps = torch.tensor([51, 99])
-        >>> taps = notch_taps(centre, width, n_taps, torch.tensor(0.0), 16000)
-        >>> taps.shape  # 51 + 99 - 1
-        torch.Size([149])
-        >>> gain = torch.fft.rfft(taps, 16000).abs()
-        >>> [round(float(gain[hz]), 2) for hz in (1000, 3000, 5000)]
-        [0.99, 0.28, 0.02]
     """
     half = (n_taps - 1) // 2
-    n_half = int(half.sum(dim=-1).max())
+    n_half, longest = int(half.sum(dim=-1).max()), int(half.max())
+    half = half.to(centre_hz.device)
     nyquist_hz = sample_rate / 2
     low = ((centre_hz - width_hz / 2).clamp_min(1e-3) / nyquist_hz)[..., None]
     high = ((centre_hz + width_hz / 2).clamp_max(nyquist_hz - 1e-3) / nyquist_hz)[..., None]
     # One side of each symmetric band-stop: everything less the band, under the window.
-    m = torch.arange(int(half.max()) + 1).to(centre_hz)
+    m = torch.arange(longest + 1).to(centre_hz)
     side = low * torch.sinc(low * m) - high * torch.sinc(high * m)
     side[..., 0] += 1
     window = 0.54 + 0.46 * torch.cos(torch.pi * m / half.clamp_min(1)[..., None])
@@ -102,12 +73,6 @@ class NotchBands:
             number gets one more.
         gain_db: Range of a filter's gain.
         sample_rate: Of the waveforms, in Hz.
-
-    Example:
-        >>> import torch
-        >>> drawn = NotchBands().draw(64, 5, torch.Generator().manual_seed(0))
-        >>> drawn.centre_hz.shape, int(drawn.n_taps.min()), int(drawn.n_taps.max())
-        (torch.Size([64, 5, 5]), 11, 99)
     """
 
     n_bands: int = 5
@@ -130,7 +95,7 @@ class NotchBands:
         n_filters: int,
         generator: torch.Generator,
         bias_db: tuple[float, float] = (0.0, 0.0),
-    ) -> NotchParameters:
+    ) -> Drawn:
         """Return `n_filters` filters a row; all but the first have the gain less `bias_db`."""
         shape = (n_rows, n_filters, self.n_bands)
         low, high = self.n_taps
@@ -138,20 +103,19 @@ class NotchBands:
         gain_db = uniform((n_rows, n_filters), self.gain_db, generator)
         biased = (self.gain_db[0] - bias_db[0], self.gain_db[1] - bias_db[1])
         gain_db[:, 1:] = uniform((n_rows, n_filters - 1), biased, generator)
-        return NotchParameters(
-            n_rows=n_rows,
-            centre_hz=uniform(shape, self.centre_hz, generator),
-            width_hz=uniform(shape, self.width_hz, generator),
-            n_taps=n_taps + (n_taps + 1) % 2,
-            gain_db=gain_db,
-        )
+        return {
+            "centre_hz": uniform(shape, self.centre_hz, generator),
+            "width_hz": uniform(shape, self.width_hz, generator),
+            "n_taps": n_taps + (n_taps + 1) % 2,
+            "gain_db": gain_db,
+        }
 
-    def taps(self, parameters: NotchParameters, waveform: Tensor) -> Tensor:
+    def taps(self, drawn: Drawn, waveform: Tensor) -> Tensor:
         """Return the filters `(n_rows, n_filters, n)`, on the device of `waveform`."""
         return notch_taps(
-            beside(parameters.centre_hz, waveform),
-            beside(parameters.width_hz, waveform),
-            beside(parameters.n_taps, waveform),
-            beside(parameters.gain_db, waveform),
+            beside(drawn["centre_hz"], waveform),
+            beside(drawn["width_hz"], waveform),
+            drawn["n_taps"],
+            beside(drawn["gain_db"], waveform),
             self.sample_rate,
         )

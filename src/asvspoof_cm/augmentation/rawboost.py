@@ -9,14 +9,13 @@ are taken to lie in [-1, 1].
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from asvspoof_cm.augmentation.base import (
     Augmentation,
-    Parameters,
+    Drawn,
     beside,
     check_gain,
     check_snr,
@@ -26,23 +25,10 @@ from asvspoof_cm.augmentation.base import (
     uniform,
     working_precision,
 )
-from asvspoof_cm.augmentation.compose import Compose, RandomApply, Stages
+from asvspoof_cm.augmentation.compose import Compose, RandomApply
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, limit_peak, polynomial_filter
-from asvspoof_cm.augmentation.notch import NotchBands, NotchParameters
+from asvspoof_cm.augmentation.notch import NotchBands
 from asvspoof_cm.utils.checks import check_between
-
-__all__ = [
-    "ConvolutiveNoise",
-    "ImpulsiveNoise",
-    "ImpulsiveParameters",
-    "RawBoost",
-    "StationaryNoise",
-    "StationaryParameters",
-    "convolutive_noise",
-    "impulsive_noise",
-    "rawboost",
-    "stationary_noise",
-]
 
 
 @working_precision
@@ -56,19 +42,13 @@ def convolutive_noise(waveform: Tensor, taps: Tensor) -> Tensor:
     Note:
         The filters' delay is removed exactly. The published code removes one sample more, so
         its output leads by one sample.
-
-    Example:
-        >>> import torch
-        >>> x = torch.tensor([0.5, -0.5, 0.5, -0.5])
-        >>> convolutive_noise(x, torch.ones(1, 1)).round(decimals=4)
-        tensor([ 0.5000, -0.5000,  0.5000, -0.5000])
     """
     distorted = polynomial_filter(waveform, taps, (taps.shape[-1] - 1) // 2)
     return limit_peak(distorted - distorted.mean(dim=-1, keepdim=True))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvolutiveNoise(Augmentation[NotchParameters]):
+class ConvolutiveNoise(Augmentation):
     """LnL, algorithm 1: notch filters on the waveform and on its powers.
 
     Args:
@@ -88,30 +68,15 @@ class ConvolutiveNoise(Augmentation[NotchParameters]):
     n_orders: int = 5
     bias_db: tuple[float, float] = (5.0, 20.0)
 
-    parameters_type: ClassVar[type[Parameters]] = NotchParameters
-
     def __post_init__(self) -> None:
         check_between("n_orders", self.n_orders, 1)
         check_gain("bias_db", self.bias_db)
 
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> NotchParameters:
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         return self.bands.draw(n_rows, self.n_orders, generator, self.bias_db)
 
-    def _apply(self, waveform: Tensor, parameters: NotchParameters) -> Tensor:
-        return convolutive_noise(waveform, self.bands.taps(parameters, waveform))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ImpulsiveParameters(Parameters):
-    """The impulses of `ImpulsiveNoise`.
-
-    Attributes:
-        share: `(n_rows,)`, of the samples that change.
-        seed: `(n_rows,)`, of their places and sizes.
-    """
-
-    share: Tensor
-    seed: Tensor
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        return convolutive_noise(waveform, self.bands.taps(drawn, waveform))
 
 
 @working_precision
@@ -125,13 +90,6 @@ def impulsive_noise(waveform: Tensor, share: Tensor, seed: Tensor, gain: float =
         share: `(n_rows,)`, between 0 and 1.
         seed: `(n_rows,)`.
         gain: g_sd of the paper.
-
-    Example:
-        >>> import torch
-        >>> x = torch.full((1, 100), 0.1)
-        >>> y = impulsive_noise(x, torch.tensor([0.1]), torch.tensor([0]))
-        >>> int((y != x).sum())
-        10
     """
     if waveform.dim() != 2 or share.shape != waveform.shape[:1] or seed.shape != share.shape:
         raise ValueError(
@@ -140,15 +98,14 @@ def impulsive_noise(waveform: Tensor, share: Tensor, seed: Tensor, gain: float =
         )
     for value in share.tolist():
         check_between("share", value, 0, 1)
-    n_samples, device, dtype = waveform.shape[-1], waveform.device, waveform.dtype
+    n_samples, dtype = waveform.shape[-1], waveform.dtype
     counts = (share.double() * n_samples).long().tolist()
-    rows = []
-    for row, count, generator in zip(waveform, counts, row_generators(seed, device), strict=True):
-        u, v = 2 * torch.rand(2, count, dtype=dtype, device=device, generator=generator) - 1
-        factor = torch.ones(n_samples, dtype=dtype, device=device)
-        factor[_random_places(n_samples, count, generator)] += gain * u * v
-        rows.append(limit_peak(row * factor))
-    return torch.stack(rows)
+    factor = torch.ones(waveform.shape, dtype=dtype)
+    # On the CPU, whose generator can be asked how many places are left without waiting for it.
+    for row, count, generator in zip(factor, counts, row_generators(seed), strict=True):
+        u, v = 2 * torch.rand(2, count, dtype=dtype, generator=generator) - 1
+        row[_random_places(n_samples, count, generator)] += gain * u * v
+    return limit_peak(waveform * factor.to(waveform.device))
 
 
 def _random_places(n_samples: int, count: int, generator: torch.Generator) -> Tensor:
@@ -156,15 +113,15 @@ def _random_places(n_samples: int, count: int, generator: torch.Generator) -> Te
     # Random places join a set until it is full: several times faster than a permutation of all.
     # Of more than half the places, those left out are drawn.
     few = min(count, n_samples - count)
-    joined = torch.zeros(n_samples, dtype=torch.bool, device=generator.device)
+    joined = torch.zeros(n_samples, dtype=torch.bool)
     while (missing := few - int(joined.count_nonzero())) > 0:
-        new = torch.randint(n_samples, (missing,), device=joined.device, generator=generator)
+        new = torch.randint(n_samples, (missing,), generator=generator)
         joined[new] = True
     return (joined if few == count else ~joined).nonzero()[:, 0]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImpulsiveNoise(Augmentation[ImpulsiveParameters]):
+class ImpulsiveNoise(Augmentation):
     """ISD, algorithm 2: impulses in proportion to the samples they change.
 
     Args:
@@ -181,36 +138,18 @@ class ImpulsiveNoise(Augmentation[ImpulsiveParameters]):
     max_share: float = 0.1
     gain: float = 2.0
 
-    parameters_type: ClassVar[type[Parameters]] = ImpulsiveParameters
-
     def __post_init__(self) -> None:
         check_between("max_share", self.max_share, 0, 1)
         check_between("gain", self.gain, 0)
 
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> ImpulsiveParameters:
-        return ImpulsiveParameters(
-            n_rows=n_rows,
-            share=uniform((n_rows,), (0, self.max_share), generator),
-            seed=draw_seeds(n_rows, generator),
-        )
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {
+            "share": uniform((n_rows,), (0, self.max_share), generator),
+            "seed": draw_seeds(n_rows, generator),
+        }
 
-    def _apply(self, waveform: Tensor, parameters: ImpulsiveParameters) -> Tensor:
-        return impulsive_noise(waveform, parameters.share, parameters.seed, self.gain)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StationaryParameters(Parameters):
-    """The noise of `StationaryNoise`.
-
-    Attributes:
-        notch: One filter a row, which colours the noise.
-        snr_db: `(n_rows,)`.
-        seed: `(n_rows,)`, of the white noise.
-    """
-
-    notch: NotchParameters
-    snr_db: Tensor
-    seed: Tensor
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        return impulsive_noise(waveform, drawn["share"], drawn["seed"], self.gain)
 
 
 @working_precision
@@ -222,20 +161,13 @@ def stationary_noise(waveform: Tensor, taps: Tensor, snr_db: Tensor, seed: Tenso
         taps: `(n_rows, n_taps)`, symmetric filters of odd length.
         snr_db: `(n_rows,)`.
         seed: `(n_rows,)`.
-
-    Example:
-        >>> import torch
-        >>> x = torch.ones(1, 1000)
-        >>> y = stationary_noise(x, torch.ones(1, 1), torch.tensor([20.0]), torch.tensor([0]))
-        >>> round(float((y - x).square().mean()), 5)
-        0.01
     """
     noise = row_noise(waveform, seed)
     return add_noise(waveform, fir_filter(noise, taps, (taps.shape[-1] - 1) // 2), snr_db)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StationaryNoise(Augmentation[StationaryParameters]):
+class StationaryNoise(Augmentation):
     """SSI, algorithm 3: white noise through a notch filter, added at a drawn SNR.
 
     Args:
@@ -252,34 +184,27 @@ class StationaryNoise(Augmentation[StationaryParameters]):
     bands: NotchBands = field(default_factory=NotchBands)
     snr_db: tuple[float, float] = (10.0, 40.0)
 
-    parameters_type: ClassVar[type[Parameters]] = StationaryParameters
-
     def __post_init__(self) -> None:
         check_snr("snr_db", self.snr_db)
 
-    def _draw(
-        self, n_rows: int, n_samples: int, generator: torch.Generator
-    ) -> StationaryParameters:
-        return StationaryParameters(
-            n_rows=n_rows,
-            notch=self.bands.draw(n_rows, 1, generator),
-            snr_db=uniform((n_rows,), self.snr_db, generator),
-            seed=draw_seeds(n_rows, generator),
-        )
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {
+            "notch": self.bands.draw(n_rows, 1, generator),
+            "snr_db": uniform((n_rows,), self.snr_db, generator),
+            "seed": draw_seeds(n_rows, generator),
+        }
 
-    def _apply(self, waveform: Tensor, parameters: StationaryParameters) -> Tensor:
-        taps = self.bands.taps(parameters.notch, waveform)[:, 0]
-        return stationary_noise(
-            waveform, taps, beside(parameters.snr_db, waveform), parameters.seed
-        )
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        taps = self.bands.taps(drawn["notch"], waveform)[:, 0]
+        return stationary_noise(waveform, taps, beside(drawn["snr_db"], waveform), drawn["seed"])
 
 
 class _ParallelSum(Compose):
     """The sum of what each augmentation makes of the same input, peak-limited."""
 
-    def _apply(self, waveform: Tensor, parameters: Stages) -> Tensor:
-        stages = zip(self.augmentations, parameters.stages, strict=True)
-        return limit_peak(torch.stack([a.apply(waveform, drawn) for a, drawn in stages]).sum(0))
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        stages = zip(self.augmentations, drawn["stages"], strict=True)
+        return limit_peak(torch.stack([a.apply(waveform, of_a) for a, of_a in stages]).sum(0))
 
 
 class RawBoost(RandomApply):
@@ -311,9 +236,9 @@ class RawBoost(RandomApply):
         impulsive: ImpulsiveNoise | None = None,
         stationary: StationaryNoise | None = None,
     ) -> None:
-        lnl: Augmentation[Any] = convolutive or ConvolutiveNoise()
-        isd: Augmentation[Any] = impulsive or ImpulsiveNoise()
-        ssi: Augmentation[Any] = stationary or StationaryNoise()
+        lnl: Augmentation = convolutive or ConvolutiveNoise()
+        isd: Augmentation = impulsive or ImpulsiveNoise()
+        ssi: Augmentation = stationary or StationaryNoise()
         in_turn = {
             1: [lnl], 2: [isd], 3: [ssi], 4: [lnl, isd, ssi], 5: [lnl, isd], 6: [lnl, ssi],
             7: [isd, ssi],
@@ -323,16 +248,3 @@ class RawBoost(RandomApply):
         stages = _ParallelSum([lnl, isd]) if algorithm == 8 else Compose(in_turn[algorithm])
         super().__init__(stages, p)
         self.algorithm = algorithm
-
-
-def rawboost(
-    waveform: Tensor, algorithm: int = 4, *, generator: torch.Generator, p: float = 1.0
-) -> Tensor:
-    """Augment `(time,)` or `(batch, time)` by RawBoost as published; see `RawBoost`.
-
-    Example:
-        >>> import torch
-        >>> rawboost(torch.ones(16000), 1, generator=torch.Generator().manual_seed(0)).shape
-        torch.Size([16000])
-    """
-    return RawBoost(algorithm, p)(waveform, generator=generator)

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import fold, pad
 
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import (
     Augmentation,
-    Parameters,
+    Drawn,
     beside,
     draw_seeds,
     integers,
@@ -29,14 +29,6 @@ from asvspoof_cm.augmentation.base import (
 )
 from asvspoof_cm.frontends import mel_filterbank
 from asvspoof_cm.utils.checks import check_range
-
-__all__ = [
-    "CopySynthesis",
-    "MelVocoder",
-    "ResynthesisParameters",
-    "mel_magnitude",
-    "reconstruct_phase",
-]
 
 _TINY = 1e-8
 _MOMENTUM = 0.99
@@ -77,11 +69,6 @@ def mel_magnitude(magnitude: Tensor, n_mels: int, detail: Tensor) -> Tensor:
         n_mels: Mel bands.
         detail: `(n_rows,)`, how much of the fine structure is kept, as a power: 0 returns the
             smooth magnitude alone, 1 the given one.
-
-    Example:
-        >>> import torch
-        >>> mel_magnitude(torch.rand(1, 513, 9), 80, torch.tensor([1.0])).shape
-        torch.Size([1, 513, 9])
     """
     to_mel, from_mel = _mel_pair(n_mels, 2 * (magnitude.shape[1] - 1))
     mel = beside(to_mel, magnitude) @ magnitude
@@ -108,56 +95,43 @@ def reconstruct_phase(
         start: `(n_rows, time)`, waveforms whose phase to begin with, such as noise.
         hop_length: Samples from frame to frame.
         n_iterations: 0 uses the phase of `start` as it is.
-
-    Example:
-        >>> import torch
-        >>> x = torch.randn(1, 4000)
-        >>> spectrum = torch.stft(x, 512, 128, window=torch.hann_window(512), return_complex=True)
-        >>> same = reconstruct_phase(spectrum.abs(), x, hop_length=128, n_iterations=0)
-        >>> bool(torch.allclose(same, x, atol=1e-4))
-        True
     """
     n_fft, time = 2 * (magnitude.shape[1] - 1), start.shape[1]
-    window = hann_window(n_fft, start)
+    window = torch.hann_window(n_fft, dtype=start.dtype, device=start.device)
 
     def synthesise(phase: Tensor) -> Tensor:
-        return torch.istft(magnitude * phase, n_fft, hop_length, window=window, length=time)
+        return _overlap_add(magnitude * phase, window, hop_length, time)
 
-    target, previous = analyse(start, n_fft, hop_length), None
+    target, previous = _analyse(start, n_fft, hop_length), None
     for _ in range(n_iterations):
         waveform = synthesise(target / target.abs().clamp_min(_TINY))
-        rebuilt = analyse(waveform, n_fft, hop_length)
+        rebuilt = _analyse(waveform, n_fft, hop_length)
         target = rebuilt if previous is None else rebuilt + _MOMENTUM * (rebuilt - previous)
         previous = rebuilt
     return synthesise(target / target.abs().clamp_min(_TINY))
 
 
-def analyse(waveform: Tensor, n_fft: int, hop_length: int) -> Tensor:
-    window = hann_window(n_fft, waveform)
+def _overlap_add(spectrum: Tensor, window: Tensor, hop_length: int, time: int) -> Tensor:
+    """Return what torch.istft does, without its question to the device whether windows add up."""
+    n_fft = len(window)
+    frames = torch.fft.irfft(spectrum, n_fft, dim=1) * window[:, None]
+    n_samples = n_fft + hop_length * (frames.shape[2] - 1)
+    weight = window.square()[None, :, None].expand(1, -1, frames.shape[2])
+    total, norm = (
+        fold(x, (1, n_samples), (1, n_fft), stride=(1, hop_length))[:, 0, 0, n_fft // 2 :]
+        for x in (frames, weight)
+    )
+    joined = total[:, :time] / norm[:, :time].clamp_min(_TINY)
+    return pad(joined, (0, time - joined.shape[1]))
+
+
+def _analyse(waveform: Tensor, n_fft: int, hop_length: int) -> Tensor:
+    window = torch.hann_window(n_fft, dtype=waveform.dtype, device=waveform.device)
     return torch.stft(waveform, n_fft, hop_length, window=window, return_complex=True)
 
 
-def hann_window(n_fft: int, like: Tensor) -> Tensor:
-    return torch.hann_window(n_fft, dtype=like.dtype, device=like.device)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ResynthesisParameters(Parameters):
-    """The vocoder of each row of `CopySynthesis`.
-
-    Attributes:
-        choice: `(n_rows,)`, an index into its vocoders.
-        detail: `(n_rows,)`, see `mel_magnitude`.
-        seed: `(n_rows,)`, of the noise whose phase it begins with.
-    """
-
-    choice: Tensor
-    detail: Tensor
-    seed: Tensor
-
-
 @dataclass(frozen=True, kw_only=True)
-class CopySynthesis(Augmentation[ResynthesisParameters]):
+class CopySynthesis(Augmentation):
     """Replace each row by a vocoded copy at the same level. The result counts as spoof.
 
     Args:
@@ -173,8 +147,6 @@ class CopySynthesis(Augmentation[ResynthesisParameters]):
 
     vocoders: tuple[MelVocoder, ...] = _VOCODERS
     detail: tuple[float, float] = (0.0, 0.7)
-
-    parameters_type: ClassVar[type[Parameters]] = ResynthesisParameters
 
     def __post_init__(self) -> None:
         if not self.vocoders:
@@ -194,42 +166,34 @@ class CopySynthesis(Augmentation[ResynthesisParameters]):
         """Half the longest window, which is reflected at the ends; zeros are added up to it."""
         return max(vocoder.n_fft for vocoder in self.vocoders) // 2 + 1
 
-    def _draw(
-        self, n_rows: int, n_samples: int, generator: torch.Generator
-    ) -> ResynthesisParameters:
-        return ResynthesisParameters(
-            n_rows=n_rows,
-            choice=integers((n_rows,), (0, len(self.vocoders) - 1), generator),
-            detail=uniform((n_rows,), self.detail, generator),
-            seed=draw_seeds(n_rows, generator),
-        )
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {
+            "choice": integers((n_rows,), (0, len(self.vocoders) - 1), generator),
+            "detail": uniform((n_rows,), self.detail, generator),
+            "seed": draw_seeds(n_rows, generator),
+        }
 
-    def _apply(self, waveform: Tensor, parameters: ResynthesisParameters) -> Tensor:
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         time = waveform.shape[1]
         waveform = pad(waveform, (0, max(0, self.min_samples - time)))
         result = torch.empty_like(waveform)
-        for number in sorted(set(parameters.choice.tolist())):
-            rows = (parameters.choice == number).nonzero()[:, 0]
+        for number in sorted(set(drawn["choice"].tolist())):
+            rows = (drawn["choice"] == number).nonzero()[:, 0]
             chosen = rows.to(waveform.device)
             result[chosen] = _vocode(
                 waveform[chosen],
-                row_noise(waveform[chosen], parameters.seed[rows]),
-                beside(parameters.detail[rows], waveform),
+                row_noise(waveform[chosen], drawn["seed"][rows]),
+                beside(drawn["detail"][rows], waveform),
                 self.vocoders[number],
             )
         return result[:, :time]
 
 
 def _vocode(waveform: Tensor, start: Tensor, detail: Tensor, vocoder: MelVocoder) -> Tensor:
-    spectrum = analyse(waveform, vocoder.n_fft, vocoder.hop_length)
+    spectrum = _analyse(waveform, vocoder.n_fft, vocoder.hop_length)
     magnitude = mel_magnitude(spectrum.abs(), vocoder.n_mels, detail)
     copy = reconstruct_phase(
         magnitude, start, hop_length=vocoder.hop_length, n_iterations=vocoder.n_iterations
     )
-    return at_level_of(waveform, copy)
-
-
-def at_level_of(waveform: Tensor, copy: Tensor) -> Tensor:
-    """Return the rows of `copy` at the root mean square of those of `waveform`."""
     level, new_level = (x.square().mean(dim=1, keepdim=True).sqrt() for x in (waveform, copy))
     return copy * level / new_level.clamp_min(_TINY)

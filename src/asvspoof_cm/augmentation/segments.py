@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,33 +15,11 @@ from torch.nn.functional import pad
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import (
     Augmentation,
-    Parameters,
-    beside,
+    Drawn,
     integers,
     working_precision,
 )
 from asvspoof_cm.utils.checks import check_between
-
-__all__ = [
-    "SegmentParameters",
-    "ShuffleSegments",
-    "reorder_segments",
-    "shuffle_segments",
-]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SegmentParameters(Parameters):
-    """The cuts of `ShuffleSegments`.
-
-    Attributes:
-        n_samples: `(n_rows, n_segments)`, the length of each segment; their sum is the waveform's
-            and rows with fewer segments end in zeros.
-        order: `(n_rows, n_segments)`, a permutation: which segment comes when.
-    """
-
-    n_samples: Tensor
-    order: Tensor
 
 
 @working_precision
@@ -53,8 +30,8 @@ def reorder_segments(
 
     Args:
         waveform: `(n_rows, time)`.
-        n_samples: `(n_rows, n_segments)`, lengths that sum to `time`.
-        order: `(n_rows, n_segments)`, a permutation of the segments.
+        n_samples: `(n_rows, n_segments)`, lengths that sum to `time`; on the CPU.
+        order: `(n_rows, n_segments)`, a permutation of the segments; on the CPU.
         silence: A segment is near-silent where its mean |x| is below this share of the peak.
 
     Note:
@@ -62,40 +39,36 @@ def reorder_segments(
         result doesn't depend on the level. What is kept is repeated up to the input's length. A
         row of near-silent segments only keeps them all. An order that would leave two or more
         kept segments as they were is rotated by one, so that no bona fide waveform comes out.
-
-    Example:
-        >>> import torch
-        >>> x = torch.tensor([[1.0, 2.0, 3.0, 0.0, 0.0, 4.0]])
-        >>> reorder_segments(x, torch.tensor([[1, 2, 2, 1]]), torch.tensor([[3, 2, 1, 0]]))
-        tensor([[4., 2., 3., 1., 4., 2.]])
     """
-    time = waveform.shape[1]
+    time, device = waveform.shape[1], waveform.device
     ends = n_samples.cumsum(dim=1)
     if not bool((ends[:, -1] == time).all()):
         raise ValueError(
             f"`n_samples` must sum to the waveform's {time} samples in each row; got "
-            f"{ends[:, -1].tolist()}. Draw the parameters for this length."
+            f"{ends[:, -1].tolist()}. Draw for this length."
         )
+    n_samples, ends, order = n_samples.to(device), ends.to(device), order.to(device)
     starts = ends - n_samples
-    size = waveform.abs()
+    size = waveform.detach().abs()
     total = pad(size.cumsum(dim=1), (1, 0))
     mean = (total.gather(1, ends) - total.gather(1, starts)) / n_samples.clamp_min(1)
-    loud = mean >= silence * size.amax(dim=1, keepdim=True)
-
-    drawn = (starts.tolist(), n_samples.tolist(), loud.tolist(), order.tolist())
-    rows = []
-    for row, start, length, is_loud, places in zip(waveform, *drawn, strict=True):
-        places = [i for i in places if length[i] > 0]
-        kept = [i for i in places if is_loud[i]] or places
-        if kept == sorted(kept):
-            kept = kept[1:] + kept[:1]
-        shuffled = torch.cat([row[start[i] : start[i] + length[i]] for i in kept])
-        rows.append(shuffled.repeat(-(-time // len(shuffled)))[:time])
-    return torch.stack(rows)
+    loud = (mean >= silence * size.amax(dim=1, keepdim=True)) & (n_samples > 0)
+    kept = torch.where(loud.any(dim=1, keepdim=True), loud, n_samples > 0).gather(1, order)
+    starts = starts.gather(1, order)
+    lengths = n_samples.gather(1, order) * kept
+    ends = lengths.cumsum(dim=1)
+    # Ascending, so far as kept, is as it was: begin with the second segment.
+    highest = torch.where(kept, order, -1).cummax(dim=1).values
+    is_same = (highest[:, :-1] < order[:, 1:]) | ~kept[:, 1:]
+    first = lengths.gather(1, kept.long().argmax(dim=1, keepdim=True))
+    shift = first * is_same.all(dim=1, keepdim=True)
+    place = (torch.arange(time, device=device) + shift) % ends[:, -1:]
+    segment = torch.searchsorted(ends, place, right=True)
+    return waveform.gather(1, (starts - ends + lengths).gather(1, segment) + place)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShuffleSegments(Augmentation[SegmentParameters]):
+class ShuffleSegments(Augmentation):
     """Shuffle segments of random length; see `reorder_segments`. The result counts as spoof.
 
     Args:
@@ -116,8 +89,6 @@ class ShuffleSegments(Augmentation[SegmentParameters]):
     silence: float = 0.05
     sample_rate: int = SAMPLE_RATE
 
-    parameters_type: ClassVar[type[Parameters]] = SegmentParameters
-
     def __post_init__(self) -> None:
         if not self.mean_s or min(self.mean_s) * self.sample_rate < 1:
             raise ValueError(
@@ -132,7 +103,7 @@ class ShuffleSegments(Augmentation[SegmentParameters]):
         """Two of the longest mean segments: a shorter waveform could come out as it was."""
         return math.ceil(2 * max(self.mean_s) * self.sample_rate)
 
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> SegmentParameters:
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         choice = integers((n_rows,), (0, len(self.mean_s) - 1), generator)
         mean_s = torch.tensor(self.mean_s, dtype=torch.float64)[choice, None]
         n_more = math.ceil(1.2 * n_samples / (min(self.mean_s) * self.sample_rate)) + 1
@@ -146,21 +117,10 @@ class ShuffleSegments(Augmentation[SegmentParameters]):
         lengths = ends.diff(dim=1)
         lengths = lengths[:, : int((lengths > 0).sum(dim=1).max())]
         keys = torch.rand(lengths.shape, dtype=torch.float64, generator=generator)
-        return SegmentParameters(n_rows=n_rows, n_samples=lengths, order=keys.argsort(dim=1))
+        return {
+            "n_samples": lengths,
+            "order": keys.argsort(dim=1),
+        }
 
-    def _apply(self, waveform: Tensor, parameters: SegmentParameters) -> Tensor:
-        lengths = beside(parameters.n_samples, waveform)
-        return reorder_segments(waveform, lengths, parameters.order, self.silence)
-
-
-def shuffle_segments(
-    waveform: Tensor, *, generator: torch.Generator, sample_rate: int = SAMPLE_RATE
-) -> Tensor:
-    """Shuffle segments of `(time,)` or `(batch, time)` as published; see `ShuffleSegments`.
-
-    Example:
-        >>> import torch
-        >>> shuffle_segments(torch.ones(16000), generator=torch.Generator().manual_seed(0)).shape
-        torch.Size([16000])
-    """
-    return ShuffleSegments(sample_rate=sample_rate)(waveform, generator=generator)
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        return reorder_segments(waveform, drawn["n_samples"], drawn["order"], self.silence)

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from asvspoof_cm.audio import resample
-from asvspoof_cm.augmentation.base import Augmentation, Parameters, integers, working_precision
-
-__all__ = ["RandomSpeed", "SpeedParameters", "change_speed"]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SpeedParameters(Parameters):
-    """The speeds of `RandomSpeed`.
-
-    Attributes:
-        percent: `(n_rows,)`, of the speed before.
-    """
-
-    percent: Tensor
+from asvspoof_cm.augmentation.base import Augmentation, Drawn, integers, working_precision
 
 
 @working_precision
@@ -34,13 +20,6 @@ def change_speed(waveform: Tensor, percent: int) -> Tensor:
     Args:
         waveform: `(..., time)`; it goes through the CPU, and no gradient passes.
         percent: Of the speed before: 110 is faster and higher.
-
-    Example:
-        >>> import torch
-        >>> x = torch.sin(torch.arange(16000) * 0.1)
-        >>> faster = torch.sin(torch.arange(16000) * 0.11)
-        >>> bool((change_speed(x, 110) - faster)[500:14000].abs().max() < 1e-3)
-        True
     """
     _check_percent("percent", percent)
     n_samples = waveform.shape[-1]
@@ -49,7 +28,7 @@ def change_speed(waveform: Tensor, percent: int) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomSpeed(Augmentation[SpeedParameters]):
+class RandomSpeed(Augmentation):
     """Change the speed of each row by a random whole percentage.
 
     Pitch, formants and tempo move together, as with another speaker (Ko, Peddinti, Povey and
@@ -68,20 +47,20 @@ class RandomSpeed(Augmentation[SpeedParameters]):
 
     percent: tuple[int, int] = (90, 110)
 
-    parameters_type: ClassVar[type[Parameters]] = SpeedParameters
-
     def __post_init__(self) -> None:
         for value in self.percent:
             _check_percent("percent", value)
         if len(self.percent) != 2 or self.percent[0] > self.percent[1]:
             raise ValueError(f"`percent` must be (low, high); got {self.percent}.")
 
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> SpeedParameters:
-        return SpeedParameters(n_rows=n_rows, percent=integers((n_rows,), self.percent, generator))
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {
+            "percent": integers((n_rows,), self.percent, generator),
+        }
 
-    def _apply(self, waveform: Tensor, parameters: SpeedParameters) -> Tensor:
-        drawn = zip(waveform, parameters.percent.tolist(), strict=True)
-        return torch.stack([change_speed(row, percent) for row, percent in drawn])
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        rows = zip(waveform, drawn["percent"].tolist(), strict=True)
+        return torch.stack([change_speed(row, percent) for row, percent in rows])
 
 
 def _check_percent(name: str, percent: int) -> None:

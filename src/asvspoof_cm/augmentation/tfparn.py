@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import scipy.signal
@@ -19,7 +19,7 @@ from torch import Tensor
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import (
     Augmentation,
-    Parameters,
+    Drawn,
     beside,
     check_snr,
     draw_seeds,
@@ -32,34 +32,8 @@ from asvspoof_cm.augmentation.compose import OneOf, RandomApply
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, sos_filter
 from asvspoof_cm.utils.checks import check_between, check_range
 
-__all__ = [
-    "ButterworthParameters",
-    "FIRParameters",
-    "NoiseParameters",
-    "RandomButterworth",
-    "RandomFIR",
-    "TFPARNAugment",
-    "WhiteNoise",
-    "butterworth_sos",
-    "convolve_tanh",
-    "tfparn_augment",
-]
-
 PassBand = Literal["lowpass", "highpass", "bandpass"]
 PASS_BANDS: Final[tuple[PassBand, ...]] = ("lowpass", "highpass", "bandpass")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FIRParameters(Parameters):
-    """The filters of `RandomFIR`.
-
-    Attributes:
-        taps: `(n_rows, n_taps)`, zeros after each row's last tap.
-        alpha: `(n_rows,)`, α of tanh(α x̃), or 0 where tanh is left out.
-    """
-
-    taps: Tensor
-    alpha: Tensor
 
 
 @working_precision
@@ -70,14 +44,6 @@ def convolve_tanh(waveform: Tensor, taps: Tensor, alpha: Tensor) -> Tensor:
         waveform: `(..., time)`.
         taps: `(..., n_taps)`.
         alpha: `(...)`; 0 leaves x̃ as it is.
-
-    Example:
-        >>> import torch
-        >>> x, taps = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([1.0, 0.5])
-        >>> convolve_tanh(x, taps, torch.tensor(0.0)).round(decimals=4)
-        tensor([1.0000, 0.5000, 0.0000])
-        >>> convolve_tanh(x, taps, torch.tensor(2.0)).round(decimals=4)
-        tensor([0.9640, 0.7616, 0.0000])
     """
     filtered = fir_filter(waveform, taps).contiguous()
     rows = filtered.view(-1, filtered.shape[-1])
@@ -88,7 +54,7 @@ def convolve_tanh(waveform: Tensor, taps: Tensor, alpha: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomFIR(Augmentation[FIRParameters]):
+class RandomFIR(Augmentation):
     """Algorithm 1: convolution with a random short FIR, then tanh(αx) for some of the rows.
 
     The filter is a direct path and a Gaussian tail of falling level,
@@ -104,7 +70,7 @@ class RandomFIR(Augmentation[FIRParameters]):
     Example:
         >>> import torch
         >>> augment = RandomFIR(n_taps=(8, 8))
-        >>> augment.draw(2, 16000, torch.Generator().manual_seed(0)).taps.shape
+        >>> augment.draw(2, 16000, torch.Generator().manual_seed(0))["taps"].shape
         torch.Size([2, 8])
     """
 
@@ -113,15 +79,13 @@ class RandomFIR(Augmentation[FIRParameters]):
     tanh_p: float = 0.5
     alpha: tuple[float, float] = (1.0, 4.0)
 
-    parameters_type: ClassVar[type[Parameters]] = FIRParameters
-
     def __post_init__(self) -> None:
         check_range("n_taps", self.n_taps, 1)
         check_between("spread", self.spread, 0)
         check_between("tanh_p", self.tanh_p, 0, 1)
         check_range("alpha", self.alpha, 0)
 
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> FIRParameters:
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         n_taps = integers((n_rows, 1), self.n_taps, generator)
         k = torch.arange(int(n_taps.max()))
         tail = torch.randn(n_rows, len(k), dtype=torch.float64, generator=generator)
@@ -130,51 +94,34 @@ class RandomFIR(Augmentation[FIRParameters]):
         taps /= taps.norm(dim=1, keepdim=True)
         with_tanh = uniform((n_rows,), (0, 1), generator) < self.tanh_p
         alpha = uniform((n_rows,), self.alpha, generator) * with_tanh
-        return FIRParameters(n_rows=n_rows, taps=taps, alpha=alpha)
+        return {
+            "taps": taps,
+            "alpha": alpha,
+        }
 
-    def _apply(self, waveform: Tensor, parameters: FIRParameters) -> Tensor:
-        return convolve_tanh(waveform, beside(parameters.taps, waveform), parameters.alpha)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ButterworthParameters(Parameters):
-    """The filters of `RandomButterworth`.
-
-    Attributes:
-        kind: One of lowpass, highpass, bandpass for each row.
-        order: `(n_rows,)`.
-        low_hz: `(n_rows,)`, the lower cut-off; a low-pass has none and ignores it.
-        high_hz: `(n_rows,)`, the upper cut-off; a high-pass has none and ignores it.
-    """
-
-    kind: tuple[PassBand, ...]
-    order: Tensor
-    low_hz: Tensor
-    high_hz: Tensor
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        return convolve_tanh(waveform, beside(drawn["taps"], waveform), drawn["alpha"])
 
 
 def butterworth_sos(
     kind: Sequence[PassBand],
-    order: Sequence[int],
-    low_hz: Sequence[float],
-    high_hz: Sequence[float],
+    order: Sequence[int] | Tensor,
+    low_hz: Sequence[float] | Tensor,
+    high_hz: Sequence[float] | Tensor,
     sample_rate: int,
 ) -> Tensor:
     """Return Butterworth filters as second-order sections, `(n_rows, n_sections, 6)`.
 
     Rows with fewer sections than the longest end in sections that pass everything.
-
-    Example:
-        >>> butterworth_sos(["lowpass", "bandpass"], [2, 2], [0, 100], [4000, 4000], 16000).shape
-        torch.Size([2, 2, 6])
     """
     rows = []
     for name, n, low, high in zip(kind, order, low_hz, high_hz, strict=True):
         cut_offs: dict[str, float | list[float]]
+        low, high = float(low), float(high)
         cut_offs = {"lowpass": high, "highpass": low, "bandpass": [low, high]}
         if name not in cut_offs:
             raise ValueError(f"`kind` must hold {', '.join(cut_offs)}; got {name!r}.")
-        rows.append(scipy.signal.butter(n, cut_offs[name], name, output="sos", fs=sample_rate))
+        rows.append(scipy.signal.butter(int(n), cut_offs[name], name, output="sos", fs=sample_rate))
     n_sections = max(len(row) for row in rows)
     sos = np.tile([1.0, 0, 0, 1, 0, 0], (len(rows), n_sections, 1))
     for padded, row in zip(sos, rows, strict=True):
@@ -183,7 +130,7 @@ def butterworth_sos(
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomButterworth(Augmentation[ButterworthParameters]):
+class RandomButterworth(Augmentation):
     """Algorithm 2: a random low-, high- or band-pass Butterworth filter, as stable sections.
 
     The kind is uniform over the three; a band-pass takes both cut-offs. A band-pass of order n
@@ -207,8 +154,6 @@ class RandomButterworth(Augmentation[ButterworthParameters]):
     high_hz: tuple[float, float] = (2000.0, 7500.0)
     sample_rate: int = SAMPLE_RATE
 
-    parameters_type: ClassVar[type[Parameters]] = ButterworthParameters
-
     def __post_init__(self) -> None:
         check_range("order", self.order, 1, 12)
         check_range("low_hz", self.low_hz, 1)
@@ -218,44 +163,23 @@ class RandomButterworth(Augmentation[ButterworthParameters]):
                 f"{self.sample_rate / 2:g} Hz; got low_hz={self.low_hz}, high_hz={self.high_hz}."
             )
 
-    def _draw(
-        self, n_rows: int, n_samples: int, generator: torch.Generator
-    ) -> ButterworthParameters:
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         kinds = integers((n_rows,), (0, len(PASS_BANDS) - 1), generator)
-        return ButterworthParameters(
-            n_rows=n_rows,
-            kind=tuple(PASS_BANDS[kind] for kind in kinds.tolist()),
-            order=integers((n_rows,), self.order, generator),
-            low_hz=uniform((n_rows,), self.low_hz, generator),
-            high_hz=uniform((n_rows,), self.high_hz, generator),
-        )
+        return {
+            "kind": tuple(PASS_BANDS[kind] for kind in kinds.tolist()),
+            "order": integers((n_rows,), self.order, generator),
+            "low_hz": uniform((n_rows,), self.low_hz, generator),
+            "high_hz": uniform((n_rows,), self.high_hz, generator),
+        }
 
-    def _apply(self, waveform: Tensor, parameters: ButterworthParameters) -> Tensor:
-        sos = butterworth_sos(
-            parameters.kind,
-            parameters.order.tolist(),
-            parameters.low_hz.tolist(),
-            parameters.high_hz.tolist(),
-            self.sample_rate,
-        )
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        cut_offs = drawn["low_hz"], drawn["high_hz"]
+        sos = butterworth_sos(drawn["kind"], drawn["order"], *cut_offs, self.sample_rate)
         return sos_filter(waveform, sos)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class NoiseParameters(Parameters):
-    """The noise of `WhiteNoise`.
-
-    Attributes:
-        snr_db: `(n_rows,)`.
-        seed: `(n_rows,)`, of each row's noise.
-    """
-
-    snr_db: Tensor
-    seed: Tensor
-
-
 @dataclass(frozen=True, kw_only=True)
-class WhiteNoise(Augmentation[NoiseParameters]):
+class WhiteNoise(Augmentation):
     """Algorithm 3: white Gaussian noise at an SNR uniform in `snr_db`, met exactly.
 
     Args:
@@ -271,21 +195,18 @@ class WhiteNoise(Augmentation[NoiseParameters]):
 
     snr_db: tuple[float, float] = (10.0, 40.0)
 
-    parameters_type: ClassVar[type[Parameters]] = NoiseParameters
-
     def __post_init__(self) -> None:
         check_snr("snr_db", self.snr_db)
 
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> NoiseParameters:
-        return NoiseParameters(
-            n_rows=n_rows,
-            snr_db=uniform((n_rows,), self.snr_db, generator),
-            seed=draw_seeds(n_rows, generator),
-        )
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {
+            "snr_db": uniform((n_rows,), self.snr_db, generator),
+            "seed": draw_seeds(n_rows, generator),
+        }
 
-    def _apply(self, waveform: Tensor, parameters: NoiseParameters) -> Tensor:
-        noise = row_noise(waveform, parameters.seed)
-        return add_noise(waveform, noise, beside(parameters.snr_db, waveform))
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        noise = row_noise(waveform, drawn["seed"])
+        return add_noise(waveform, noise, beside(drawn["snr_db"], waveform))
 
 
 class TFPARNAugment(RandomApply):
@@ -305,16 +226,3 @@ class TFPARNAugment(RandomApply):
     def __init__(self, p: float = 0.5, *, sample_rate: int = SAMPLE_RATE) -> None:
         butterworth = RandomButterworth(sample_rate=sample_rate)
         super().__init__(OneOf([RandomFIR(), butterworth, WhiteNoise()]), p)
-
-
-def tfparn_augment(
-    waveform: Tensor, *, generator: torch.Generator, p: float = 0.5, sample_rate: int = SAMPLE_RATE
-) -> Tensor:
-    """Augment `(time,)` or `(batch, time)` as the paper does; see `TFPARNAugment`.
-
-    Example:
-        >>> import torch
-        >>> tfparn_augment(torch.ones(16000), generator=torch.Generator().manual_seed(0)).shape
-        torch.Size([16000])
-    """
-    return TFPARNAugment(p, sample_rate=sample_rate)(waveform, generator=generator)

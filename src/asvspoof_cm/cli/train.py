@@ -27,7 +27,7 @@ _RECIPE: dict[str, tuple[type, str]] = {
         ),
     ),
     "extra-spoof": (float, "changed copies added as spoof, a bona fide clip (0)"),
-    "extra-spoof-kind": (str, "how: segments (B12), vocoder, both, or all (segments)"),
+    "extra-spoof-kind": (str, "how: segments (B12), vocoder or both (segments)"),
     "residual-scale": (float, "factor on a TFPARN's first residual weights (1)"),
     "clip-norm": (float, "largest norm of the gradient (no limit)"),
     "accumulate": (int, "batches whose gradients are averaged before a step (1)"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
-from typing import Literal, NamedTuple
-from typing import Protocol as Interface
+from typing import Literal, NamedTuple, Protocol as Interface
 
 import torch
 from torch import Tensor

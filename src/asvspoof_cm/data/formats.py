@@ -28,8 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PureWindowsPath
-from typing import Any, Final, TypeAlias
-from typing import Protocol as Interface
+from typing import Any, Final, Protocol as Interface, TypeAlias
 
 import numpy as np
 from torch import Tensor

@@ -18,8 +18,7 @@ from asvspoof_cm.plots.figures import (
     proxy,
 )
 from asvspoof_cm.report.curves import Curve
-from asvspoof_cm.report.runs import METRICS as RECORDED_METRICS
-from asvspoof_cm.report.runs import SPLITS
+from asvspoof_cm.report.runs import METRICS as RECORDED_METRICS, SPLITS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

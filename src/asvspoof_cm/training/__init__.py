@@ -1,12 +1,6 @@
 """Training: the paper's six systems and recipe, the loop, and the pieces to build another."""
 
 from asvspoof_cm.history import read_history
-from asvspoof_cm.training.augmentations import (
-    AUGMENTATIONS,
-    EXTRA_SPOOF,
-    augmentation,
-    extra_spoof,
-)
 from asvspoof_cm.training.evaluation import evaluate_run, read_final
 from asvspoof_cm.training.fitting import FitResult, fit
 from asvspoof_cm.training.loop import EpochResult, train_epoch, validate
@@ -23,8 +17,6 @@ from asvspoof_cm.utils.processes import (
 
 __all__ = [
     "BatchLoss",
-    "AUGMENTATIONS",
-    "EXTRA_SPOOF",
     "SEEDS",
     "Corpus",
     "EarlyStopping",
@@ -33,9 +25,7 @@ __all__ = [
     "Objective",
     "Recipe",
     "System",
-    "augmentation",
     "evaluate_run",
-    "extra_spoof",
     "fit",
     "gather_batch",
     "gather_objects",

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from asvspoof_cm.augmentation import LogMelMask
+from asvspoof_cm.augmentation.recipes import extra_spoof
 from asvspoof_cm.checkpoint import load_tensors, save_checkpoint
 from asvspoof_cm.data.dataset import Augment
 from asvspoof_cm.data.loader import Loader
 from asvspoof_cm.history import BEST_NAME, HISTORY_NAME, changed_settings
 from asvspoof_cm.models import AASIST, Countermeasure, model_name
-from asvspoof_cm.training.augmentations import extra_spoof
 from asvspoof_cm.training.loop import EpochResult, Loss, summary, train_epoch, validate
 from asvspoof_cm.training.schedule import EarlyStopping, warmup_cosine
 from asvspoof_cm.training.systems import Recipe

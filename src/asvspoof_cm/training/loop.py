@@ -97,7 +97,7 @@ def train_epoch(
     learning_rate: Callable[[float], float] | None = None,
     augment: Augment | None = None,
     extra_spoof: float = 0.0,
-    extra_spoof_augment: Augmentation[Any] | None = None,
+    extra_spoof_augment: Augmentation | None = None,
     mask: LogMelMask | None = None,
     seed: int = 0,
     epoch: int = 0,

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import torch
 
+from asvspoof_cm.augmentation.recipes import augmentation, extra_spoof
 from asvspoof_cm.models import TFPARN, Countermeasure, build_model
-from asvspoof_cm.training.augmentations import augmentation, extra_spoof
 from asvspoof_cm.training.objective import Objective
 from asvspoof_cm.training.schedule import linear_scaling
 from asvspoof_cm.utils.checks import check_choice

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from asvspoof_cm.augmentation import (
-    Augmentation,
-    Codec,
-    Compose,
-    CopySynthesis,
-    OneOf,
-    PulseSynthesis,
-    RandomApply,
-    RandomBandLimit,
+from asvspoof_cm.augmentation.band import RandomBandLimit
+from asvspoof_cm.augmentation.base import Augmentation
+from asvspoof_cm.augmentation.codecs import Codec
+from asvspoof_cm.augmentation.compose import Compose, OneOf, RandomApply
+from asvspoof_cm.augmentation.equalizer import RandomEqualizer
+from asvspoof_cm.augmentation.rawboost import RawBoost
+from asvspoof_cm.augmentation.resynthesis import CopySynthesis
+from asvspoof_cm.augmentation.segments import ShuffleSegments
+from asvspoof_cm.augmentation.speed import RandomSpeed
+from asvspoof_cm.augmentation.tfparn import (
     RandomButterworth,
-    RandomEqualizer,
     RandomFIR,
-    RandomSpeed,
-    RawBoost,
-    ShuffleSegments,
     TFPARNAugment,
     WhiteNoise,
 )
 from asvspoof_cm.utils.checks import check_choice
 
-__all__ = ["AUGMENTATIONS", "EXTRA_SPOOF", "augmentation", "extra_spoof"]
-
-# The others encode fewer than 25 four-second clips a second on one core.
+# The others encode fewer than 25 four-second clips per second on one core.
 _FAST_CODECS = ("mu-law", "a-law", "ima-adpcm", "mp3", "vorbis")
 
 
-def _wide() -> Augmentation[Any]:
+def _wide() -> Augmentation:
     """Half of the rows get a channel (filter, RawBoost), then half a codec, then a third noise."""
     channel = OneOf([RandomFIR(), RandomButterworth(), RawBoost(algorithm=5)])
     return Compose(
@@ -43,29 +37,29 @@ def _wide() -> Augmentation[Any]:
     )
 
 
-def _light(p: float = 0.5) -> Augmentation[Any]:
+def _light(p: float = 0.5) -> Augmentation:
     """A share of the rows gets one mild change: noise, a filter or a telephone codec."""
     noise, telephone = WhiteNoise(snr_db=(15.0, 45.0)), Codec(codecs=("mu-law", "a-law"))
     return RandomApply(OneOf([noise, RandomButterworth(), telephone]), p=p)
 
 
-def _channel(then: Augmentation[Any]) -> Augmentation[Any]:
+def _channel(then: Augmentation) -> Augmentation:
     """Most rows get another frequency response, then `then`."""
     return Compose([RandomApply(RandomEqualizer(gain_db=(-8.0, 8.0)), p=0.7), then])
 
 
-def _telephone(p: float = 0.6) -> Augmentation[Any]:
+def _telephone(p: float = 0.6) -> Augmentation:
     """A share of the rows gets noise, a filter or any codec, a third of these at 8 kHz."""
     noise, codec = WhiteNoise(snr_db=(5.0, 40.0)), Codec(narrowband_p=0.35)
     return RandomApply(OneOf([noise, RandomButterworth(), codec], weights=[2, 1, 3]), p=p)
 
 
-def _voices() -> Augmentation[Any]:
+def _voices() -> Augmentation:
     """Half of the rows get another speed, and with it another voice."""
     return RandomApply(RandomSpeed(percent=(88, 112)), p=0.5)
 
 
-AUGMENTATIONS: dict[str, Callable[[], Augmentation[Any]]] = {
+AUGMENTATIONS: dict[str, Callable[[], Augmentation]] = {
     "tfparn": lambda: TFPARNAugment(p=0.5),
     "rawboost": lambda: RawBoost(algorithm=4, p=0.5),
     "codec": lambda: RandomApply(Codec(codecs=_FAST_CODECS, narrowband_p=0.25), p=0.5),
@@ -78,7 +72,7 @@ AUGMENTATIONS: dict[str, Callable[[], Augmentation[Any]]] = {
 }
 
 
-def augmentation(name: str) -> Augmentation[Any] | None:
+def augmentation(name: str) -> Augmentation | None:
     """Return the augmentation of a name, or of names joined by "+", in turn; None for "none".
 
     "tfparn" is the paper's: one of its three algorithms with probability 0.5. "rawboost" is
@@ -107,19 +101,18 @@ def augmentation(name: str) -> Augmentation[Any] | None:
     return made[0] if len(made) == 1 else Compose(made)
 
 
-EXTRA_SPOOF: dict[str, Callable[[], Augmentation[Any]]] = {
+EXTRA_SPOOF: dict[str, Callable[[], Augmentation]] = {
     "segments": ShuffleSegments,
     "vocoder": CopySynthesis,
     "both": lambda: OneOf([ShuffleSegments(), CopySynthesis()], weights=[1, 3]),
-    "all": lambda: OneOf([ShuffleSegments(), CopySynthesis(), PulseSynthesis()], weights=[1, 2, 2]),
 }
 
 
-def extra_spoof(name: str) -> Augmentation[Any]:
+def extra_spoof(name: str) -> Augmentation:
     """Return what turns a bona fide clip into an additional spoof one, by name.
 
     "segments" shuffles it (B12), "vocoder" analyses and synthesises it, "both" does the second for
-    three clips of four and the first for the others, "all" mixes in pulses through an envelope.
+    three clips of four and the first for the others.
 
     Example:
         >>> type(extra_spoof("segments")).__name__

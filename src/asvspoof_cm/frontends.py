@@ -1,22 +1,31 @@
-"""From a waveform to what a model looks at: the log-Mel spectrogram and the sinc filterbank."""
+"""From a waveform to what a model looks at: log-Mel and linear bands, LFCC, the sinc filterbank."""
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 __all__ = [
+    "LFCC",
     "LogMel",
     "SincConv",
+    "delta",
     "hz_to_mel",
+    "lfcc",
+    "linear_filterbank",
     "log_mel",
     "mel_filterbank",
     "mel_to_hz",
+    "power_spectrogram",
     "sinc_band_edges",
     "sinc_filters",
+    "slaney_filterbank",
+    "stft",
 ]
 
 
@@ -72,9 +81,50 @@ def mel_filterbank(
             "`f_min` and `f_max` must satisfy 0 ≤ f_min < f_max ≤ sample_rate / 2; "
             f"got {f_min}, {f_max} at {sample_rate} Hz."
         )
-    bins = torch.linspace(0, sample_rate / 2, n_fft // 2 + 1, dtype=torch.float64)
     low, high = hz_to_mel(torch.tensor([f_min, f_max], dtype=torch.float64)).tolist()
     corners = mel_to_hz(torch.linspace(low, high, n_mels + 2, dtype=torch.float64))
+    return _triangles(corners, n_fft, sample_rate).float()
+
+
+def slaney_filterbank(n_mels: int, n_fft: int, *, sample_rate: int = 16000) -> Tensor:
+    """Return triangular filters of equal area on Slaney's Mel scale, as Whisper has them.
+
+    The scale is linear below 1000 Hz, 3 Mel for each 200 Hz, and logarithmic above, 27 Mel for
+    each factor of 6.4. The filters reach from 0 Hz to half the sample rate.
+
+    Returns:
+        Weights of shape (n_mels, n_fft // 2 + 1), float32.
+
+    Example:
+        >>> slaney_filterbank(80, 400).shape
+        torch.Size([80, 201])
+    """
+    rate = math.log(6.4) / 27
+    top = sample_rate / 2
+    highest = top * 3 / 200 if top < 1000 else 15 + math.log(top / 1000) / rate
+    mel = torch.linspace(0, highest, n_mels + 2, dtype=torch.float64)
+    corners = torch.where(mel < 15, mel * 200 / 3, 1000 * torch.exp(rate * (mel - 15)))
+    filters = _triangles(corners, n_fft, sample_rate)
+    return (filters * 2 / (corners[2:] - corners[:-2])[:, None]).float()
+
+
+def linear_filterbank(n_bands: int, n_fft: int, *, sample_rate: int = 16000) -> Tensor:
+    """Return triangular filters of height 1, equally spaced from 0 Hz to half the sample rate.
+
+    Returns:
+        Weights of shape (n_bands, n_fft // 2 + 1), float32.
+
+    Example:
+        >>> linear_filterbank(20, 512).shape
+        torch.Size([20, 257])
+    """
+    corners = torch.linspace(0, sample_rate / 2, n_bands + 2, dtype=torch.float64)
+    return _triangles(corners, n_fft, sample_rate).float()
+
+
+def _triangles(corners: Tensor, n_fft: int, sample_rate: int) -> Tensor:
+    """Return triangles of height 1 between each corner in Hz and the next but one."""
+    bins = torch.linspace(0, sample_rate / 2, n_fft // 2 + 1, dtype=torch.float64)
     left, centre, right = corners[:-2, None], corners[1:-1, None], corners[2:, None]
     rising = (bins - left) / (centre - left)
     falling = (right - bins) / (right - centre)
@@ -82,10 +132,69 @@ def mel_filterbank(
     empty = (filters.sum(dim=1) == 0).sum().item()
     if empty:
         raise ValueError(
-            f"`n_mels` = {n_mels} is too many for `n_fft` = {n_fft}: {empty} bands hold no FFT "
-            "bin. Use fewer bands or a larger FFT."
+            f"{len(filters)} bands are too many for `n_fft` = {n_fft}: {empty} hold no FFT bin. "
+            "Use fewer bands or a larger FFT."
         )
-    return filters.float()
+    return filters
+
+
+def stft(
+    waveform: Tensor,
+    window: Tensor,
+    *,
+    hop_length: int,
+    n_fft: int | None = None,
+    padding: Literal["reflect", "constant"] | None = "reflect",
+) -> Tensor:
+    """Return the complex short-time Fourier transform (..., n_fft // 2 + 1, n_frames).
+
+    In float32 at least, also under autocast.
+
+    Args:
+        waveform: Float tensor of shape (..., time).
+        window: Analysis window of shape (window,), in the middle of the FFT where that is longer.
+        hop_length: Samples from frame to frame.
+        n_fft: The FFT size; None is the length of the window.
+        padding: What stands beyond the ends for frame t to be at sample t · hop_length: the
+            reflected waveform, or zeros. None pads nothing: frame t begins at that sample.
+
+    Example:
+        >>> stft(torch.randn(2, 16000), torch.hann_window(320), hop_length=160).shape
+        torch.Size([2, 161, 101])
+    """
+    n_fft = len(window) if n_fft is None else n_fft
+    with no_autocast(waveform.device.type):
+        if waveform.dtype in (torch.float16, torch.bfloat16):
+            waveform = waveform.float()
+        spectrum = torch.stft(
+            waveform.reshape(-1, waveform.shape[-1]),
+            n_fft,
+            hop_length,
+            win_length=len(window),
+            window=window.to(waveform.dtype),
+            center=padding is not None,
+            pad_mode=padding or "constant",
+            return_complex=True,
+        )
+        return spectrum.reshape(*waveform.shape[:-1], *spectrum.shape[-2:])
+
+
+def power_spectrogram(
+    waveform: Tensor,
+    window: Tensor,
+    *,
+    hop_length: int,
+    n_fft: int | None = None,
+    padding: Literal["reflect", "constant"] | None = "reflect",
+) -> Tensor:
+    """Return |X|² of the `stft` X, with its arguments.
+
+    Example:
+        >>> power_spectrogram(torch.randn(2, 16000), torch.hann_window(400), hop_length=160).shape
+        torch.Size([2, 201, 101])
+    """
+    spectrum = stft(waveform, window, hop_length=hop_length, n_fft=n_fft, padding=padding)
+    return spectrum.real.square() + spectrum.imag.square()
 
 
 def log_mel(
@@ -123,26 +232,13 @@ def log_mel(
             f"`waveform` must be at least one window ({n_fft} samples) long; got "
             f"{waveform.shape[-1]}. Repeat it first: fix_length(waveform)."
         )
-    with _no_autocast(waveform.device.type):
-        if waveform.dtype in (torch.float16, torch.bfloat16):
-            waveform = waveform.float()
-        window = window.to(waveform.dtype)
-        filterbank = filterbank.to(waveform.dtype)
-        spectrum = torch.stft(
-            waveform.reshape(-1, waveform.shape[-1]),
-            n_fft,
-            hop_length,
-            window=window,
-            center=True,
-            pad_mode="reflect",
-            return_complex=True,
-        )
-        power = spectrum.real.square() + spectrum.imag.square()
-        mel = filterbank @ power
-        return mel.clamp(min=floor).log().reshape(*waveform.shape[:-1], *mel.shape[-2:])
+    with no_autocast(waveform.device.type):
+        power = power_spectrogram(waveform, window, hop_length=hop_length)
+        return (filterbank.to(power.dtype) @ power).clamp(min=floor).log()
 
 
-def _no_autocast(device_type: str) -> AbstractContextManager[object]:
+def no_autocast(device_type: str) -> AbstractContextManager[object]:
+    """Switch autocast off: powers overflow in half precision."""
     if torch.amp.is_autocast_available(device_type):
         return torch.autocast(device_type, enabled=False)
     return nullcontext()
@@ -185,6 +281,109 @@ class LogMel(nn.Module):
         """Return log-Mel features (..., n_mels, n_frames) of a waveform (..., time)."""
         return log_mel(
             waveform, self.filterbank, self.window, hop_length=self.hop_length, floor=self.floor
+        )
+
+
+def lfcc(
+    waveform: Tensor,
+    filterbank: Tensor,
+    window: Tensor,
+    *,
+    n_fft: int = 512,
+    hop_length: int = 160,
+    preemphasis: float = 0.97,
+) -> Tensor:
+    """Return linear-frequency cepstral coefficients with deltas, (..., 3 · n_bands, n_frames).
+
+    The waveform x[n] − preemphasis · x[n − 1] is transformed, centred and padded with zeros; the
+    decimal logarithm of each band's energy e + ε, ε = 2⁻²³, goes through an orthonormal DCT-II, and
+    coefficient 0 is replaced by the logarithm of the frame's energy. `delta` of that and `delta`
+    again are appended. In float32 at least, also under autocast.
+
+    Args:
+        waveform: Float tensor of shape (..., time).
+        filterbank: Weights of shape (n_bands, n_fft // 2 + 1), such as of `linear_filterbank`.
+        window: Analysis window of shape (window,).
+        n_fft: The FFT size.
+        hop_length: Samples from frame to frame.
+        preemphasis: The share of the previous sample that is subtracted.
+
+    Note:
+        The LFCC of Wang and Yamagishi (arXiv:2103.11326); the window that they use is a periodic
+        Hamming window.
+
+    Example:
+        >>> lfcc(torch.randn(2, 16000), linear_filterbank(20, 512), torch.hamming_window(320)).shape
+        torch.Size([2, 60, 101])
+    """
+    floor = 2.0**-23
+    with no_autocast(waveform.device.type):
+        if waveform.dtype in (torch.float16, torch.bfloat16):
+            waveform = waveform.float()
+        emphasized = torch.cat(
+            [waveform[..., :1], waveform[..., 1:] - preemphasis * waveform[..., :-1]], dim=-1
+        )
+        power = power_spectrogram(
+            emphasized, window, hop_length=hop_length, n_fft=n_fft, padding="constant"
+        )
+        bands = (filterbank.to(power.dtype) @ power + floor).log10()
+        n_bands = bands.shape[-2]
+        static = _dct(n_bands, like=bands)[1:] @ bands
+        energy = (power.sum(dim=-2, keepdim=True) / n_fft + floor).log10()
+        static = torch.cat([energy, static], dim=-2)
+        first = delta(static)
+        return torch.cat([static, first, delta(first)], dim=-2)
+
+
+def delta(features: Tensor) -> Tensor:
+    """Return features[t + 1] − features[t − 1] along the last axis, the ends repeated.
+
+    Example:
+        >>> delta(torch.tensor([[0.0, 1.0, 4.0]]))
+        tensor([[1., 4., 3.]])
+    """
+    padded = torch.cat([features[..., :1], features, features[..., -1:]], dim=-1)
+    return padded[..., 2:] - padded[..., :-2]
+
+
+def _dct(n: int, *, like: Tensor) -> Tensor:
+    """Return the orthonormal DCT-II, (coefficient, band)."""
+    steps = torch.arange(n, device=like.device, dtype=like.dtype)
+    matrix = torch.cos(math.pi / n * (steps + 0.5) * steps[:, None]) * math.sqrt(2 / n)
+    return torch.cat([matrix[:1] / math.sqrt(2), matrix[1:]])
+
+
+class LFCC(nn.Module):
+    """`lfcc` with its window and filterbank kept as constants; the defaults are NII's.
+
+    Example:
+        >>> LFCC()(torch.randn(2, 64600)).shape
+        torch.Size([2, 60, 404])
+    """
+
+    window: Tensor
+    filterbank: Tensor
+
+    def __init__(
+        self,
+        *,
+        sample_rate: int = 16000,
+        n_fft: int = 512,
+        n_window: int = 320,
+        hop_length: int = 160,
+        n_bands: int = 20,
+    ) -> None:
+        super().__init__()
+        self.n_fft = n_fft
+        self.hop_length = hop_length
+        self.register_buffer("window", torch.hamming_window(n_window), persistent=False)
+        filterbank = linear_filterbank(n_bands, n_fft, sample_rate=sample_rate)
+        self.register_buffer("filterbank", filterbank, persistent=False)
+
+    def forward(self, waveform: Tensor) -> Tensor:
+        """Return features (..., 3 · n_bands, n_frames) of a waveform (..., time)."""
+        return lfcc(
+            waveform, self.filterbank, self.window, n_fft=self.n_fft, hop_length=self.hop_length
         )
 
 

@@ -1,4 +1,4 @@
-"""The three countermeasures: a waveform (batch, time) in, logits (batch, 2) out."""
+"""The countermeasures: a waveform (batch, time) in, logits (batch, 2) out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from asvspoof_cm.models.aasist import AASIST, AASISTConfig
 from asvspoof_cm.models.base import Countermeasure
+from asvspoof_cm.models.encoder import Encoder, EncoderConfig
 from asvspoof_cm.models.rawnet2 import RawNet2, RawNet2Config
 from asvspoof_cm.models.tfparn import TFPARN, TFPARNConfig
 
@@ -15,6 +16,8 @@ __all__ = [
     "AASIST",
     "AASISTConfig",
     "Countermeasure",
+    "Encoder",
+    "EncoderConfig",
     "RawNet2",
     "RawNet2Config",
     "TFPARN",
@@ -27,6 +30,7 @@ _MODELS: dict[str, tuple[Callable[[Any], Countermeasure], type[Any]]] = {
     "TFPARN": (TFPARN, TFPARNConfig),
     "AASIST": (AASIST, AASISTConfig),
     "RawNet2": (RawNet2, RawNet2Config),
+    "Encoder": (Encoder, EncoderConfig),
 }
 
 

@@ -1,11 +1,18 @@
-"""From frames to one vector an utterance (section IV-C of the TFPARN paper)."""
+"""From frames to one vector for each utterance."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["AttentionPooling", "attention_weights", "frame_mask", "mean_weights"]
+__all__ = [
+    "AttentionPooling",
+    "ChannelAttention",
+    "attention_weights",
+    "attentive_statistics",
+    "frame_mask",
+    "mean_weights",
+]
 
 
 def frame_mask(lengths: Tensor, n_frames: int) -> Tensor:
@@ -64,3 +71,45 @@ class AttentionPooling(nn.Module):
         """Return the weights (batch, n_frames) of frames (batch, n_frames, d_model)."""
         scores = self.score(torch.tanh(self.hidden(frames))).squeeze(-1)
         return attention_weights(scores, mask)
+
+
+def attentive_statistics(frames: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean and standard deviation of each channel, (batch, 2 · d).
+
+    μ = Σ_t α_t h_t and σ = √(Σ_t α_t (h_t − μ)² + 1e-5) (Okabe et al., Interspeech 2018).
+
+    Args:
+        frames: Tensor h of shape (batch, n_frames, d).
+        weights: Tensor α of shape (batch, n_frames, d), or (batch, n_frames, 1); over the frames
+            they add up to 1.
+
+    Example:
+        >>> attentive_statistics(torch.tensor([[[1.0], [3.0]]]), torch.full((1, 2, 1), 0.5))
+        tensor([[2., 1.]])
+    """
+    mean = (weights * frames).sum(dim=1)
+    variance = (weights * (frames - mean[:, None]).square()).sum(dim=1)
+    return torch.cat([mean, (variance + 1e-5).sqrt()], dim=-1)
+
+
+class ChannelAttention(nn.Module):
+    """Weight each channel of each frame by the softmax over time of W₂ tanh(W₁ h_t + b₁) + b₂.
+
+    W₂ and b₂ begin with 0: every frame has the same weight before training.
+
+    Example:
+        >>> ChannelAttention(256)(torch.randn(2, 200, 256)).shape
+        torch.Size([2, 200, 256])
+    """
+
+    def __init__(self, d_model: int, d_hidden: int = 128) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(d_model, d_hidden)
+        self.score = nn.Linear(d_hidden, d_model)
+        nn.init.zeros_(self.score.weight)
+        nn.init.zeros_(self.score.bias)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Return the weights (batch, n_frames, d_model) of frames of that shape."""
+        scores: Tensor = self.score(torch.tanh(self.hidden(frames)))
+        return scores.softmax(dim=1, dtype=torch.promote_types(scores.dtype, torch.float32))

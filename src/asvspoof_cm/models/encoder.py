@@ -1,0 +1,260 @@
+"""Encoder: pretrained speech encoders under one small head."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asvspoof_cm.models.base import (
+    Countermeasure,
+    check_positive,
+    check_probability,
+    check_waveforms,
+)
+from asvspoof_cm.models.encoders.distillmos import DistillMOSEncoder
+from asvspoof_cm.models.encoders.huggingface import huggingface_encoder, read_architecture
+from asvspoof_cm.models.encoders.speech_encoder import SpeechEncoder, call, freeze_stages
+from asvspoof_cm.models.encoders.whisper import WHISPER_SIZES, WhisperEncoder
+from asvspoof_cm.models.pooling import ChannelAttention, attentive_statistics
+
+__all__ = ["Encoder", "EncoderConfig"]
+
+_BUILT_IN = ("distillmos", *(f"whisper-{size}" for size in WHISPER_SIZES))
+
+Freeze = int | Literal["none", "all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """Which encoders an `Encoder` has, and the size of its head.
+
+    What is said for each encoder (`n_layers`, `freeze`) is one value for all, or a tuple with one
+    for each.
+
+    Attributes:
+        encoder: "distillmos", "whisper-tiny", "whisper-base", "whisper-small" (each also with
+            ".en"), or the name or folder of a transformers model; a tuple joins several.
+        n_layers: The Transformer layers; those above are neither built nor stored. None is 0 for
+            DistillMOS, whose convolutions hear most, 3 for Whisper, and all of a transformers
+            model.
+        freeze: What is not trained: "none", "all", or the lowest n stages. A stage is a convolution
+            of DistillMOS, all convolutions of another encoder, or a Transformer layer.
+        d_projection: The channels that each encoder's frames are projected to.
+        d_attention: The hidden channels of the attention that pools the frames.
+        dropout: In the head.
+        encoder_lr: The learning rate of the encoders, as a share of the head's.
+        architecture: The configurations of transformers models, by name. `Encoder` fills it in, so
+            that a checkpoint needs neither network nor folder.
+
+    Example:
+        >>> EncoderConfig(encoder=("distillmos", "whisper-base"), n_layers=(0, 3)).encoder
+        ('distillmos', 'whisper-base')
+    """
+
+    encoder: str | tuple[str, ...] = "distillmos"
+    n_layers: int | tuple[int | None, ...] | None = None
+    freeze: Freeze | tuple[Freeze, ...] = "none"
+    d_projection: int = 256
+    d_attention: int = 128
+    dropout: float = 0.2
+    encoder_lr: float = 0.1
+    architecture: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("encoder", "n_layers", "freeze"):  # JSON knows lists only
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        names = self.encoders
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise ValueError(f"`encoder` must be a name or a tuple of names; got {self.encoder!r}.")
+        check_positive(self, "d_projection", "d_attention")
+        check_probability(self, "dropout")
+        if not 0 <= self.encoder_lr <= 1:
+            raise ValueError(f"`encoder_lr` must lie in [0, 1]; got {self.encoder_lr}.")
+        for n_layers in self.each("n_layers"):
+            if n_layers is not None and (type(n_layers) is not int or n_layers < 0):
+                raise ValueError(
+                    f"`n_layers` must be a whole number of at least 0, or None; got {n_layers!r}."
+                )
+        for freeze in self.each("freeze"):
+            if freeze not in ("none", "all") and (type(freeze) is not int or freeze < 0):
+                raise ValueError(
+                    f'`freeze` must be "none", "all" or a number of stages; got {freeze!r}.'
+                )
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """The names of the encoders."""
+        return (self.encoder,) if isinstance(self.encoder, str) else self.encoder
+
+    def each(self, name: str) -> tuple[Any, ...]:
+        """Return the values of a field for each encoder."""
+        value, n = getattr(self, name), len(self.encoders)
+        if not isinstance(value, tuple):
+            return (value,) * n
+        if len(value) != n:
+            raise ValueError(
+                f"`{name}` must be one value, or one for each of the {n} encoders; got {value}."
+            )
+        return value
+
+
+class LayerMixture(nn.Module):
+    """Project the softmax-weighted sum of an encoder's layers; each width has its projection."""
+
+    def __init__(self, widths: Sequence[int], d_projection: int, p_dropout: float) -> None:
+        super().__init__()
+        self.widths = tuple(widths)
+        self.weights = nn.Parameter(torch.zeros(len(widths))) if len(widths) > 1 else None
+        self.dropout = nn.Dropout(p_dropout)
+        self.projections = nn.ModuleDict(
+            {str(width): nn.Linear(width, d_projection) for width in dict.fromkeys(widths)}
+        )
+
+    def forward(self, layers: Sequence[Tensor]) -> Tensor:
+        """Return frames (batch, n_frames, d_projection)."""
+        if self.weights is not None:
+            shares = self.weights.softmax(dim=0)
+            layers = [share * layer for share, layer in zip(shares, layers, strict=True)]
+        result = None
+        for width, projection in self.projections.items():
+            alike = [layer for layer in layers if layer.shape[-1] == int(width)]
+            mixed = alike[0]
+            for layer in alike[1:]:
+                mixed = mixed + layer
+            projected = projection(self.dropout(mixed))
+            result = projected if result is None else result + projected
+        if result is None:
+            raise RuntimeError("an encoder must have a layer.")
+        return result
+
+
+class Encoder(Countermeasure):
+    """Pretrained speech encoders, a softmax-weighted sum of their layers, attentive statistics.
+
+    Each encoder's layers are normalised, weighted, summed and projected; the frames of several
+    encoders are put side by side. Mean and standard deviation over time, weighted by attention for
+    each channel, are batch-normalised and classified. Waveforms are divided by their peak first.
+
+    A new model has random weights: `load_pretrained` loads the published ones of its encoders.
+
+    Example:
+        >>> model = Encoder(EncoderConfig(encoder="whisper-base", n_layers=3)).eval()
+        >>> model(torch.randn(2, 32000)).shape
+        torch.Size([2, 2])
+        >>> model.load_pretrained()  # doctest: +SKIP
+    """
+
+    def __init__(self, config: EncoderConfig | None = None) -> None:
+        super().__init__()
+        config = EncoderConfig() if config is None else config
+        unknown = [
+            name
+            for name in config.encoders
+            if name not in _BUILT_IN and name not in config.architecture
+        ]
+        if unknown:
+            read = {name: read_architecture(name) for name in unknown}
+            config = replace(config, architecture={**config.architecture, **read})
+        self.config = config
+        self.encoders = nn.ModuleList(
+            _build(name, n_layers, config)
+            for name, n_layers in zip(config.encoders, config.each("n_layers"), strict=True)
+        )
+        for encoder, freeze in zip(self._encoders(), config.each("freeze"), strict=True):
+            if freeze != "none":
+                freeze_stages(encoder, None if freeze == "all" else freeze)
+        self.mixtures = nn.ModuleList(
+            LayerMixture(encoder.widths, config.d_projection, config.dropout)
+            for encoder in self._encoders()
+        )
+        d_frames = config.d_projection * len(self.encoders)
+        self.attention = ChannelAttention(d_frames, config.d_attention)
+        self.norm = nn.BatchNorm1d(2 * d_frames)
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(2 * d_frames, 2)
+
+    def load_pretrained(self, *paths: str | os.PathLike[str]) -> None:
+        """Load the published weights of the encoders.
+
+        Args:
+            *paths: A file, or a folder for a transformers model, for each encoder. Without, they
+                are looked for in installed packages, in the folder ASVSPOOF_CM_WEIGHTS and in the
+                user's cache; transformers models where transformers looks.
+
+        Raises:
+            FileNotFoundError: They are nowhere; the message says where to get them.
+        """
+        if paths and len(paths) != len(self.encoders):
+            raise ValueError(
+                f"`paths` must name one file for each of the {len(self.encoders)} encoders; got "
+                f"{len(paths)}."
+            )
+        found = [Path(path) for path in paths] or [None] * len(self.encoders)
+        for encoder, path in zip(self._encoders(), found, strict=True):
+            encoder.load_published(path)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return the trainable parameters: the head's, and the encoders', which learn slower."""
+        slow = {id(p) for p in self.encoders.parameters()}
+        trained = [p for p in self.parameters() if p.requires_grad]
+        groups: list[dict[str, Any]] = [{"params": [p for p in trained if id(p) not in slow]}]
+        if any(id(p) in slow for p in trained):
+            encoders = [p for p in trained if id(p) in slow]
+            groups.append({"params": encoders, "lr_scale": self.config.encoder_lr})
+        return groups
+
+    def forward(self, waveform: Tensor) -> Tensor:
+        """Return logits (batch, 2) of waveforms (batch, time); index 0 spoof, 1 bonafide."""
+        return self._classify(self.embed(waveform))
+
+    def embed(self, waveform: Tensor) -> Tensor:
+        """Return the utterance vectors (batch, 2 · d_projection · n_encoders) of waveforms."""
+        return self._pool(self._frames(waveform))[0]
+
+    def _classify(self, embedding: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.dropout(embedding))
+        return logits
+
+    def _encoders(self) -> list[SpeechEncoder]:
+        return list(self.encoders)  # type: ignore[arg-type]
+
+    def _frames(self, waveform: Tensor) -> Tensor:
+        check_waveforms(waveform, max(encoder.n_least for encoder in self._encoders()))
+        waveform = waveform / (waveform.abs().amax(dim=-1, keepdim=True) + 1e-8)
+        frames = []
+        for encoder, mixture in zip(self._encoders(), self.mixtures, strict=True):
+            layers = encoder(waveform, call)
+            if not encoder.is_normalized:
+                layers = [_normalize(layer) for layer in layers]
+            frames.append(mixture(layers))
+        n_frames = min(part.shape[1] for part in frames)
+        return torch.cat([part[:, :n_frames] for part in frames], dim=-1)
+
+    def _pool(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        weights = self.attention(frames)
+        embedding: Tensor = self.norm(attentive_statistics(frames.to(weights.dtype), weights))
+        return embedding, weights
+
+
+def _normalize(layer: Tensor) -> Tensor:
+    """Return each frame with mean 0 and variance 1, in float32 at least."""
+    wide = layer.to(torch.promote_types(layer.dtype, torch.float32))
+    return functional.layer_norm(wide, wide.shape[-1:])
+
+
+def _build(name: str, n_layers: int | None, config: EncoderConfig) -> SpeechEncoder:
+    if name == "distillmos":
+        return DistillMOSEncoder(n_layers=n_layers or 0)
+    if name in _BUILT_IN:
+        return WhisperEncoder(
+            name.removeprefix("whisper-"), n_layers=3 if n_layers is None else n_layers
+        )
+    return huggingface_encoder(name, config.architecture[name], n_layers)

@@ -1,0 +1,172 @@
+"""Encoders of the library transformers: wav2vec 2.0, XLS-R, HuBERT, WavLM and Whisper.
+
+The extra ``asvspoof-cm[transformers]`` brings it, imported when used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from asvspoof_cm.models.encoders.speech_encoder import Call, SpeechEncoder, call
+from asvspoof_cm.models.encoders.whisper import WhisperEncoder
+
+__all__ = ["HuggingFaceEncoder", "HuggingFaceWhisper", "huggingface_encoder", "read_architecture"]
+
+_FAMILIES = ("wav2vec2", "hubert", "wavlm", "whisper")
+
+
+def read_architecture(name: str) -> dict[str, Any]:
+    """Return the configuration of a transformers model, by its name or folder, as plain values."""
+    try:
+        config = _transformers().AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"`encoder` must be the name of a built-in encoder or a transformers model; {name!r} "
+            f"could not be read as one: {error}"
+        ) from error
+    content: dict[str, Any] = json.loads(config.to_json_string())
+    return content
+
+
+def huggingface_encoder(
+    name: str, architecture: Mapping[str, Any], n_layers: int | None
+) -> SpeechEncoder:
+    """Return the encoder of a transformers model with its first `n_layers` Transformer layers."""
+    family = architecture.get("model_type")
+    if family not in _FAMILIES:
+        raise ValueError(
+            f"`encoder` must be a model of the families {', '.join(_FAMILIES)}; {name!r} is a "
+            f"{family}."
+        )
+    if family == "whisper":
+        return HuggingFaceWhisper(name, architecture, n_layers)
+    return HuggingFaceEncoder(name, architecture, n_layers)
+
+
+class HuggingFaceEncoder(SpeechEncoder):
+    """The convolutions and the first Transformer layers of wav2vec 2.0, XLS-R, HuBERT or WavLM.
+
+    Its layers are the input of the Transformer and what each of its layers gives.
+
+    Note:
+        Nothing is dropped or masked in training, whatever the configuration says. The norm after
+        the last layer of XLS-R and other large models is left out, so that layer k is the same
+        however many follow. Those models (``feat_extract_norm="layer"``) get waveforms of mean 0
+        and variance 1, as in their own training.
+    """
+
+    def __init__(self, name: str, architecture: Mapping[str, Any], n_layers: int | None) -> None:
+        super().__init__()
+        self.name = name
+        self.model = _model(architecture, n_layers)
+        config = self.model.config
+        self.widths = (config.hidden_size,) * (config.num_hidden_layers + 1)
+        self.standardize = config.feat_extract_norm == "layer"
+        n_samples = 1
+        for kernel, stride in zip(config.conv_kernel[::-1], config.conv_stride[::-1], strict=True):
+            n_samples = (n_samples - 1) * stride + kernel
+        self.n_least = n_samples
+
+    def forward(self, waveform: Tensor, run: Call = call) -> list[Tensor]:
+        """Return the layers of waveforms (batch, time)."""
+        if self.standardize:
+            mean = waveform.mean(dim=-1, keepdim=True)
+            variance = waveform.var(dim=-1, keepdim=True, correction=0)
+            waveform = (waveform - mean) / (variance + 1e-7).sqrt()
+        return list(self.model(waveform, output_hidden_states=True).hidden_states)
+
+    def stages(self) -> list[Iterable[nn.Module]]:
+        """Return the convolutions and what prepares their output, then each Transformer layer."""
+        encoder = self.model.encoder
+        layers = list(encoder.layers)
+        first = [child for child in encoder.children() if child is not encoder.layers]
+        below = [self.model.feature_extractor, self.model.feature_projection, *first]
+        return [below, *((layer,) for layer in layers)]
+
+    def load_published(self, path: Path | None = None) -> None:
+        """Load the weights that transformers finds by the model's name, or in a folder."""
+        source = self.name if path is None else str(path)
+        loaded = _transformers().AutoModel.from_pretrained(source, config=self.model.config)
+        _remove_last_norm(loaded)
+        self.model.load_state_dict(loaded.state_dict())
+
+
+class HuggingFaceWhisper(WhisperEncoder):
+    """A Whisper of transformers, in this library's own implementation."""
+
+    def __init__(self, name: str, architecture: Mapping[str, Any], n_layers: int | None) -> None:
+        config = _config(architecture)
+        super().__init__(
+            name,
+            n_layers=n_layers,
+            dimensions=(config.d_model, config.encoder_attention_heads, config.encoder_layers),
+            n_mels=config.num_mel_bins,
+        )
+
+    def load_published(self, path: Path | None = None) -> None:
+        """Load the weights that transformers finds by the model's name, or in a folder."""
+        source = self.size if path is None else str(path)
+        loaded = _transformers().AutoModel.from_pretrained(source).get_encoder()
+        self.load_weights(
+            {_openai_name(name): tensor for name, tensor in loaded.state_dict().items()}, source
+        )
+
+
+def _openai_name(name: str) -> str:
+    for theirs, ours in (
+        ("layers.", "blocks."),
+        ("self_attn_layer_norm", "attn_ln"),
+        ("self_attn.q_proj", "attn.query"),
+        ("self_attn.k_proj", "attn.key"),
+        ("self_attn.v_proj", "attn.value"),
+        ("self_attn.out_proj", "attn.out"),
+        ("final_layer_norm", "mlp_ln"),
+        ("fc1", "mlp.0"),
+        ("fc2", "mlp.2"),
+    ):
+        name = name.replace(theirs, ours)
+    return name
+
+
+def _model(architecture: Mapping[str, Any], n_layers: int | None) -> Any:
+    config = _config(architecture)
+    n_all = config.num_hidden_layers
+    if n_layers is not None:
+        if not 0 <= n_layers <= n_all:
+            raise ValueError(
+                f"`n_layers` must lie between 0 and the {n_all} of the encoder; got {n_layers}."
+            )
+        config.num_hidden_layers = n_layers
+    for name, value in vars(config).items():
+        if isinstance(value, float) and ("dropout" in name or name == "layerdrop"):
+            setattr(config, name, 0.0)
+    config.apply_spec_augment = False
+    config.mask_time_prob = config.mask_feature_prob = 0.0
+    model = _transformers().AutoModel.from_config(config)
+    _remove_last_norm(model)
+    return model
+
+
+def _remove_last_norm(model: Any) -> None:
+    if model.config.do_stable_layer_norm:
+        model.encoder.layer_norm = nn.Identity()
+
+
+def _config(architecture: Mapping[str, Any]) -> Any:
+    values = dict(architecture)
+    return _transformers().AutoConfig.for_model(values.pop("model_type"), **values)
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise ImportError(
+            "Encoders by name need transformers, an extra: pip install asvspoof-cm[transformers]"
+        ) from None
+    return transformers

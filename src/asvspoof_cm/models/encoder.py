@@ -12,17 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm.models.base import (
-    Countermeasure,
-    check_positive,
-    check_probability,
-    check_waveforms,
-)
+from asvspoof_cm.models.base import Countermeasure
 from asvspoof_cm.models.encoders.distillmos import DistillMOSEncoder
 from asvspoof_cm.models.encoders.huggingface import huggingface_encoder, read_architecture
 from asvspoof_cm.models.encoders.speech_encoder import SpeechEncoder, call, freeze_stages
 from asvspoof_cm.models.encoders.whisper import WHISPER_SIZES, WhisperEncoder
 from asvspoof_cm.models.pooling import ChannelAttention, attentive_statistics
+from asvspoof_cm.utils.checks import check_positive, check_probability, check_waveforms
 
 __all__ = ["Encoder", "EncoderConfig"]
 
@@ -123,7 +119,7 @@ class LayerMixture(nn.Module):
         if self.weights is not None:
             shares = self.weights.softmax(dim=0)
             layers = [share * layer for share, layer in zip(shares, layers, strict=True)]
-        result = None
+        result: Tensor | None = None
         for width, projection in self.projections.items():
             alike = [layer for layer in layers if layer.shape[-1] == int(width)]
             mixed = alike[0]
@@ -197,9 +193,8 @@ class Encoder(Countermeasure):
                 f"`paths` must name one file for each of the {len(self.encoders)} encoders; got "
                 f"{len(paths)}."
             )
-        found = [Path(path) for path in paths] or [None] * len(self.encoders)
-        for encoder, path in zip(self._encoders(), found, strict=True):
-            encoder.load_published(path)
+        for k, encoder in enumerate(self._encoders()):
+            encoder.load_published(Path(paths[k]) if paths else None)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the trainable parameters: the head's, and the encoders', which learn slower."""

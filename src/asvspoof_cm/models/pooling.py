@@ -85,7 +85,7 @@ def attentive_statistics(frames: Tensor, weights: Tensor) -> Tensor:
 
     Example:
         >>> attentive_statistics(torch.tensor([[[1.0], [3.0]]]), torch.full((1, 2, 1), 0.5))
-        tensor([[2., 1.]])
+        tensor([[2.0000, 1.0000]])
     """
     mean = (weights * frames).sum(dim=1)
     variance = (weights * (frames - mean[:, None]).square()).sum(dim=1)

@@ -101,12 +101,11 @@ class DistillMOSEncoder(SpeechEncoder):
         return x
 
     def stages(self) -> list[Iterable[nn.Module]]:
-        """Return the six convolutions, then the projection with the first Transformer layer, …"""
-        stages: list[Iterable[nn.Module]] = [(layer,) for layer in self.convolutions]
-        for k, layer in enumerate(self.layers):
-            first = k == 0 and self.projection is not None
-            stages.append((self.projection, layer) if first else (layer,))  # type: ignore[arg-type]
-        return stages
+        """Return the six convolutions, then each Transformer layer, the first with its input."""
+        stages: list[list[nn.Module]] = [[part] for part in (*self.convolutions, *self.layers)]
+        if self.projection is not None:
+            stages[len(self.convolutions)].append(self.projection)
+        return [*stages]
 
     def load_published(self, path: Path | None = None) -> None:
         """Load the weights of the package distillmos."""

@@ -91,7 +91,7 @@ class HuggingFaceEncoder(SpeechEncoder):
     def load_published(self, path: Path | None = None) -> None:
         """Load the weights that transformers finds by the model's name, or in a folder."""
         source = self.name if path is None else str(path)
-        loaded = _transformers().AutoModel.from_pretrained(source, config=self.model.config)
+        loaded = _load(source, config=self.model.config)
         _remove_last_norm(loaded)
         self.model.load_state_dict(loaded.state_dict())
 
@@ -111,10 +111,8 @@ class HuggingFaceWhisper(WhisperEncoder):
     def load_published(self, path: Path | None = None) -> None:
         """Load the weights that transformers finds by the model's name, or in a folder."""
         source = self.size if path is None else str(path)
-        loaded = _transformers().AutoModel.from_pretrained(source).get_encoder()
-        self.load_weights(
-            {_openai_name(name): tensor for name, tensor in loaded.state_dict().items()}, source
-        )
+        theirs = _load(source).get_encoder().state_dict()
+        self.load_weights({_openai_name(name): value for name, value in theirs.items()}, source)
 
 
 def _openai_name(name: str) -> str:
@@ -137,9 +135,9 @@ def _model(architecture: Mapping[str, Any], n_layers: int | None) -> Any:
     config = _config(architecture)
     n_all = config.num_hidden_layers
     if n_layers is not None:
-        if not 0 <= n_layers <= n_all:
+        if not 1 <= n_layers <= n_all:
             raise ValueError(
-                f"`n_layers` must lie between 0 and the {n_all} of the encoder; got {n_layers}."
+                f"`n_layers` must lie between 1 and the {n_all} of the encoder; got {n_layers}."
             )
         config.num_hidden_layers = n_layers
     for name, value in vars(config).items():
@@ -149,6 +147,23 @@ def _model(architecture: Mapping[str, Any], n_layers: int | None) -> Any:
     config.mask_time_prob = config.mask_feature_prob = 0.0
     model = _transformers().AutoModel.from_config(config)
     _remove_last_norm(model)
+    return model
+
+
+def _load(source: str, **options: Any) -> Any:
+    """Return a transformers model; its report of layers that were left out is not shown."""
+    logging = _transformers().logging
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        model, report = _transformers().AutoModel.from_pretrained(
+            source, output_loading_info=True, **options
+        )
+    finally:
+        logging.set_verbosity(verbosity)
+    if report["missing_keys"]:
+        missing = ", ".join(sorted(report["missing_keys"])[:3])
+        raise ValueError(f"{source} lacks weights of the encoder: {missing}.")
     return model
 
 

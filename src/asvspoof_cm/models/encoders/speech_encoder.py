@@ -12,7 +12,7 @@ from torch import Tensor, nn
 __all__ = ["Call", "SpeechEncoder", "call", "freeze_stages"]
 
 Call = Callable[..., Any]
-"""``call(layer, *args)`` returns ``layer(*args)``: how a layer is run decides who runs the model."""
+"""``run(layer, *args)`` returns ``layer(*args)``, perhaps computed again for the gradient."""
 
 
 def call(layer: Callable[..., Any], *args: Any) -> Any:
@@ -21,7 +21,7 @@ def call(layer: Callable[..., Any], *args: Any) -> Any:
 
 
 class SpeechEncoder(nn.Module, ABC):
-    """A network from waveforms (batch, time) of peak 1 to its layers, (batch, n_frames, width) each.
+    """A network from waveforms (batch, time) of peak 1 to layers (batch, n_frames, width).
 
     Attributes:
         widths: The channels of each layer.

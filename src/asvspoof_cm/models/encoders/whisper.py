@@ -169,16 +169,20 @@ class WhisperEncoder(SpeechEncoder):
     def load_published(self, path: Path | None = None) -> None:
         """Load the weights of openai's ``.pt`` or of a CTranslate2 ``model.bin``."""
         size = self.size
-        paths = [path] if path is not None else find_weights(
-            f"whisper-{size}",
-            packages=_PACKAGES.get(size, ()),
-            patterns=(
-                f"{size}.pt",
-                f"whisper/{size}.pt",
-                f"whisper-{size}.bin",
-                f"huggingface/hub/models--Systran--faster-whisper-{size}/snapshots/*/model.bin",
-            ),
-            advice=_INSTALL.get(size, f"Get {size}.pt of openai-whisper"),
+        paths = (
+            [path]
+            if path is not None
+            else find_weights(
+                f"whisper-{size}",
+                packages=_PACKAGES.get(size, ()),
+                patterns=(
+                    f"{size}.pt",
+                    f"whisper/{size}.pt",
+                    f"whisper-{size}.bin",
+                    f"huggingface/hub/models--Systran--faster-whisper-{size}/snapshots/*/model.bin",
+                ),
+                advice=_INSTALL.get(size, f"Get {size}.pt of openai-whisper"),
+            )
         )
         if paths[0].suffix == ".pt":
             content = torch.load(paths[0], map_location="cpu", weights_only=True)

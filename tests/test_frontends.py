@@ -76,7 +76,7 @@ def test_constants_are_not_in_the_state_dict():
     [
         (lambda: LogMel()(torch.zeros(1023)), r"one window \(1024 samples\) long; got 1023"),
         (lambda: LogMel(floor=0), "`floor` must be positive"),
-        (lambda: mel_filterbank(160, 256), "160 bands are too many for `n_fft` = 256: 26 hold no FFT bin"),
+        (lambda: mel_filterbank(160, 256), "bands are too many .*: 26 hold no FFT bin"),
         (lambda: mel_filterbank(f_min=9000), "0 ≤ f_min < f_max"),
         (lambda: sinc_filters(torch.zeros(1), torch.ones(1), 4), "must be odd"),
     ],

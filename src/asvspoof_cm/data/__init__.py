@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from asvspoof_cm.data.dataset import Failure, Item, SpoofDataset
     from asvspoof_cm.data.folder import AudioFolder
     from asvspoof_cm.data.formats import audio_entries
-    from asvspoof_cm.data.loader import Batch, Loader, make_loader
+    from asvspoof_cm.data.loader import Batch, Loader, Order, make_loader
     from asvspoof_cm.data.miniature import MiniaturePaths, write_miniature
     from asvspoof_cm.data.packed import PackedAudio, pack
     from asvspoof_cm.data.protocol import OFFICIAL_COUNTS, UNLABELLED, Protocol, read_protocol
@@ -30,6 +30,7 @@ __all__ = [
     "Loader",
     "Batch",
     "audio_entries",
+    "Order",
     "open_audio",
     "AudioSource",
     "AudioFolder",
@@ -43,7 +44,7 @@ _HOMES = {
     "dataset": ("Failure", "Item", "SpoofDataset"),
     "folder": ("AudioFolder",),
     "formats": ("audio_entries",),
-    "loader": ("Batch", "Loader", "make_loader"),
+    "loader": ("Batch", "Loader", "Order", "make_loader"),
     "miniature": ("MiniaturePaths", "write_miniature"),
     "packed": ("PackedAudio", "pack"),
     "protocol": ("OFFICIAL_COUNTS", "UNLABELLED", "Protocol", "read_protocol"),

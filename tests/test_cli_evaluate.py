@@ -105,6 +105,23 @@ def test_protocol_can_be_the_key(trials, protocol, capsys):
     assert capsys.readouterr().out == f"{metrics.evaluate(trials.scores, trials.labels)}\n"
 
 
+def test_sources_are_measured_within_and_pooled(trials, capsys):
+    path = trials.folder / "sources.tsv"
+    sources = np.where(np.arange(400) < 200, "page", "call")
+    rows = zip(trials.names, trials.words, sources, strict=True)
+    lines = ["utterance\tlabel\tsource", *("\t".join(row) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    arguments = ["evaluate", "--scores", str(trials.folder / "scores.tsv"), "--protocol", str(path)]
+    assert main([*arguments, "--bootstrap", "50", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    expected = metrics.within_sources(trials.scores, trials.labels, sources, n_bootstrap=50)
+    assert content["within_source"] == expected.as_dict()
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert f"{100 * expected.mean_eer:.3f}" in printed
+    assert "one threshold" in printed
+
+
 def test_plots(trials, protocol, capsys):
     figures = trials.folder / "figures"
     assert main(arguments(trials, *protocol, "--by", "attack", "--plots", str(figures))) == 0
@@ -174,7 +191,7 @@ def test_track2(tmp_path, capsys):
         (["--by", "attack"], "--protocol must be given: it holds the column 'attack'"),
         (
             ["--by", "atack"],
-            "--by and --match take speaker, gender, codec, codec_seed, attack; got",
+            "--by and --match take speaker, gender, codec, codec_seed, attack, source; got",
         ),
         (["--track", "2"], "Track 2 needs the columns spk filename cm-label asv-label"),
         (["--key", "nowhere.tsv"], "No such file or directory: 'nowhere.tsv'"),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import asvspoof_cm.data
+from asvspoof_cm.data import AudioFolder
 from asvspoof_cm.data.protocol import OFFICIAL_COUNTS, UNLABELLED, Protocol, read_protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.utils import tables as table_module
@@ -75,7 +76,10 @@ def test_asvspoof5_columns(write):
         ("asvspoof5-6", {"gender": ["F", "F"], "attack": ["A05", "-"], "codec": ["-", "-"]}),
         ("asvspoof2019", {"speaker": ["LA_0069", "LA_0070"], "attack": ["-", "A01"]}),
         ("asvspoof2021-la", {"codec": ["alaw", "none"], "attack": ["A07", "-"]}),
-        ("asvspoof2021-df", {"codec": ["nocodec"], "attack": ["A14"], "label": [SPOOF]}),
+        (
+            "asvspoof2021-df",
+            {"codec": ["nocodec"], "attack": ["A14"], "label": [SPOOF], "source": ["asvspoof"]},
+        ),
         ("in-the-wild", {"utterance": ["0.wav", "a, b.wav"], "speaker": ["Alec Guinness", "Ada"]}),
         ("in-the-wild", {"label": [SPOOF, BONAFIDE]}),
         ("csv", {"utterance": ["x y.wav", "z.wav"], "label": [BONAFIDE, SPOOF]}),
@@ -314,3 +318,35 @@ def test_clusters_are_the_column_or_the_utterance():
         ValueError, match=r"`column` must be one of speaker, gender, .* got 'label'"
     ):
         protocol.clusters("label")
+
+
+def test_a_table_of_clips_keeps_source_and_file(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.tsv"
+    path.write_text(
+        "utterance\tpath\tlabel\tgenerator\tspeaker\tsource\tsplit\tparent\n"
+        "a\taudio/1.flac\tbonafide\t-\tAda\tpage\ttrain\t-\n"
+        "a-gan\taudio/2.flac\tspoof\tcopy-gan\tAda\tpage\ttrain\ta\n"
+    )
+    protocol = read_protocol(path)
+    assert protocol.utterance.tolist() == ["a", "a-gan"]
+    assert protocol.file.tolist() == ["audio/1.flac", "audio/2.flac"]
+    assert protocol.attack.tolist() == ["-", "copy-gan"]
+    assert protocol.source.tolist() == ["page", "page"]
+    assert protocol.clusters("codec_seed").tolist() == ["a", "a"]
+    (tmp_path / "audio").mkdir()
+    (tmp_path / "audio" / "1.flac").touch()
+    folder = AudioFolder(protocol, tmp_path)
+    assert folder.path(1) == tmp_path / "audio" / "2.flac"
+    assert folder.missing() == [1]
+
+
+def test_a_column_stands_above_the_one_that_could_replace_it(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.tsv"
+    path.write_text("utterance,label,generator,attack\na,spoof,GAN,A01\n")
+    assert read_protocol(path).attack.tolist() == ["A01"]
+
+
+def test_a_file_never_leaves_its_folder(tmp_path: Path) -> None:
+    protocol = Protocol.from_columns(["a"], [1], file=["../a.flac"])
+    with pytest.raises(ValueError, match=r"must stay below `audio_dir`; got '\.\./a\.flac'"):
+        AudioFolder(protocol, tmp_path)

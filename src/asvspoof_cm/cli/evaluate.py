@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asvspoof_cm import metrics
-from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
+from asvspoof_cm.labels import ABSENT, BONAFIDE, SASV_CLASSES, SPOOF
 from asvspoof_cm.metrics.curves import Ties
 from asvspoof_cm.metrics.printing import format_metric, metric_title
 from asvspoof_cm.utils.checks import as_labels
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
-COLUMNS = ("speaker", "gender", "codec", "codec_seed", "attack")
+COLUMNS = ("speaker", "gender", "codec", "codec_seed", "attack", "source")
 # What messages call an argument, and what it is called here.
 _SPELLINGS = {
     "`clusters` must": "--cluster must",
@@ -177,6 +177,15 @@ def _track1(args: argparse.Namespace) -> dict[str, Any]:
             seed=seed,
         )
         report["intervals"] = _Intervals(intervals)
+    if protocol is not None and _has_matched_source(protocol):
+        known = protocol.source != ABSENT
+        report["within_source"] = metrics.within_sources(
+            values[known],
+            key.cm_label[known],
+            protocol.source[known],
+            n_bootstrap=args.bootstrap,
+            seed=seed,
+        )
     for by in args.by:
         names = _names(by)
         report[f"by_{'_'.join(names)}"] = metrics.breakdown(
@@ -245,6 +254,12 @@ def _read_protocol(path: Path) -> Protocol:
     from asvspoof_cm.data.protocol import read_protocol
 
     return read_protocol(path)
+
+
+def _has_matched_source(protocol: Protocol) -> bool:
+    """Whether a source has both classes."""
+    sources = [set(protocol.source[protocol.label == label]) for label in (BONAFIDE, SPOOF)]
+    return bool(set.intersection(*sources) - {ABSENT})
 
 
 def _in_order(protocol: Protocol, filename: NDArray[np.str_]) -> Protocol:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from asvspoof_cm.data.dataset import Failure, Item, SpoofDataset
     from asvspoof_cm.data.folder import AudioFolder
     from asvspoof_cm.data.formats import audio_entries
-    from asvspoof_cm.data.loader import Batch, Loader, Order, make_loader
+    from asvspoof_cm.data.loader import Batch, Loader, make_loader
     from asvspoof_cm.data.miniature import MiniaturePaths, write_miniature
+    from asvspoof_cm.data.orders import group_balanced, matched_pairs
     from asvspoof_cm.data.packed import PackedAudio, pack
     from asvspoof_cm.data.protocol import OFFICIAL_COUNTS, UNLABELLED, Protocol, read_protocol
     from asvspoof_cm.data.sources import AudioSource, open_audio
@@ -29,8 +30,9 @@ __all__ = [
     "make_loader",
     "Loader",
     "Batch",
+    "group_balanced",
+    "matched_pairs",
     "audio_entries",
-    "Order",
     "open_audio",
     "AudioSource",
     "AudioFolder",
@@ -44,8 +46,9 @@ _HOMES = {
     "dataset": ("Failure", "Item", "SpoofDataset"),
     "folder": ("AudioFolder",),
     "formats": ("audio_entries",),
-    "loader": ("Batch", "Loader", "Order", "make_loader"),
+    "loader": ("Batch", "Loader", "make_loader"),
     "miniature": ("MiniaturePaths", "write_miniature"),
+    "orders": ("group_balanced", "matched_pairs"),
     "packed": ("PackedAudio", "pack"),
     "protocol": ("OFFICIAL_COUNTS", "UNLABELLED", "Protocol", "read_protocol"),
     "sources": ("AudioSource", "open_audio"),

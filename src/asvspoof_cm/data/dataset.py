@@ -11,19 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from asvspoof_cm.audio import (
-    CROP_SAMPLES,
-    SAMPLE_RATE,
-    Normalization,
-    crop_start,
-    cut,
-    peak_or_one,
-    set_level,
-)
+from asvspoof_cm.audio import CROP_SAMPLES, SAMPLE_RATE, crop_start, cut, peak_or_one
 from asvspoof_cm.data.folder import EXTENSION
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.data.sources import open_audio
-from asvspoof_cm.models import InputSettings
 
 __all__ = ["Augment", "Failure", "Item", "SpoofDataset", "derive_seed"]
 
@@ -81,8 +72,7 @@ class SpoofDataset(Dataset["Item | Failure"]):
         crop: "random" for training, "center" for evaluation.
         n_samples: The length of a crop.
         sample_rate: The rate to resample to.
-        normalization: What a crop is divided by; see `InputSettings`. "utterance" reads the whole
-            file for a crop of it.
+        normalize: Scale each crop to a peak of 1.
         augment: Called with each waveform (n_samples,) and a generator; None leaves it as it is.
             Augmenting whole batches on the device is faster: leave this None and augment what the
             loader yields.
@@ -94,7 +84,10 @@ class SpoofDataset(Dataset["Item | Failure"]):
     Attributes:
         protocol: The utterances.
         audio: Where they are read from, an `AudioSource`.
-        input: Rate, length and level of the crops, for the model that learns from them.
+
+    Note:
+        The peak is that of the crop, not of the whole file, which isn't read; a file that is
+        shorter than a crop is read and normalised as a whole.
 
     Example:
         >>> import tempfile
@@ -115,7 +108,7 @@ class SpoofDataset(Dataset["Item | Failure"]):
         crop: Literal["center", "random"] = "center",
         n_samples: int = CROP_SAMPLES,
         sample_rate: int = SAMPLE_RATE,
-        normalization: Normalization = "crop",
+        normalize: bool = True,
         augment: Augment | None = None,
         seed: int = 0,
         on_error: Literal["raise", "skip"] = "raise",
@@ -133,11 +126,7 @@ class SpoofDataset(Dataset["Item | Failure"]):
         self.audio = open_audio(protocol, audio_dir, sample_rate=sample_rate, extension=extension)
         self.crop: Literal["center", "random"] = crop
         self.n_samples = n_samples
-        self.input = InputSettings(
-            sample_rate=sample_rate,
-            crop_s=n_samples / sample_rate,
-            normalization=normalization,
-        )
+        self.normalize = normalize
         self.augment = augment
         self.seed = seed
         self.on_error = on_error
@@ -172,21 +161,19 @@ class SpoofDataset(Dataset["Item | Failure"]):
             if self.on_error == "raise":
                 raise
             return Failure(index, str(self.protocol.utterance[index]), str(error))
+        if self.normalize:
+            # In place: the crop is ours, and new memory costs more than the division.
+            waveform /= peak_or_one(waveform)
         if self.augment is not None and generator is not None:
             waveform = self.augment(waveform, generator=generator)
         return Item(waveform, int(self.protocol.label[index]), index)
 
     def _read(self, index: int, generator: torch.Generator | None) -> Tensor:
-        normalization = self.input.normalization
         with self.audio.open(index) as file:
             start = crop_start(file.n_samples, self.n_samples, crop=self.crop, generator=generator)
-            if file.n_samples >= self.n_samples and normalization != "utterance":
-                crop = file.read(start, self.n_samples)
-                # In place: the crop is ours, and new memory costs more than the division.
-                return crop.div_(peak_or_one(crop)) if normalization == "crop" else crop
-            whole = file.read()
-            crop = cut(whole, start, self.n_samples)
-            return set_level(crop, normalization, whole.abs().max().item())
+            if file.n_samples >= self.n_samples:
+                return file.read(start, self.n_samples)
+            return cut(file.read(), start, self.n_samples)
 
 
 def derive_seed(seed: int, *key: int) -> int:

@@ -7,8 +7,11 @@ import re
 from pathlib import Path, PureWindowsPath
 from typing import Final
 
+import numpy as np
+
 from asvspoof_cm.audio import AUDIO_EXTENSIONS, SAMPLE_RATE, AudioFile
 from asvspoof_cm.data.protocol import Protocol
+from asvspoof_cm.labels import ABSENT
 
 __all__ = ["AudioFolder"]
 
@@ -23,10 +26,11 @@ _SUSPECT = re.compile(r"[/\\:\0]|\.\.")
 class AudioFolder:
     """The files of a protocol below one folder.
 
-    A name that ends with the extension of an audio format is a file name as it is; any other name
-    gets `extension`. Files are looked for in `audio_dir` itself or in the one of its folders
-    flac_T, flac_D, flac_E_eval, flac_E_prog and flac that holds any of the first hundred
-    utterances, so the root of a corpus serves for all its protocols.
+    The file of an utterance is what the protocol's column `file` says, else its name. A name that
+    ends with the extension of an audio format is a file name as it is; any other gets `extension`.
+    Files are looked for in `audio_dir` itself or in the one of its folders flac_T, flac_D,
+    flac_E_eval, flac_E_prog and flac that holds any of the first hundred utterances, so the root of
+    a corpus serves for all its protocols.
 
     Args:
         protocol: The utterances. Names must stay below the folder: an absolute name, or one with
@@ -56,12 +60,12 @@ class AudioFolder:
     ) -> None:
         if len(protocol) == 0:
             raise ValueError("`protocol` must hold at least one utterance; it holds none.")
-        _check_names(protocol)
+        self._names = np.where(protocol.file == ABSENT, protocol.utterance, protocol.file)
+        _check_names(self._names.tolist(), protocol)
         if not extension.startswith("."):
             raise ValueError(f"`extension` must start with a dot; got {extension!r}.")
         self.sample_rate = sample_rate
         self.extension = extension
-        self._names = protocol.utterance
         self.folder = self._find(Path(audio_dir))
 
     def path(self, index: int) -> Path:
@@ -93,8 +97,8 @@ class AudioFolder:
         )
 
 
-def _check_names(protocol: Protocol) -> None:
-    for name in filter(_SUSPECT.search, protocol.utterance.tolist()):
+def _check_names(names: list[str], protocol: Protocol) -> None:
+    for name in filter(_SUSPECT.search, names):
         # Windows paths know both separators, drives and shares.
         path = PureWindowsPath(name)
         if path.anchor or ".." in path.parts or "\0" in name:

@@ -15,7 +15,9 @@ A file's format is recognised by its content, never by its name:
 
 The first five have no header and are separated by white space. A header's name column is one of
 ``utterance``, ``filename``, ``file_name``, ``file``, ``path`` and ``flac_file_name``, its label
-column one of ``label``, ``cm-label`` and ``key``.
+column one of ``label``, ``cm-label`` and ``key``. Beside ``utterance``, a column ``path`` gives the
+audio file. ``source``, ``speaker``, ``gender``, ``codec``, ``codec_seed`` (or ``parent``) and
+``attack`` (or ``generator``) are read as they are; other columns are left alone.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ OFFICIAL_COUNTS: Final[Mapping[str, Mapping[str, int]]] = MappingProxyType(
 """How many utterances of each class the subsets of ASVspoof 5 hold."""
 
 
-_STRING_COLUMNS: Final = ("speaker", "gender", "codec", "codec_seed", "attack")
+_STRING_COLUMNS: Final = ("speaker", "gender", "codec", "codec_seed", "attack", "source", "file")
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ _HEADERLESS: Final[Sequence[_Layout]] = [
         ("asvspoof5-6", "speaker utterance gender . attack label"),
         ("asvspoof2019", "speaker utterance . attack label"),
         ("asvspoof2021-la", "speaker utterance codec . attack label . ."),
-        ("asvspoof2021-df", "speaker utterance codec . attack label . . . . . . ."),
+        ("asvspoof2021-df", "speaker utterance codec source attack label . . . . . . ."),
         ("names", "utterance"),
     )
 ]
@@ -88,7 +90,10 @@ _FIELD_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(("label", "cm-label", "key"), "label"),
     "codec": "codec",
     "codec_seed": "codec_seed",
+    "source": "source",
 }
+_FALLBACK_OF: Final[Mapping[str, str]] = {"generator": "attack", "parent": "codec_seed"}
+"""Columns that say as much as another, where a header does not have that other."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -105,6 +110,9 @@ class Protocol:
         codec: The codec that the utterance went through.
         codec_seed: The utterance that it is a coded copy of; copies of one are not independent.
         attack: The spoofing attack.
+        source: Where the utterance was recorded or published: a corpus, a site, a collection. Those
+            of one source share rooms, codecs and habits.
+        file: The audio file, relative to the folder of the audio; "-" where the name gives it.
         label: `SPOOF`, `BONAFIDE` or, in a protocol without labels, `UNLABELLED`, as int8.
         format: Which format the file was recognised as.
         path: The file, None for a protocol made of arrays.
@@ -123,6 +131,8 @@ class Protocol:
     codec: StringArray
     codec_seed: StringArray
     attack: StringArray
+    source: StringArray
+    file: StringArray
     label: LabelArray
     format: str
     path: Path | None
@@ -189,8 +199,8 @@ class Protocol:
     def clusters(self, column: str) -> StringArray:
         """Return the cluster of each utterance, to draw whole clusters in a bootstrap.
 
-        It is what `column` says, "speaker" or "codec_seed" say, and the utterance itself where the
-        file says nothing: an uncoded utterance is so in one cluster with its coded copies.
+        It is what `column` says, "speaker", "source" or "codec_seed" say, and the utterance itself
+        where the file says nothing: an uncoded utterance is in one cluster with its coded copies.
 
         Example:
             >>> protocol = Protocol.from_columns(["a", "b", "c"], codec_seed=["-", "a", "-"])
@@ -272,6 +282,11 @@ def _recognise(data: bytes) -> _Layout:
     header = [name.strip().lower() for name in first.split(delimiter)]
     names = [_FIELD_OF.get(name, ".") for name in header]
     if "utterance" in names:
+        if "utterance" in header and "path" in header:
+            names[header.index("path")] = "file"
+        for name, field in _FALLBACK_OF.items():
+            if name in header and field not in names:
+                names[header.index(name)] = field
         for name in set(names) - {"."}:
             same = [h for h, n in zip(header, names, strict=True) if n == name]
             if len(same) > 1:

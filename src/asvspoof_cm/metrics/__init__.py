@@ -37,6 +37,7 @@ from asvspoof_cm.metrics.track1 import (
     min_dcf,
 )
 from asvspoof_cm.metrics.track2 import TandemPoint, a_dcf, asv_rates, min_t_dcf, t_eer
+from asvspoof_cm.metrics.within import SourceRow, WithinSources, within_sources
 
 __all__ = [
     # Track 1
@@ -72,6 +73,9 @@ __all__ = [
     "Breakdown",
     "BreakdownRow",
     "breakdown",
+    "SourceRow",
+    "WithinSources",
+    "within_sources",
     # files
     "Key",
     "Scores",

@@ -1,0 +1,81 @@
+"""The channel of a clip: spectrum, noise floor, room and codec, given to speech that has none.
+
+Waveforms are float64 arrays of shape (time,) at 16 kHz.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Final
+
+import numpy as np
+import scipy.ndimage
+import scipy.signal
+import torch
+
+from asvspoof_cm.augmentation import transcode
+from minispoof.speech import Array, mean_spectrum, shaped_noise
+
+__all__ = ["CODECS", "PEAK", "fit_length", "match_spectrum", "normalize_peak", "recode"]
+
+PEAK: Final = 0.9
+CODECS: Final = {
+    ".mp3": "mp3",
+    ".ogg": "vorbis",
+    ".oga": "vorbis",
+    ".opus": "opus",
+    ".webm": "opus",
+    ".gsm": "gsm",
+}
+"""The codec of a recording, by the ending of its name."""
+_LARGEST_BOOST_DB: Final = 12.0
+_LARGEST_CUT_DB: Final = 60.0
+_LEVELS: Final = (0.2, 0.6)
+_N_TAPS: Final = 513
+
+
+def fit_length(waveform: Array, n_samples: int) -> Array:
+    """Cut the end, or add silence there."""
+    return np.pad(waveform[:n_samples], (0, max(0, n_samples - len(waveform))))
+
+
+def match_spectrum(waveform: Array, reference: Array, rng: np.random.Generator) -> Array:
+    """Filter `waveform` to the long-term spectrum and level of `reference`.
+
+    What `reference` does not have is removed: a copy of a telephone call has no band that the call
+    had not. What `waveform` lost is raised by 12 dB at most; where that is not enough (vocoders end
+    a little below 8 kHz), noise that follows its loudness fills the band.
+    """
+    wanted, power = mean_spectrum(reference, 0, 100), mean_spectrum(waveform, 0, 100)
+    gain_db = np.clip(10 * np.log10(wanted / power), -_LARGEST_CUT_DB, None)
+    typical_db = float(np.average(gain_db, weights=power))
+    gain_db = np.minimum(gain_db, typical_db + _LARGEST_BOOST_DB)
+    response = scipy.signal.firwin2(_N_TAPS, np.linspace(0, 1, len(gain_db)), 10 ** (gain_db / 20))
+    matched = np.asarray(scipy.signal.fftconvolve(waveform, response, "same"))
+    lacking = np.maximum(wanted - mean_spectrum(matched, 0, 100), wanted * 1e-3)
+    lacking[lacking < wanted / 2] = 1e-14
+    loudness = np.sqrt(scipy.ndimage.uniform_filter1d(np.square(matched), _N_TAPS))
+    loudness /= np.sqrt(np.square(loudness).mean() + 1e-20)
+    return matched + loudness * shaped_noise(lacking, len(matched), rng)
+
+
+def recode(waveform: Array, origin: str, rng: np.random.Generator) -> Array:
+    """Code and decode as a recording called `origin` was coded once; most were not."""
+    codec = CODECS.get(PurePosixPath(origin).suffix.lower())
+    if codec is None:
+        return waveform
+    level = None if codec == "gsm" else float(rng.uniform(*_LEVELS))
+    coded = transcode(torch.from_numpy(waveform), codec, compression_level=level)
+    return coded.numpy()
+
+
+def normalize_peak(waveform: Array) -> Array:
+    """Scale to the peak that every clip of the corpus has.
+
+    Raises:
+        ValueError: The waveform is silent or not finite.
+    """
+    peak = float(np.abs(waveform).max(initial=0.0))
+    if not 1e-6 < peak < np.inf:
+        raise ValueError(f"`waveform` must have a finite peak above 0; got {peak}.")
+    return waveform * (PEAK / peak)

@@ -1,0 +1,77 @@
+"""The table of a corpus: one line per clip, tab-separated, with a header.
+
+`asvspoof_cm.data.read_protocol` reads it; `source` and `speaker` group clips for the loader, the
+breakdown and the bootstrap.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Final
+
+from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES
+from asvspoof_cm.utils.files import atomic_path
+
+__all__ = ["COLUMNS", "TABLE", "Row", "by_source", "read_table", "write_table"]
+
+TABLE: Final = "corpus.tsv"
+"""The name of the table in a corpus folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A clip: `path` is relative to the folder of the table."""
+
+    utterance: str
+    path: str
+    label: str
+    generator: str
+    speaker: str
+    source: str
+    """Where it was recorded or published: clips of one source share rooms, codecs and habits."""
+    split: str
+    parent: str = ABSENT
+    """The utterance whose words (a copy) or whose channel (a new voice) this clip has."""
+    origin: str = ABSENT
+    """The name that the recording had at its source."""
+
+    @property
+    def is_human(self) -> bool:
+        """Whether a person spoke."""
+        return self.label == LABEL_NAMES[BONAFIDE]
+
+
+COLUMNS: Final = tuple(field.name for field in fields(Row))
+
+
+def read_table(path: Path) -> list[Row]:
+    """Return the clips of a table; columns that it does not have are absent."""
+    with path.open(encoding="utf-8", newline="") as file:
+        lines = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        missing = {"utterance", "path", "label"} - set(lines.fieldnames or ())
+        if missing:
+            raise ValueError(f"{path} must have a column {', '.join(sorted(missing))}.")
+        return [Row(**{name: line.get(name) or ABSENT for name in COLUMNS}) for line in lines]
+
+
+def write_table(path: Path, rows: Iterable[Row]) -> None:
+    """Write a table, whole or not at all."""
+    lines = ["\t".join(COLUMNS), *("\t".join(asdict(row).values()) for row in rows)]
+    with atomic_path(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def by_source(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each source, in the order they have."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.source, []).append(row)
+    return groups
+
+
+def both_classes(rows: Sequence[Row]) -> bool:
+    """Whether there are human and synthetic clips among `rows`."""
+    return len({row.is_human for row in rows}) > 1

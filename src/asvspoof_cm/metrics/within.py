@@ -1,0 +1,221 @@
+"""Errors within sources: how well humans and fakes are told apart where all else is equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from asvspoof_cm.metrics.costs import ASVSPOOF5
+from asvspoof_cm.metrics.intervals import Interval
+from asvspoof_cm.metrics.printing import format_metric
+from asvspoof_cm.metrics.resampling import System, draws
+from asvspoof_cm.metrics.track1 import auc, eer
+from asvspoof_cm.utils.checks import (
+    FloatArray,
+    as_column,
+    as_labels,
+    as_scores,
+    check_seed,
+    split_by_label,
+)
+from asvspoof_cm.utils.progress import track
+from asvspoof_cm.utils.tables import render
+
+__all__ = ["SourceRow", "WithinSources", "within_sources"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRow:
+    """The errors of one source, its fakes against its own bonafide trials."""
+
+    source: str
+    n_bonafide: int
+    n_spoof: int
+    eer: float
+    auc: float
+    interval: Interval | None
+    """Of the EER, where it was asked for."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        interval = None if self.interval is None else self.interval.as_dict()
+        return {**vars(self), "interval": interval}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithinSources:
+    """What `within_sources` returns; ``print`` shows a table, the worst source first.
+
+    Example:
+        >>> result = within_sources([1.0, -1.0], [1, 0], ["x", "x"])
+        >>> result.mean_eer, result.worst.source
+        (0.0, 'x')
+    """
+
+    rows: tuple[SourceRow, ...]
+    """By falling EER."""
+    mean_eer: float
+    mean_auc: float
+    interval: Interval | None
+    """Of the mean EER, where it was asked for."""
+    pooled_eer: float
+    """Of the same trials with one threshold for all sources."""
+    n_left_out: int
+    """Sources that have one class only."""
+
+    @property
+    def worst(self) -> SourceRow:
+        """The source with the highest EER."""
+        return self.rows[0]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "mean_eer": self.mean_eer,
+            "mean_auc": self.mean_auc,
+            "interval": None if self.interval is None else self.interval.as_dict(),
+            "worst": self.worst.source,
+            "pooled_eer": self.pooled_eer,
+            "n_left_out": self.n_left_out,
+            "rows": [row.as_dict() for row in self.rows],
+        }
+
+    def __str__(self) -> str:
+        counts = sum(row.n_bonafide for row in self.rows), sum(row.n_spoof for row in self.rows)
+        cells = [
+            _cells(row.source, row.n_bonafide, row.n_spoof, row.eer, row.interval, row.auc)
+            for row in self.rows
+        ]
+        cells.append(_cells("mean", *counts, self.mean_eer, self.interval, self.mean_auc))
+        cells.append(_cells("one threshold", *counts, self.pooled_eer, None, None))
+        text = render(("source", "bonafide", "spoof", "EER %", "AUC %"), cells, n_totals=2)
+        if self.n_left_out:
+            text += f"\n({self.n_left_out} more have one class only)"
+        return text
+
+
+def within_sources(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    sources: ArrayLike,
+    *,
+    n_bootstrap: int = 0,
+    seed: int = 0,
+    confidence: float = 0.95,
+    progress: bool = True,
+) -> WithinSources:
+    """Return the EER within each source, their mean and their worst.
+
+    A pooled EER also rewards a detector for knowing where a recording comes from: sources differ in
+    channel, and often hold one class. Within a source that helps nobody. Sources weigh alike in the
+    mean, whatever their size; those with one class are left out.
+
+    Args:
+        scores: One score per trial, shape (n_trials,). Higher means bonafide.
+        labels: 0 or "spoof", 1 or "bonafide" per trial, shape (n_trials,).
+        sources: The source of each trial, shape (n_trials,), such as `Protocol.source`.
+        n_bootstrap: Replicates for an interval on each source's EER and on their mean; 0 for none.
+            A replicate draws trials of each class within each source and, for the mean, sources.
+        seed: Seed of the draws.
+        confidence: Mass of the intervals.
+        progress: Show how far it is.
+
+    Raises:
+        ValueError: No source has trials of both classes.
+
+    Example:
+        >>> scores = [2.0, 1.0, 0.0, 5.0, 4.0, 6.0]
+        >>> labels = [1, 0, 0, 1, 0, 0]
+        >>> print(within_sources(scores, labels, ["page", "page", "page", "call", "call", "call"]))
+        source         bonafide  spoof   EER %  AUC %
+        call                  1      2  25.000   50.0
+        page                  1      2   0.000  100.0
+        mean                  2      4  12.500   75.0
+        one threshold         2      4  50.000      –
+    """
+    check_seed(seed)
+    if n_bootstrap < 0:
+        raise ValueError(f"`n_bootstrap` must be at least 0; got {n_bootstrap}.")
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"`confidence` must lie between 0 and 1, excluded; got {confidence}.")
+    split_by_label(scores, labels)
+    values, is_bonafide = as_scores("scores", scores), as_labels(labels)
+    names, codes = np.unique(as_column("sources", sources, len(values)), return_inverse=True)
+    counts = [
+        np.bincount(codes[chosen], minlength=len(names)) for chosen in (is_bonafide, ~is_bonafide)
+    ]
+    both = np.flatnonzero((counts[0] > 0) & (counts[1] > 0))
+    if not len(both):
+        raise ValueError(
+            f"`sources` must have one with both classes; none of {len(names)} has, such as "
+            f"{str(names[0])!r}."
+        )
+    rows, replicates = [], []
+    for code in track(both, description="sources", unit="source", enabled=progress):
+        pair = values[is_bonafide & (codes == code)], values[~is_bonafide & (codes == code)]
+        drawn = _replicates(pair, n_bootstrap, seed, int(code))
+        value = eer(*pair).value
+        replicates.append(drawn)
+        rows.append(
+            SourceRow(
+                source=str(names[code]),
+                n_bonafide=len(pair[0]),
+                n_spoof=len(pair[1]),
+                eer=value,
+                auc=auc(*pair),
+                interval=_interval(value, drawn, confidence) if n_bootstrap else None,
+            )
+        )
+    mean = float(np.mean([row.eer for row in rows]))
+    interval = None
+    if n_bootstrap:
+        rng = np.random.default_rng(seed)
+        chosen = rng.integers(len(rows), size=(n_bootstrap, len(rows)))
+        means = np.take_along_axis(np.stack(replicates, axis=1), chosen, axis=1).mean(axis=1)
+        interval = _interval(mean, means, confidence)
+    kept = np.isin(codes, both)
+    return WithinSources(
+        rows=tuple(sorted(rows, key=lambda row: (-row.eer, row.source))),
+        mean_eer=mean,
+        mean_auc=float(np.mean([row.auc for row in rows])),
+        interval=interval,
+        pooled_eer=eer(values[kept & is_bonafide], values[kept & ~is_bonafide]).value,
+        n_left_out=len(names) - len(both),
+    )
+
+
+def _replicates(pair: Sequence[FloatArray], n: int, seed: int, code: int) -> FloatArray:
+    if not n:
+        return np.empty(0)
+    system = System((pair[0], pair[1]), None, ("eer",), ASVSPOOF5)
+    own_seed = int(np.random.SeedSequence([seed, code]).generate_state(1)[0])
+    drawn = draws((len(pair[0]), len(pair[1])), None, n, own_seed)
+    return np.array([system.replicate(counts)[0] for counts in drawn])
+
+
+def _interval(value: float, replicates: FloatArray, confidence: float) -> Interval:
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(replicates, [tail, 1.0 - tail])
+    return Interval(
+        value=value,
+        low=float(low),
+        high=float(high),
+        confidence=confidence,
+        n_replicates=len(replicates),
+    )
+
+
+def _cells(
+    name: str,
+    n_bonafide: int,
+    n_spoof: int,
+    error: float,
+    interval: Interval | None,
+    area: float | None,
+) -> list[str]:
+    percent = "–" if area is None else f"{100 * area:.1f}"
+    return [name, str(n_bonafide), str(n_spoof), format_metric("eer", error, interval), percent]

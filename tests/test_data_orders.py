@@ -1,0 +1,111 @@
+"""Orders of drawing: balanced groups and matched pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from asvspoof_cm.data import Protocol, group_balanced, matched_pairs
+from asvspoof_cm.labels import BONAFIDE, SPOOF
+
+
+def corpus() -> Protocol:
+    """Two sources with both classes, one with humans alone, one with fakes alone."""
+    sizes = {
+        ("page", BONAFIDE, "-"): 4,
+        ("page", SPOOF, "GAN"): 16,
+        ("call", BONAFIDE, "-"): 9,
+        ("call", SPOOF, "copy"): 1,
+        ("read", BONAFIDE, "-"): 36,
+        ("demo", SPOOF, "GAN"): 48,
+    }
+    rows = [key for key, size in sizes.items() for _ in range(size)]
+    source, label, attack = zip(*rows, strict=True)
+    names = [f"u{number}" for number in range(len(rows))]
+    return Protocol.from_columns(names, label, source=source, attack=attack)
+
+
+def drawn(order, epoch=0, seed=1):
+    return order(epoch, torch.Generator().manual_seed(seed)).numpy()
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_groups_are_drawn_by_a_power_of_their_size(power):
+    protocol = corpus()
+    rows = drawn(group_balanced(protocol, n_rows=40_000, power=power, share=0.25))
+    is_human = protocol.label[rows] == BONAFIDE
+    assert is_human.mean() == pytest.approx(0.25, abs=0.01)
+    sizes = {"page": 4, "call": 9, "read": 36}
+    total = sum(size ** (1 - power) for size in sizes.values())
+    for source, size in sizes.items():
+        share = (protocol.source[rows][is_human] == source).mean()
+        assert share == pytest.approx(size ** (1 - power) / total, abs=0.02)
+    gan = (protocol.attack[rows][~is_human] == "GAN").mean()
+    assert gan == pytest.approx(64 ** (1 - power) / (64 ** (1 - power) + 1), abs=0.02)
+
+
+def test_every_pair_has_a_human_and_a_fake_of_one_source():
+    protocol = corpus()
+    rows = drawn(matched_pairs(protocol, share=1.0, n_rows=4000)).reshape(-1, 2, 8)
+    assert (protocol.label[rows[:, 0]] == BONAFIDE).all()
+    assert (protocol.label[rows[:, 1]] == SPOOF).all()
+    assert (protocol.source[rows[:, 0]] == protocol.source[rows[:, 1]]).all()
+    share = (protocol.source[rows[:, 0]] == "page").mean()
+    assert share == pytest.approx(20**0.5 / (20**0.5 + 10**0.5), abs=0.03)
+    assert len(np.unique(rows)) == 30  # nothing of the sources with one class, all of the others
+
+
+def test_unmatched_pairs_reach_every_utterance():
+    protocol = corpus()
+    rows = drawn(matched_pairs(protocol, share=0.5, n_rows=16_000)).reshape(-1, 2, 8)
+    assert set(rows.ravel()) == set(range(len(protocol)))
+    same = (protocol.source[rows[:, 0]] == protocol.source[rows[:, 1]]).mean()
+    assert 0.5 < same < 0.7
+
+
+@pytest.mark.parametrize("n_processes", [1, 2, 4, 8])
+def test_a_pair_stays_in_one_batch_of_one_process(n_processes):
+    """As the loader deals rows out: every n-th one, in batches of equal size."""
+    protocol = corpus()
+    rows = torch.from_numpy(drawn(matched_pairs(protocol, share=1.0, n_rows=480)))
+    joint_batch = 32
+    for rank in range(n_processes):
+        share = rows[rank::n_processes]
+        for batch in share.split(joint_batch // n_processes):
+            human = protocol.label[batch] == BONAFIDE
+            sources = protocol.source[batch.numpy()]
+            assert sorted(sources[human]) == sorted(sources[~human])
+
+
+def test_recordings_are_paired_with_their_own_copies():
+    names = ["a", "b", "a-copy", "b-copy", "other"]
+    protocol = Protocol.from_columns(
+        names, [1, 1, 0, 0, 0], codec_seed=["-", "-", "a", "b", "-"], source=["x"] * 5
+    )
+    rows = drawn(matched_pairs(protocol, by="codec_seed", share=1.0, n_rows=64)).reshape(-1, 2, 8)
+    assert (rows[:, 1] == rows[:, 0] + 2).all()
+
+
+@pytest.mark.parametrize("make", [group_balanced, matched_pairs])
+def test_orders_depend_on_the_generator_alone(make):
+    order = make(corpus())
+    assert (drawn(order) == drawn(order, epoch=7)).all()
+    assert (drawn(order) != drawn(order, seed=2)).any()
+    assert len(drawn(make(corpus(), n_rows=32))) == 32
+
+
+def test_bad_arguments():
+    protocol = corpus()
+    with pytest.raises(ValueError, match=r"`share` must lie between 0 and 1, excluded; got 1"):
+        group_balanced(protocol, share=1)
+    with pytest.raises(ValueError, match=r"`power` must lie between 0 and 1; got 2"):
+        group_balanced(protocol, power=2)
+    with pytest.raises(ValueError, match=r"`n_rows` must be at least 1; got 0"):
+        matched_pairs(protocol, n_rows=0)
+    with pytest.raises(ValueError, match=r"`share` must lie between 0 and 1; got -1"):
+        matched_pairs(protocol, share=-1)
+    with pytest.raises(ValueError, match=r"must hold utterances of both classes; got"):
+        group_balanced(protocol.select(protocol.label == SPOOF))
+    with pytest.raises(ValueError, match=r"must have a speaker with both classes; none of 114 has"):
+        matched_pairs(protocol, by="speaker")

@@ -1,0 +1,89 @@
+"""Errors within sources."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from asvspoof_cm import metrics
+from asvspoof_cm.metrics import within_sources
+
+
+def trials(n_sources=12, n=40, seed=0):
+    """Sources that differ in offset: pooled they are hard, within a source easier."""
+    rng = np.random.default_rng(seed)
+    source = np.repeat([f"s{k:02d}" for k in range(n_sources)], 2 * n)
+    label = np.tile(np.repeat([1, 0], n), n_sources)
+    offset = np.repeat(rng.normal(0, 3, n_sources), 2 * n)
+    return offset + label * 2.0 + rng.normal(0, 1, len(label)), label, source
+
+
+def test_rows_are_the_metrics_of_each_source():
+    scores, labels, sources = trials()
+    result = within_sources(scores, labels, sources)
+    for row in result.rows:
+        own = sources == row.source
+        pair = scores[own & (labels == 1)], scores[own & (labels == 0)]
+        assert row.eer == metrics.eer(*pair).value
+        assert row.auc == metrics.auc(*pair)
+        assert (row.n_bonafide, row.n_spoof) == (40, 40)
+    errors = [row.eer for row in result.rows]
+    assert errors == sorted(errors, reverse=True)
+    assert result.mean_eer == pytest.approx(np.mean(errors))
+    assert result.worst.eer == max(errors)
+    whole = metrics.eer(scores[labels == 1], scores[labels == 0]).value
+    assert result.pooled_eer == whole > 2 * result.mean_eer
+
+
+def test_it_agrees_with_a_matched_breakdown():
+    scores, labels, sources = trials(n_sources=3)
+    table = metrics.breakdown(scores, labels, {"source": sources}, match=["source"])
+    expected = {row.group[0]: row.eer for row in table.rows[:-1]}
+    result = within_sources(scores, labels, sources)
+    assert {row.source: row.eer for row in result.rows} == expected
+
+
+def test_sources_of_one_class_are_left_out():
+    scores, labels, sources = trials(n_sources=3)
+    keep = (sources != "s01") | (labels == 1)
+    result = within_sources(scores[keep], labels[keep], sources[keep])
+    assert [row.source for row in result.rows] != []
+    assert {row.source for row in result.rows} == {"s00", "s02"}
+    assert result.n_left_out == 1
+    assert str(result).endswith("(1 more have one class only)")
+
+
+def test_intervals_cover_the_value_of_the_population():
+    """95 % intervals of the mean, where each source's true EER is Φ(−1) = 15.9 %."""
+    truth, n_covered = 0.15866, 0
+    for seed in range(40):
+        result = within_sources(*trials(seed=seed), n_bootstrap=200, seed=seed, progress=False)
+        n_covered += result.interval.low <= truth <= result.interval.high
+        assert result.interval.value == result.mean_eer
+    assert n_covered >= 34
+    worst = result.worst
+    assert worst.interval.low <= worst.eer <= worst.interval.high
+    assert worst.interval.n_replicates == 200
+
+
+def test_draws_depend_on_the_seed_alone():
+    first = within_sources(*trials(), n_bootstrap=50, seed=3)
+    assert first == within_sources(*trials(), n_bootstrap=50, seed=3)
+    assert first != within_sources(*trials(), n_bootstrap=50, seed=4)
+
+
+def test_plain_values():
+    content = json.loads(json.dumps(within_sources(*trials(), n_bootstrap=20).as_dict()))
+    assert content["worst"] == content["rows"][0]["source"]
+    assert content["interval"]["n_replicates"] == 20
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match=r"`sources` must have one with both classes; none of 2"):
+        within_sources([1.0, 0.0], [1, 0], ["a", "b"])
+    with pytest.raises(ValueError, match=r"`n_bootstrap` must be at least 0; got -1"):
+        within_sources([1.0, 0.0], [1, 0], ["a", "a"], n_bootstrap=-1)
+    with pytest.raises(ValueError, match=r"`confidence` must lie between 0 and 1, excluded; got 1"):
+        within_sources([1.0, 0.0], [1, 0], ["a", "a"], confidence=1)

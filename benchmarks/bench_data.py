@@ -73,8 +73,9 @@ def _pipeline(folder: Path, n_rounds: int) -> list[Row]:
     for normalize in (False, True):
         usual = WholeFileDataset(names, protocol.label.tolist(), seed=1, normalize=normalize)
         loaders["usual", normalize] = DataLoader(usual, batch_size=16)
+        level = "crop" if normalize else "none"
         for kind, audio in (("files", paths.audio_dir), ("packed", folder / "packed")):
-            ours = SpoofDataset(protocol, audio, crop="random", seed=1, normalize=normalize)
+            ours = SpoofDataset(protocol, audio, crop="random", seed=1, normalization=level)
             loaders[kind, normalize] = make_loader(ours, shuffle=False, batch_size=16, n_workers=0)
     readers = {str(key): _reader(loader) for key, loader in loaders.items()}
     seconds = interleave(readers, n_rounds=n_rounds)

@@ -1,6 +1,7 @@
 """Checkpoints: they come back, they refuse, they execute nothing."""
 
 import collections
+import copy
 import math
 import os
 import pickle
@@ -19,7 +20,15 @@ from asvspoof_cm.checkpoint import (
     load_published_aasist,
     save_checkpoint,
 )
-from asvspoof_cm.models import AASIST, TFPARN, AASISTConfig, RawNet2, RawNet2Config, TFPARNConfig
+from asvspoof_cm.models import (
+    AASIST,
+    TFPARN,
+    AASISTConfig,
+    InputSettings,
+    RawNet2,
+    RawNet2Config,
+    TFPARNConfig,
+)
 from asvspoof_cm.scorer import Scorer
 
 SMALL = [
@@ -166,14 +175,14 @@ def test_a_truncated_file(tmp_path, model):
 
 
 def test_what_does_not_fit(tmp_path, model):
-    with pytest.raises(ValueError, match=r"has checkpoint format 2; this version .* reads 1 to 1"):
-        load_checkpoint(edited(tmp_path, model, format=2))
+    with pytest.raises(ValueError, match=r"has checkpoint format 3; this version .* reads 1 to 2"):
+        load_checkpoint(edited(tmp_path, model, format=3))
     with pytest.raises(ValueError, match=r"is damaged: 1 missing \(config\)"):
         load_checkpoint(edited(tmp_path, model, config=None))
     with pytest.raises(ValueError, match=r"is damaged: 1 unexpected \(notes\)"):
         load_checkpoint(edited(tmp_path, model, notes="x"))
-    with pytest.raises(ValueError, match="`name` must be one of TFPARN, AASIST, RawNet2"):
-        load_checkpoint(edited(tmp_path, model, model="ResNet"))
+    with pytest.raises(ValueError, match=r"`name` must be one of .*TFPARN.*; got 'ResNext'"):
+        load_checkpoint(edited(tmp_path, model, model="ResNext"))
     with pytest.raises(ValueError, match="no field n_experts; it may come from a newer version"):
         load_checkpoint(edited(tmp_path, model, config={"n_experts": 4}))
 
@@ -212,10 +221,55 @@ class Derived(TFPARN):
     pass
 
 
-def test_a_subclass_can_not_be_saved(tmp_path):
-    with pytest.raises(TypeError, match="not a subclass; got Derived"):
-        save_checkpoint(tmp_path / "a.pt", Derived(SMALL[0].config))
-    assert not (tmp_path / "a.pt").exists()
+def test_a_model_of_ones_own_is_saved_by_its_name(tmp_path):
+    save_checkpoint(tmp_path / "a.pt", Derived(SMALL[0].config))
+    assert type(load_checkpoint(tmp_path / "a.pt")) is Derived
+    with pytest.raises(TypeError, match=r"a model must have a name of its own; TFPARN of asvsp"):
+        type("TFPARN", (TFPARN,), {"__module__": "elsewhere"})
+    with pytest.raises(TypeError, match="`model` must be a Countermeasure; got Linear"):
+        save_checkpoint(tmp_path / "b.pt", torch.nn.Linear(1, 2))
+    wrong = Derived(SMALL[0].config)
+    wrong.config = AASISTConfig()
+    with pytest.raises(TypeError, match=r"must be a TFPARNConfig, .* got AASISTConfig"):
+        save_checkpoint(tmp_path / "b.pt", wrong)
+    assert not (tmp_path / "b.pt").exists()
+
+
+def test_input_settings_travel_with_the_model(tmp_path, model):
+    model = copy.deepcopy(model)
+    model.input = InputSettings(sample_rate=8000, crop_s=1.5, n_crops=3, normalization="none")
+    save_checkpoint(tmp_path / "a.pt", model)
+    assert load_checkpoint(tmp_path / "a.pt").input == model.input
+    settings = {"crop_s": 1.0, "window": "hann"}
+    with pytest.raises(ValueError, match=r"input settings have unknown fields window"):
+        load_checkpoint(edited(tmp_path, model, input=settings))
+
+
+@pytest.mark.parametrize(
+    ("meta", "crop_s"),
+    [
+        ({}, 4.0),
+        ({"recipe": {"crop_s": 1.0}}, 1.0),
+        ({"recipe": {"crop_s": 1.0}, "crop_s": 2.0}, 2.0),
+    ],
+)
+def test_files_of_the_first_format_say_what_they_were_scored_with(tmp_path, model, meta, crop_s):
+    path = edited(tmp_path, model, format=1, input=None, meta=meta)
+    assert load_checkpoint(path).input == InputSettings(crop_s=crop_s, normalization="utterance")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sample_rate": 0}, "`sample_rate` must be a positive whole number of Hz; got 0"),
+        ({"crop_s": 0.0}, "`crop_s` must be a positive number of seconds; got 0.0"),
+        ({"n_crops": 0}, "`n_crops` must be a whole number of at least 1; got 0"),
+        ({"normalization": "rms"}, '`normalization` must be "crop", "utterance" or "none"; got'),
+    ],
+)
+def test_input_settings_are_checked(change, message):
+    with pytest.raises(ValueError, match=message):
+        InputSettings(**change)
 
 
 @pytest.mark.parametrize("value", [{Path("x"): 1}, collections.Counter("a"), Path("x")])
@@ -257,7 +311,8 @@ def test_weights_that_are_no_mapping(tmp_path, model):
 @pytest.mark.parametrize("method", ["affine", "isotonic"])
 def test_a_calibration_travels_with_the_model(tmp_path, model, method):
     scores, labels = [2.0, -0.5, 1.0, -2.0], [1, 1, 0, 0]
-    calibration = fit_calibration(scores, labels, method=method)
+    fitted_for = Scorer(model, device="cpu").conditions()
+    calibration = fit_calibration(scores, labels, method=method, fitted_for=fitted_for)
     save_checkpoint(tmp_path / "a.pt", model, calibration=calibration.as_dict())
     stored = load_checkpoint(tmp_path / "a.pt").meta["calibration"]
     assert Calibration.from_dict(stored) == calibration

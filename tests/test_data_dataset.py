@@ -66,8 +66,15 @@ def test_only_the_crop_is_read(protocol, audio_dir, monkeypatch):
     assert read == [(2000, 3000)]
 
 
-def test_normalize_can_be_left_out(protocol, audio_dir):
-    raw = make(protocol, audio_dir, normalize=False)[1].waveform
+def test_the_level_is_that_of_the_crop_of_the_utterance_or_as_it_was(protocol, audio_dir):
+    crop, utterance, raw = (
+        make(protocol, audio_dir, normalization=normalization)[2].waveform
+        for normalization in ("crop", "utterance", "none")
+    )
+    peak = load_audio(audio_dir / f"{NAMES[2]}.flac").abs().max()
+    assert crop.abs().max() == 1
+    torch.testing.assert_close(utterance, raw / peak)
+    raw = make(protocol, audio_dir, normalization="none")[1].waveform
     assert torch.equal(raw, load_audio(audio_dir / "exact.flac"))
     assert make(protocol, audio_dir)[1].waveform.abs().max() == 1
 

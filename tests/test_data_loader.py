@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from asvspoof_cm.data import Protocol, SpoofDataset, make_loader
-from asvspoof_cm.data.loader import _default_workers, _ShareSampler
+from asvspoof_cm.data.loader import Shuffle, _default_workers, _ShareSampler
 
 # Python 3.12 warns of every fork of a process that has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -167,8 +167,9 @@ def test_an_epoch_of_failures_only_raises(audio_dir, damaged_dir):
 def shares(n_items, world_size, *, shuffle, epoch=0):
     found = []
     for rank in range(world_size):
-        sampler = _ShareSampler(n_items, shuffle, 1, rank, world_size)
-        sampler.epoch = epoch
+        order = Shuffle(n_items) if shuffle else None
+        sampler = _ShareSampler(n_items, order, 1, rank, world_size)
+        sampler.set_epoch(epoch)
         assert len(list(sampler)) == len(sampler)
         found.append(list(sampler))
     return found
@@ -244,3 +245,55 @@ def test_default_workers_leave_a_core_and_share_the_machine(monkeypatch):
     assert [_default_workers(n) for n in (1, 2, 4, 12, 24)] == [8, 5, 2, 0, 0]
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert _default_workers(16) == 5
+
+
+# An order of one's own
+
+
+def twice_backwards(epoch, generator):
+    return list(range(N_ITEMS))[::-1] * (1 + epoch)
+
+
+def test_rows_come_in_the_order_asked_for(audio_dir):
+    loader = make_loader(make(audio_dir), order=twice_backwards, batch_size=4, n_workers=0)
+    (first, second) = epochs(loader, [0, 1])
+    assert torch.cat([index for _, _, index in first]).tolist() == twice_backwards(0, None)
+    assert torch.cat([index for _, _, index in second]).tolist() == twice_backwards(1, None)
+    assert len(loader) == len(second) == 5
+
+
+def test_an_order_is_seeded_by_the_epoch(audio_dir):
+    def draw(epoch, generator):
+        return torch.randint(N_ITEMS, (6,), generator=generator)
+
+    loader = make_loader(make(audio_dir), order=draw, batch_size=6, n_workers=0, seed=1)
+    found = [epoch[0][2].tolist() for epoch in epochs(loader, [0, 1, 0])]
+    assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_processes_share_an_order(world_size):
+    def backwards(epoch, generator):
+        return torch.arange(11).flip(0)
+
+    shares = [list(_ShareSampler(11, backwards, 1, k, world_size)) for k in range(world_size)]
+    assert {len(share) for share in shares} == {11 // world_size}
+    joint = [row for rows in zip(*shares, strict=True) for row in rows]
+    assert joint == list(range(11))[::-1][: len(joint)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([0, N_ITEMS], "all from 0 to 9; got 2 from 0 to 10"),
+        ([-1, 2], "all from 0 to 9; got 2 from -1 to 2"),
+        (torch.empty(0, dtype=torch.int64), "at least 1 indices, all from 0 to 9; got 0"),
+        ([0.5], r"must return indices of shape \(n,\); got torch.float32"),
+        ([[0, 1]], r"must return indices of shape \(n,\); got torch.int64 of shape \(1, 2\)"),
+    ],
+)
+def test_an_order_that_is_none(audio_dir, rows, message):
+    with pytest.raises(ValueError, match=message):
+        make_loader(make(audio_dir), order=lambda epoch, generator: rows)
+    with pytest.raises(ValueError, match="`shuffle` must be False where `order` is given"):
+        make_loader(make(audio_dir), order=twice_backwards, shuffle=True)

@@ -14,7 +14,14 @@ from asvspoof_cm.calibration import Calibration, decide, probability
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.metrics import DetectionCosts
-from asvspoof_cm.models import AASIST, TFPARN, AASISTConfig, RawNet2, TFPARNConfig
+from asvspoof_cm.models import (
+    AASIST,
+    TFPARN,
+    AASISTConfig,
+    InputSettings,
+    RawNet2,
+    TFPARNConfig,
+)
 from asvspoof_cm.scorer import Scorer
 from asvspoof_cm.utils.processes import resolve_device
 
@@ -54,9 +61,9 @@ def speech(seconds, seed=0, rate=16000):
 
 
 def by_hand(model, waveform, n_crops=5):
-    """The paper's sentence, with the model's own batch of crops: normalise, crop, average."""
+    """The crops of the paper, each divided by its own peak, and their averaged logits."""
     with torch.inference_mode():
-        logits = model(tta_crops(peak_normalize(torch.as_tensor(waveform)), n_crops)).mean(dim=0)
+        logits = model(peak_normalize(tta_crops(torch.as_tensor(waveform), n_crops))).mean(dim=0)
     return (logits[BONAFIDE] - logits[SPOOF]).item()
 
 
@@ -90,7 +97,7 @@ def test_one_crop_is_the_centre():
     scorer = Scorer(spy, device="cpu", n_crops=1)
     scorer.score(np.arange(1, 96001, dtype=np.float64))
     (batch,) = scorer.model.batches
-    torch.testing.assert_close(batch[0] * 96000, torch.arange(16001.0, 80001.0), rtol=1e-6, atol=0)
+    torch.testing.assert_close(batch[0] * 80000, torch.arange(16001.0, 80001.0), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(("seconds", "n_distinct"), [(4, 1), (2, 4), (1, 4), (3, 5), (9, 5)])
@@ -117,6 +124,28 @@ def test_batches_and_order_do_not_change_scores(model, batch_size):
     np.testing.assert_allclose(scorer.score_batch(waveforms[::-1]), expected[::-1], atol=1e-5)
 
 
+@pytest.mark.parametrize("normalization", ["crop", "utterance", "none"])
+def test_crops_have_the_level_that_the_model_wants(normalization):
+    spy = Spy()
+    spy.input, spy.meta = InputSettings(normalization=normalization, n_crops=2), {}
+    scorer = Scorer(spy, device="cpu")
+    waveform = torch.cat([torch.full((64000,), 0.2), torch.full((64000,), 0.8)])
+    scorer.score(waveform)
+    level = {"crop": (1.0, 1.0), "utterance": (0.25, 1.0), "none": (0.2, 0.8)}[normalization]
+    (batch,) = scorer.model.batches
+    torch.testing.assert_close(batch[:, 0], torch.tensor(level))
+
+
+def test_a_model_at_another_rate():
+    spy = Spy()
+    spy.input, spy.meta = InputSettings(sample_rate=8000, crop_s=1.0), {}
+    scorer = Scorer(spy, device="cpu")
+    result = scorer.score(speech(2), 16000, detail=True)
+    assert (result.duration_s, result.resampled_from) == (2.0, 16000)
+    assert scorer.model.batches[0].shape == (5, 8000)
+    assert scorer.timeline(speech(2), 16000).end_s.tolist() == [1.0, 2.0]
+
+
 def test_the_level_does_not_matter(scorer):
     waveform = speech(5)
     expected = scorer.score(waveform)
@@ -127,7 +156,7 @@ def test_the_level_does_not_matter(scorer):
 def test_kinds_of_score(model):
     waveform = speech(6)
     with torch.inference_mode():
-        logits = model(tta_crops(peak_normalize(torch.tensor(waveform)))).mean(dim=0).double()
+        logits = model(peak_normalize(tta_crops(torch.tensor(waveform)))).mean(dim=0).double()
     calibration = Calibration(scale=2.0, offset=-1.0)
     got = {
         kind: Scorer(model, device="cpu", score=kind, calibration=calibration).score(
@@ -167,7 +196,7 @@ def test_bf16_is_close(model, scorer):
 def test_embedding_is_the_average_over_crops(scorer, model):
     waveform = speech(2)
     with torch.inference_mode():
-        expected = model.embed(tta_crops(peak_normalize(torch.tensor(waveform)))).mean(dim=0)
+        expected = model.embed(peak_normalize(tta_crops(torch.tensor(waveform)))).mean(dim=0)
     np.testing.assert_allclose(scorer.embed(waveform), expected, atol=1e-5)
 
 
@@ -411,7 +440,7 @@ def test_a_score_that_is_not_finite_is_an_error():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"crop_s": 0.0}, "`crop_s` must lie between 0.1 and 60 seconds; got 0.0"),
+        ({"crop_s": 0.0}, "`crop_s` must be a positive number of seconds; got 0.0"),
         ({"n_crops": 0}, "`n_crops` must be a whole number of at least 1; got 0"),
         ({"batch_size": 2.5}, "`batch_size` must be a whole number of at least 1; got 2.5"),
         ({"score": "probability"}, "`score` must be one of"),
@@ -442,13 +471,16 @@ def test_crops_of_another_length(tmp_path):
     model = TFPARN(TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16)).eval()
     waveform = torch.randn(50000, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        logits = model(tta_crops(peak_normalize(waveform), 5, 24000)).double().mean(dim=0)
+        logits = model(peak_normalize(tta_crops(waveform, 5, 24000))).double().mean(dim=0)
     expected = (logits[1] - logits[0]).item()
     scorer = Scorer(model, device="cpu", crop_s=1.5)
     assert scorer.score(waveform) == pytest.approx(expected, abs=1e-5)
     assert scorer.attention(waveform).time_s[-1] == pytest.approx(26000 / 2 / 16000 + 1.5)
     assert scorer.timeline(waveform).end_s[0] == 1.5
-    save_checkpoint(tmp_path / "short.pt", model, crop_s=1.5)
-    assert Scorer.from_checkpoint(tmp_path / "short.pt", device="cpu").crop_s == 1.5
-    assert Scorer.from_checkpoint(tmp_path / "short.pt", device="cpu", crop_s=4.0).crop_s == 4.0
+    model.input = InputSettings(crop_s=1.5)
+    save_checkpoint(tmp_path / "short.pt", model)
+    for options, crop_s in (({}, 1.5), ({"crop_s": 4.0}, 4.0)):
+        loaded = Scorer.from_checkpoint(tmp_path / "short.pt", device="cpu", **options)
+        assert loaded.input.crop_s == crop_s
+    model.input = InputSettings()
     assert Scorer(model, device="cpu").settings() != scorer.settings()

@@ -5,7 +5,7 @@ import pytest
 import soundfile
 import torch
 
-from asvspoof_cm.audio import load_audio
+from asvspoof_cm.audio import load_audio, peak_normalize
 from asvspoof_cm.models import AASIST, TFPARN, TFPARNConfig
 from asvspoof_cm.scorer import Scorer, StreamingScorer, timelines as timelines_module
 
@@ -157,13 +157,13 @@ def test_wrong_arguments(scorer, tmp_path):
 def test_attention_is_that_of_the_model(scorer):
     waveform = sound(7)
     found = scorer.attention(waveform, start_s=1.5)
-    crop = torch.tensor(waveform / np.abs(waveform).max())[None, 24000 : 24000 + 64000]
+    crop = peak_normalize(torch.tensor(waveform)[None, 24000 : 24000 + 64000])
     with torch.inference_mode():
         logits, weight = scorer.model(crop, return_attention=True)
     np.testing.assert_allclose(found.weight, weight[0], atol=1e-6)
     assert found.weight.sum() == pytest.approx(1.0, abs=1e-5)
     assert found.score == pytest.approx((logits[0, 1] - logits[0, 0]).item(), abs=1e-5)
-    assert found.log_mel.shape == (160, 401)
+    assert found.features.shape == (160, 401)
     assert found.time_s[0] == 1.5
     assert found.time_s[-1] == 5.5
     assert scorer.attention(waveform).time_s[0] == 1.5  # the centre
@@ -176,7 +176,7 @@ def test_attention_of_a_short_utterance(scorer):
 def test_attention_errors(scorer):
     with pytest.raises(ValueError, match=r"`start_s` must lie inside the utterance of 1.000 s"):
         scorer.attention(sound(1), start_s=1.0)
-    with pytest.raises(ValueError, match="the model must be a TFPARN; got AASIST"):
+    with pytest.raises(ValueError, match="the model must pool with weights; AASIST does not"):
         Scorer(AASIST(), device="cpu").attention(sound(1))
 
 
@@ -198,5 +198,5 @@ def test_figures_show_the_numbers(scorer):
     _, right = ax.figure.axes
     np.testing.assert_allclose(right.lines[0].get_xdata(), found.time_s)
     np.testing.assert_allclose(right.lines[0].get_ydata(), found.weight * len(found.weight))
-    np.testing.assert_allclose(ax.images[0].get_array(), found.log_mel)
+    np.testing.assert_allclose(ax.images[0].get_array(), found.features)
     assert ax.images[0].get_extent()[:2] == pytest.approx([2.645, 6.655])

@@ -7,7 +7,7 @@ the prior; with a prior it gives a probability, and with costs a decision. NumPy
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -45,6 +45,8 @@ class Calibration:
         scale: Slope of the affine map, positive.
         offset: Offset of the affine map.
         knots: Pairs (score, LLR) of the isotonic map, both non-decreasing.
+        fitted_for: How the scores were made that it was fitted on, as `Scorer.conditions` says; a
+            scorer that makes them otherwise warns. Empty where that is not known.
 
     Example:
         >>> calibration = Calibration(kind="affine", scale=2.0, offset=-1.0)
@@ -58,6 +60,7 @@ class Calibration:
     scale: float = 1.0
     offset: float = 0.0
     knots: tuple[tuple[float, float], ...] = ()
+    fitted_for: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, ("affine", "isotonic"))
@@ -89,7 +92,9 @@ class Calibration:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON or a checkpoint; `from_dict` is the way back."""
-        return {**asdict(self), "knots": [list(knot) for knot in self.knots]}
+        content = {**asdict(self), "knots": [list(knot) for knot in self.knots]}
+        content["fitted_for"] = dict(self.fitted_for)
+        return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Calibration:
@@ -104,6 +109,7 @@ def fit_calibration(
     prior: float | None = ASVSPOOF5.p_spoof,
     *,
     method: Literal["affine", "isotonic"] = "affine",
+    fitted_for: Mapping[str, Any] | None = None,
 ) -> Calibration:
     """Fit a map from scores to log-likelihood ratios.
 
@@ -118,6 +124,7 @@ def fit_calibration(
         prior: Probability of spoof that the fit is made for; None for the share among the trials.
             "isotonic" doesn't depend on it.
         method: "affine" or "isotonic".
+        fitted_for: How the scores were made: ``scorer.conditions()``.
 
     Raises:
         ValueError: Also where the fitted slope isn't positive: such scores rank spoofs above
@@ -141,8 +148,9 @@ def fit_calibration(
     bonafide, spoof = split_by_label(scores, labels)
     if prior is not None:
         _check_prior(prior)
+    conditions = dict(fitted_for or {})
     if method == "isotonic":
-        return _fit_isotonic(bonafide, spoof)
+        return replace(_fit_isotonic(bonafide, spoof), fitted_for=conditions)
     if prior is None:
         prior = len(spoof) / (len(bonafide) + len(spoof))
     classes = np.repeat([SPOOF, BONAFIDE], [len(spoof), len(bonafide)])
@@ -155,7 +163,7 @@ def fit_calibration(
             f"`scores` must rise from spoof to bonafide; the fitted slope is {scale:.3g}. "
             "Negate them if their sign is flipped; scores at chance level can't be calibrated."
         )
-    return Calibration(kind="affine", scale=scale, offset=offset)
+    return Calibration(kind="affine", scale=scale, offset=offset, fitted_for=conditions)
 
 
 def probability(llr: ArrayLike, prior: float = ASVSPOOF5.p_spoof) -> FloatArray:

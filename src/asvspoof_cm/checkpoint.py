@@ -1,4 +1,8 @@
-"""One safe file a model: tensors and plain values, read with ``torch.load(weights_only=True)``."""
+"""One safe file per model: tensors and plain values, read with ``torch.load(weights_only=True)``.
+
+It holds the format number, the model's name and configuration, its input settings, its weights,
+and what else is known about it. Format 1, of version 0.1.0, has no input settings of its own.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asvspoof_cm.models import AASIST, AASISTConfig, Countermeasure, build_model, model_name
+from asvspoof_cm.models import (
+    AASIST,
+    AASISTConfig,
+    Countermeasure,
+    InputSettings,
+    build_model,
+    describe_model,
+)
 from asvspoof_cm.utils.files import atomic_path
 
 __all__ = [
@@ -25,8 +36,8 @@ __all__ = [
     "save_checkpoint",
 ]
 
-FORMAT = 1
-_KEYS = {"format", "model", "config", "state_dict", "meta"}
+FORMAT = 2
+_KEYS = {"format", "model", "config", "input", "state_dict", "meta"}
 
 
 def save_checkpoint(path: str | os.PathLike[str], model: Countermeasure, /, **meta: Any) -> None:
@@ -34,7 +45,7 @@ def save_checkpoint(path: str | os.PathLike[str], model: Countermeasure, /, **me
 
     Args:
         path: The file to write or replace.
-        model: A TFPARN, AASIST or RawNet2.
+        model: The model; its configuration and its `input` settings are stored too.
         **meta: Plain values (numbers, strings, lists, dicts, tensors), added to `model.meta`.
 
     Example:
@@ -45,12 +56,15 @@ def save_checkpoint(path: str | os.PathLike[str], model: Countermeasure, /, **me
         >>> load_checkpoint(path).meta["seed"]
         42
     """
+    name, config = describe_model(model)
     meta = {**model.meta, **meta}
     _check_plain(meta, "meta")
+    _check_plain(config, "config")
     content = {
         "format": FORMAT,
-        "model": model_name(model),
-        "config": asdict(model.config),
+        "model": name,
+        "config": config,
+        "input": asdict(model.input),
         "state_dict": {name: tensor.cpu() for name, tensor in model.state_dict().items()},
         "meta": meta,
     }
@@ -86,16 +100,26 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
             f"{path} has checkpoint format {content['format']!r}; this version of asvspoof-cm "
             f"reads 1 to {FORMAT}. Upgrade asvspoof-cm."
         )
+    if content["format"] == 1 and isinstance(content.get("meta"), dict):
+        content["input"] = _first_input(content["meta"])
     if content.keys() != _KEYS:
         missing, extra = _KEYS - content.keys(), content.keys() - _KEYS
         raise ValueError(f"{path} is damaged: {_differences(missing, extra)}.")
     try:
         model = build_model(content["model"], content["config"])
+        model.input = InputSettings.from_dict(content["input"])
         model.meta = dict(content["meta"])
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{path} can't be rebuilt: {error}") from error
     _load_weights(model, content["state_dict"], path)
     return model.eval()
+
+
+def _first_input(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the input settings of a file of format 1, scored by the peak of the utterance."""
+    recipe = meta.get("recipe")
+    trained_s = recipe.get("crop_s", 4.0) if isinstance(recipe, dict) else 4.0
+    return {"crop_s": meta.get("crop_s", trained_s), "normalization": "utterance"}
 
 
 def average_checkpoints(
@@ -139,8 +163,9 @@ def average_checkpoints(
     for path, model in zip(paths, models, strict=True):
         if type(model) is not type(result) or model.config != result.config:
             raise ValueError(
-                f"`paths` must hold one model and configuration; {path} has a {model_name(model)} "
-                f"with {model.config}, the last a {model_name(result)} with {result.config}."
+                f"`paths` must hold one model and configuration; {path} has a "
+                f"{type(model).__name__} with {model.config}, the last a {type(result).__name__} "
+                f"with {result.config}."
             )
     weights = torch.tensor(shares, dtype=torch.float64)
     weights /= weights.sum()

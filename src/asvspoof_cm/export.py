@@ -9,10 +9,12 @@ import contextlib
 import copy
 import hashlib
 import io
+import json
 import logging
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asvspoof_cm.audio import CROP_SAMPLES
-from asvspoof_cm.models import AASIST, Countermeasure
+from asvspoof_cm.models import Countermeasure, InputSettings
 from asvspoof_cm.utils.files import atomic_path
 
 __all__ = ["OnnxModel", "export_onnx", "load_onnx"]
 
 INPUT, OUTPUT = "waveform", "logits"
+_DESCRIPTION = "asvspoof-cm"
 _LEAST_SAMPLES, _MOST_SAMPLES = 4096, 1 << 24
 
 
@@ -34,11 +36,11 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bo
     """Write a model as ONNX: waveform (batch, time) in, logits (batch, 2) out.
 
     The front-end is part of the graph. Batch and time may be any; for AASIST, whose graph has a
-    node for each stretch of time, time is the 64000 samples of a crop. The file holds everything,
-    weights included; the model itself is not changed.
+    node for each stretch of time, time is that of a crop. The file holds everything: weights, input
+    settings and, where the model has one, its calibration. The model itself is not changed.
 
     Args:
-        model: A TFPARN, AASIST or RawNet2.
+        model: The model.
         path: The file to write or replace, such as ``tfparn.onnx``.
         int8: Store the weights of linear layers as int8 and multiply in int8 (dynamic
             quantisation): a quarter of the size. Scores change in the third digit; docs/onnx.md
@@ -54,7 +56,7 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bo
     onnx = _require("onnxscript", "onnx")
     model = copy.deepcopy(model).cpu().eval()
     # The batch of the example must not be 1, which export takes for a constant.
-    example = (torch.zeros(2, CROP_SAMPLES),)
+    example = (torch.zeros(2, model.input.n_samples),)
     buffer = io.BytesIO()
     with _quiet():
         if any(isinstance(module, nn.RNNBase) for module in model.modules()):
@@ -75,11 +77,13 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bo
             proto = _capture(model, example)
     # Shapes of inner values only help readers, and some contradict ONNX's own inference.
     del proto.graph.value_info[:]
+    described = {"input": asdict(model.input), "calibration": model.meta.get("calibration")}
     with atomic_path(path) as temporary:
         if int8:
             _write_int8(proto, temporary)
-        else:
-            temporary.write_bytes(proto.SerializeToString())
+            proto = onnx.load(temporary)
+        onnx.helper.set_model_props(proto, {_DESCRIPTION: json.dumps(described)})
+        temporary.write_bytes(proto.SerializeToString())
 
 
 class OnnxModel:
@@ -88,6 +92,8 @@ class OnnxModel:
     Attributes:
         path: The file.
         sha256: Its hash.
+        input: What the model needs to know about its input.
+        meta: Its calibration, where it has one.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, n_threads: int | None = None) -> None:
@@ -109,6 +115,15 @@ class OnnxModel:
                 f"{path} must have the input {INPUT!r} and the output {OUTPUT!r}, as export_onnx "
                 f"writes them; it has {names}."
             )
+        stored = self._session.get_modelmeta().custom_metadata_map.get(_DESCRIPTION)
+        if stored is None:
+            raise ValueError(
+                f"{path} does not say which input it takes: it was exported by version 0.1.0. "
+                "Export the checkpoint again."
+            )
+        described = json.loads(stored)
+        self.input = InputSettings.from_dict(described["input"])
+        self.meta: dict[str, Any] = {"calibration": described["calibration"]}
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """Return logits (batch, 2) of waveforms (batch, time)."""
@@ -136,7 +151,7 @@ def load_onnx(path: str | os.PathLike[str], *, n_threads: int | None = None) -> 
 
 def _capture(model: Countermeasure, example: tuple[Tensor]) -> Any:
     shapes = {0: torch.export.Dim("batch", min=1)}
-    if not isinstance(model, AASIST):
+    if model.any_length:
         shapes[1] = torch.export.Dim("time", min=_LEAST_SAMPLES, max=_MOST_SAMPLES)
     program = torch.onnx.export(
         model,

@@ -20,10 +20,12 @@ from asvspoof_cm.audio.crops import (
 from asvspoof_cm.audio.files import AUDIO_EXTENSIONS, AudioFile, load_audio
 from asvspoof_cm.audio.waveforms import (
     SAMPLE_RATE,
+    Normalization,
     peak_normalize,
     peak_or_one,
     resample,
     resampling_reach,
+    set_level,
     to_mono,
 )
 
@@ -32,6 +34,7 @@ __all__ = [
     "CROP_SAMPLES",
     "SAMPLE_RATE",
     "AudioFile",
+    "Normalization",
     "crop_start",
     "crop_starts",
     "cut",
@@ -42,6 +45,7 @@ __all__ = [
     "peak_or_one",
     "resample",
     "resampling_reach",
+    "set_level",
     "to_mono",
     "tta_crops",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.signal
@@ -15,14 +15,19 @@ from asvspoof_cm.utils.checks import check_float, check_rate
 
 __all__ = [
     "SAMPLE_RATE",
+    "Normalization",
     "peak_normalize",
     "peak_or_one",
     "resample",
     "resampling_reach",
+    "set_level",
     "to_mono",
 ]
 
 SAMPLE_RATE = 16000
+
+Normalization = Literal["crop", "utterance", "none"]
+"""What crops are divided by: their own peak, that of the whole utterance, or nothing."""
 
 # Half-length of the resampling filter in periods of the lower rate, and its -6 dB point relative to
 # the lower Nyquist frequency: with a Kaiser window of this beta, images are at least 80 dB down.
@@ -73,6 +78,18 @@ def peak_or_one(waveform: Tensor) -> Tensor:
     """
     peak = torch.maximum(waveform.amax(dim=-1, keepdim=True), -waveform.amin(dim=-1, keepdim=True))
     return torch.where(peak > 0, peak, torch.ones_like(peak))
+
+
+def set_level(crops: Tensor, normalization: Normalization, peak: float) -> Tensor:
+    """Return crops (..., time) of an utterance with that `peak`, divided as `normalization` says.
+
+    Example:
+        >>> set_level(torch.tensor([0.0, 0.25]), "utterance", peak=0.5)
+        tensor([0.0000, 0.5000])
+    """
+    if normalization == "crop":
+        return crops / peak_or_one(crops)
+    return crops / peak if normalization == "utterance" and peak > 0 else crops
 
 
 def resample(waveform: Tensor, orig_rate: int, new_rate: int) -> Tensor:

@@ -37,9 +37,11 @@ def add_parser(subparsers: Any) -> None:
         help="a checkpoint, or an exported .onnx model (the one that comes with the package)",
     )
     add_device(parser)
-    parser.add_argument("--crops", type=int, default=5, metavar="N", help="crops of each file")
     parser.add_argument(
-        "--crop-s", type=float, metavar="S", help="their length (the checkpoint's, else 4 s)"
+        "--crops", type=int, metavar="N", help="crops of each file (the checkpoint's)"
+    )
+    parser.add_argument(
+        "--crop-s", type=float, metavar="S", help="their length in seconds (the checkpoint's)"
     )
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="crops in a batch")
     parser.add_argument(
@@ -75,11 +77,12 @@ def build_scorer(args: argparse.Namespace) -> Scorer:
     score = args.score or ("llr" if args.checkpoint is None else "logit_difference")
     options: dict[str, Any] = {
         "device": args.device,
-        "n_crops": args.crops,
         "batch_size": args.batch_size,
         "score": score,
         "precision": args.precision,
     }
+    if args.crops is not None:
+        options["n_crops"] = args.crops
     if args.crop_s is not None:
         options["crop_s"] = args.crop_s
     if args.checkpoint is None:
@@ -87,7 +90,7 @@ def build_scorer(args: argparse.Namespace) -> Scorer:
     if args.checkpoint.suffix == ".onnx":
         from asvspoof_cm.export import load_onnx
 
-        return Scorer(load_onnx(args.checkpoint), **options)
+        return Scorer.from_model(load_onnx(args.checkpoint), **options)
     return Scorer.from_checkpoint(args.checkpoint, **options)
 
 

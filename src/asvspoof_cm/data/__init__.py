@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from asvspoof_cm.data.dataset import Failure, Item, SpoofDataset
     from asvspoof_cm.data.folder import AudioFolder
     from asvspoof_cm.data.formats import audio_entries
-    from asvspoof_cm.data.loader import Batch, Loader, make_loader
+    from asvspoof_cm.data.loader import Batch, Loader, Order, make_loader
     from asvspoof_cm.data.miniature import MiniaturePaths, write_miniature
     from asvspoof_cm.data.orders import group_balanced, matched_pairs
     from asvspoof_cm.data.packed import PackedAudio, pack
@@ -33,6 +33,7 @@ __all__ = [
     "group_balanced",
     "matched_pairs",
     "audio_entries",
+    "Order",
     "open_audio",
     "AudioSource",
     "AudioFolder",
@@ -46,7 +47,7 @@ _HOMES = {
     "dataset": ("Failure", "Item", "SpoofDataset"),
     "folder": ("AudioFolder",),
     "formats": ("audio_entries",),
-    "loader": ("Batch", "Loader", "make_loader"),
+    "loader": ("Batch", "Loader", "Order", "make_loader"),
     "miniature": ("MiniaturePaths", "write_miniature"),
     "orders": ("group_balanced", "matched_pairs"),
     "packed": ("PackedAudio", "pack"),

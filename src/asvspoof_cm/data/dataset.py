@@ -11,10 +11,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from asvspoof_cm.audio import CROP_SAMPLES, SAMPLE_RATE, crop_start, cut, peak_or_one
+from asvspoof_cm.audio import (
+    CROP_SAMPLES,
+    SAMPLE_RATE,
+    Normalization,
+    crop_start,
+    cut,
+    peak_or_one,
+    set_level,
+)
 from asvspoof_cm.data.folder import EXTENSION
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.data.sources import open_audio
+from asvspoof_cm.models import InputSettings
 
 __all__ = ["Augment", "Failure", "Item", "SpoofDataset", "derive_seed"]
 
@@ -72,7 +81,8 @@ class SpoofDataset(Dataset["Item | Failure"]):
         crop: "random" for training, "center" for evaluation.
         n_samples: The length of a crop.
         sample_rate: The rate to resample to.
-        normalize: Scale each crop to a peak of 1.
+        normalization: What a crop is divided by; see `InputSettings`. "utterance" reads the whole
+            file for a crop of it.
         augment: Called with each waveform (n_samples,) and a generator; None leaves it as it is.
             Augmenting whole batches on the device is faster: leave this None and augment what the
             loader yields.
@@ -84,10 +94,7 @@ class SpoofDataset(Dataset["Item | Failure"]):
     Attributes:
         protocol: The utterances.
         audio: Where they are read from, an `AudioSource`.
-
-    Note:
-        The peak is that of the crop, not of the whole file, which isn't read; a file that is
-        shorter than a crop is read and normalised as a whole.
+        input: Rate, length and level of the crops, for the model that learns from them.
 
     Example:
         >>> import tempfile
@@ -108,7 +115,7 @@ class SpoofDataset(Dataset["Item | Failure"]):
         crop: Literal["center", "random"] = "center",
         n_samples: int = CROP_SAMPLES,
         sample_rate: int = SAMPLE_RATE,
-        normalize: bool = True,
+        normalization: Normalization = "crop",
         augment: Augment | None = None,
         seed: int = 0,
         on_error: Literal["raise", "skip"] = "raise",
@@ -126,7 +133,11 @@ class SpoofDataset(Dataset["Item | Failure"]):
         self.audio = open_audio(protocol, audio_dir, sample_rate=sample_rate, extension=extension)
         self.crop: Literal["center", "random"] = crop
         self.n_samples = n_samples
-        self.normalize = normalize
+        self.input = InputSettings(
+            sample_rate=sample_rate,
+            crop_s=n_samples / sample_rate,
+            normalization=normalization,
+        )
         self.augment = augment
         self.seed = seed
         self.on_error = on_error
@@ -161,19 +172,21 @@ class SpoofDataset(Dataset["Item | Failure"]):
             if self.on_error == "raise":
                 raise
             return Failure(index, str(self.protocol.utterance[index]), str(error))
-        if self.normalize:
-            # In place: the crop is ours, and new memory costs more than the division.
-            waveform /= peak_or_one(waveform)
         if self.augment is not None and generator is not None:
             waveform = self.augment(waveform, generator=generator)
         return Item(waveform, int(self.protocol.label[index]), index)
 
     def _read(self, index: int, generator: torch.Generator | None) -> Tensor:
+        normalization = self.input.normalization
         with self.audio.open(index) as file:
             start = crop_start(file.n_samples, self.n_samples, crop=self.crop, generator=generator)
-            if file.n_samples >= self.n_samples:
-                return file.read(start, self.n_samples)
-            return cut(file.read(), start, self.n_samples)
+            if file.n_samples >= self.n_samples and normalization != "utterance":
+                crop = file.read(start, self.n_samples)
+                # In place: the crop is ours, and new memory costs more than the division.
+                return crop.div_(peak_or_one(crop)) if normalization == "crop" else crop
+            whole = file.read()
+            crop = cut(whole, start, self.n_samples)
+            return set_level(crop, normalization, whole.abs().max().item())
 
 
 def derive_seed(seed: int, *key: int) -> int:

@@ -6,7 +6,8 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol as Interface
 
 import torch
 import torch.distributed
@@ -15,10 +16,33 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 
 from asvspoof_cm.data.dataset import Failure, Item, SpoofDataset, derive_seed
 
-__all__ = ["Batch", "Loader", "collate", "make_loader"]
+__all__ = ["Batch", "Loader", "Order", "Shuffle", "collate", "make_loader"]
 
 logger = logging.getLogger(__name__)
 _MAX_WORKERS = 8
+
+
+class Order(Interface):
+    """What gives the rows of an epoch; see `make_loader`."""
+
+    def __call__(self, epoch: int, generator: torch.Generator) -> Tensor | Sequence[int]:
+        """Return the indices of an epoch in their order, shape (n,)."""
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """Every row once, in an order of its own in each epoch.
+
+    Example:
+        >>> sorted(Shuffle(4)(0, torch.Generator().manual_seed(0)).tolist())
+        [0, 1, 2, 3]
+    """
+
+    n_rows: int
+
+    def __call__(self, epoch: int, generator: torch.Generator) -> Tensor:
+        """Return a permutation of the rows."""
+        return torch.randperm(self.n_rows, generator=generator)
 
 
 class Batch(NamedTuple):
@@ -39,7 +63,8 @@ class Batch(NamedTuple):
 def make_loader(
     dataset: SpoofDataset,
     *,
-    shuffle: bool,
+    shuffle: bool = False,
+    order: Order | None = None,
     batch_size: int = 64,
     seed: int = 0,
     n_workers: int | None = None,
@@ -50,13 +75,16 @@ def make_loader(
 
     Where a process group of `torch.distributed` is up, each process gets its share, every
     ``world_size``-th utterance, so that batch k of all processes together is batch k of one
-    process with the joint batch size. With `shuffle`, shares are equal: up to ``world_size − 1``
-    utterances, others in each epoch, are left out. Without, each utterance is in one share
-    exactly, and a process may have one batch more than another.
+    process with the joint batch size. With `shuffle` or `order`, shares are equal: up to
+    ``world_size − 1`` utterances, others in each epoch, are left out. Without, each utterance is in
+    one share exactly, and a process may have one batch more than another.
 
     Args:
         dataset: The utterances.
         shuffle: True for training, False for evaluation.
+        order: The rows of each epoch in another order than a random one: called with the epoch and
+            a generator seeded for it, it returns indices into the protocol, of any number, any of
+            them repeated or left out. Instead of `shuffle`.
         batch_size: The size of a batch of this process; the last one may be smaller.
         seed: The seed of the order; an epoch's order follows from it and the epoch alone.
         n_workers: Processes that read ahead; None for one a core less one, at most 8, divided by
@@ -82,8 +110,12 @@ def make_loader(
     rank, world_size = 0, 1
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    sampler = _ShareSampler(len(dataset), shuffle, seed, rank, world_size)
-    if len(dataset) < (world_size if shuffle else 1):
+    if shuffle and order is not None:
+        raise ValueError("`shuffle` must be False where `order` is given.")
+    if shuffle:
+        order = Shuffle(len(dataset))
+    sampler = _ShareSampler(len(dataset), order, seed, rank, world_size)
+    if len(dataset) < (world_size if order else 1):
         raise ValueError(
             f"`dataset` must hold an utterance for each of {world_size} processes; "
             f"it holds {len(dataset)}."
@@ -111,6 +143,9 @@ class Loader:
 
     Attributes:
         dataset: The dataset.
+        batch_size: The size of a batch of this process.
+        order: The order of the rows; None is that of the protocol.
+        seed: The seed of the order.
         failures: The utterances of the newest epoch that could not be read; only with
             ``on_error="skip"``. A warning is logged at the end of an epoch that has any.
         world_size: How many processes share the dataset.
@@ -134,6 +169,9 @@ class Loader:
     ) -> None:
         self.dataset = dataset
         self.failures: list[Failure] = []
+        self.batch_size = batches.batch_size
+        self.order = sampler.order
+        self.seed = sampler.seed
         self.world_size = sampler.world_size
         self._batches = batches
         self._sampler = sampler
@@ -142,7 +180,7 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Choose the order, the crops and the augmentation of the next epoch."""
         self.dataset.set_epoch(epoch)
-        self._sampler.epoch = epoch
+        self._sampler.set_epoch(epoch)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch in which every utterance can be read."""
@@ -155,7 +193,7 @@ class Loader:
             self.failures += failures
             if batch is None:
                 # Processes that train together must see as many batches as each other.
-                if self.world_size > 1 and self._sampler.shuffle:
+                if self.world_size > 1 and self._sampler.order is not None:
                     raise ValueError(
                         f"no utterance of a batch could be read, and {self.world_size} processes "
                         f"share the epoch. The first: {_describe(failures[0])}"
@@ -195,27 +233,45 @@ def collate(items: Sequence[Item | Failure]) -> tuple[Batch | None, list[Failure
 
 
 class _ShareSampler(Sampler[int]):
-    """One process's share of a dataset's indexes, in the order of the epoch."""
+    """One process's share of a dataset's indices, in the order of the epoch."""
 
-    def __init__(self, n_items: int, shuffle: bool, seed: int, rank: int, world_size: int) -> None:
+    def __init__(
+        self, n_items: int, order: Order | None, seed: int, rank: int, world_size: int
+    ) -> None:
         self.n_items = n_items
-        self.shuffle = shuffle
+        self.order = order
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
-        self.epoch = 0
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._share = self._take_share()
+
+    def _take_share(self) -> Tensor:
+        if self.order is None:
+            return torch.arange(self.rank, self.n_items, self.world_size)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, self.epoch))
+        rows = torch.as_tensor(self.order(self.epoch, generator))
+        if rows.dim() != 1 or rows.is_floating_point() or rows.dtype == torch.bool:
+            raise ValueError(
+                "`order` must return indices of shape (n,); got "
+                f"{rows.dtype} of shape {tuple(rows.shape)}."
+            )
+        if len(rows) < self.world_size or rows.min() < 0 or rows.max() >= self.n_items:
+            raise ValueError(
+                f"`order` must return at least {self.world_size} indices, all from 0 to "
+                f"{self.n_items - 1}; got {len(rows)}"
+                + (f" from {int(rows.min())} to {int(rows.max())}." if len(rows) else ".")
+            )
+        return rows[self.rank :: self.world_size][: len(rows) // self.world_size]
 
     def __iter__(self) -> Iterator[int]:
-        order = torch.arange(self.n_items)
-        if self.shuffle:
-            generator = torch.Generator().manual_seed(derive_seed(self.seed, self.epoch))
-            order = torch.randperm(self.n_items, generator=generator)
-        yield from order[self.rank :: self.world_size][: len(self)].tolist()
+        yield from self._share.tolist()
 
     def __len__(self) -> int:
-        if self.shuffle:
-            return self.n_items // self.world_size
-        return len(range(self.rank, self.n_items, self.world_size))
+        return len(self._share)
 
 
 def _default_workers(world_size: int) -> int:

@@ -21,7 +21,7 @@ from torch.nn import functional
 from typing_extensions import Self
 
 from asvspoof_cm.frontends import SincConv
-from asvspoof_cm.models.base import Countermeasure
+from asvspoof_cm.models.countermeasure import Countermeasure
 from asvspoof_cm.utils.checks import check_positive, check_waveforms
 
 __all__ = ["AASIST", "AASISTConfig"]
@@ -251,6 +251,10 @@ class AASIST(Countermeasure):
         297866
     """
 
+    config_type = AASISTConfig
+    any_length = False  # its graph has a node for each stretch of time
+    all_parameters_used = False  # the published code does not use all that it keeps
+
     def __init__(self, config: AASISTConfig | None = None) -> None:
         super().__init__()
         self.config = config = AASISTConfig() if config is None else config
@@ -295,9 +299,9 @@ class AASIST(Countermeasure):
         self.drop = nn.Dropout(0.5)
         self.out_layer = nn.Linear(5 * d_hetero, 2)
 
-    def forward(self, waveform: Tensor) -> Tensor:
-        """Return logits (batch, 2) of waveforms (batch, time); index 0 spoof, 1 bonafide."""
-        logits: Tensor = self.out_layer(self.drop(self.embed(waveform)))
+    def classify(self, embedding: Tensor) -> Tensor:
+        """Return logits (batch, 2) of read-out vectors (batch, 5 · d_hetero)."""
+        logits: Tensor = self.out_layer(self.drop(embedding))
         return logits
 
     def embed(self, waveform: Tensor) -> Tensor:

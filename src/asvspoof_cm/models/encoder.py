@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm.models.base import Countermeasure
+from asvspoof_cm.models.countermeasure import Countermeasure
 from asvspoof_cm.models.encoders.distillmos import DistillMOSEncoder
 from asvspoof_cm.models.encoders.huggingface import huggingface_encoder, read_architecture
 from asvspoof_cm.models.encoders.speech_encoder import SpeechEncoder, call, freeze_stages
@@ -148,6 +148,8 @@ class Encoder(Countermeasure):
         >>> model.load_pretrained()  # doctest: +SKIP
     """
 
+    config_type = EncoderConfig
+
     def __init__(self, config: EncoderConfig | None = None) -> None:
         super().__init__()
         config = EncoderConfig() if config is None else config
@@ -208,13 +210,14 @@ class Encoder(Countermeasure):
 
     def forward(self, waveform: Tensor) -> Tensor:
         """Return logits (batch, 2) of waveforms (batch, time); index 0 spoof, 1 bonafide."""
-        return self._classify(self.embed(waveform))
+        return self.classify(self.embed(waveform))
 
     def embed(self, waveform: Tensor) -> Tensor:
         """Return the utterance vectors (batch, 2 · d_projection · n_encoders) of waveforms."""
         return self._pool(self._frames(waveform))[0]
 
-    def _classify(self, embedding: Tensor) -> Tensor:
+    def classify(self, embedding: Tensor) -> Tensor:
+        """Return logits (batch, 2) of utterance vectors."""
         logits: Tensor = self.classifier(self.dropout(embedding))
         return logits
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm.frontends import SincConv
-from asvspoof_cm.models.base import Countermeasure
+from asvspoof_cm.models.countermeasure import Countermeasure
 from asvspoof_cm.utils.checks import check_positive, check_waveforms
 
 __all__ = ["RawNet2", "RawNet2Config"]
@@ -83,6 +83,8 @@ class RawNet2(Countermeasure):
         17621410
     """
 
+    config_type = RawNet2Config
+
     def __init__(self, config: RawNet2Config | None = None) -> None:
         super().__init__()
         self.config = config = RawNet2Config() if config is None else config
@@ -104,9 +106,9 @@ class RawNet2(Countermeasure):
         self.fc1_gru = nn.Linear(config.d_gru, config.d_embedding)
         self.fc2_gru = nn.Linear(config.d_embedding, 2)
 
-    def forward(self, waveform: Tensor) -> Tensor:
-        """Return logits (batch, 2) of waveforms (batch, time); index 0 spoof, 1 bonafide."""
-        logits: Tensor = self.fc2_gru(self.embed(waveform))
+    def classify(self, embedding: Tensor) -> Tensor:
+        """Return logits (batch, 2) of utterance vectors (batch, d_embedding)."""
+        logits: Tensor = self.fc2_gru(embedding)
         return logits
 
     def embed(self, waveform: Tensor) -> Tensor:

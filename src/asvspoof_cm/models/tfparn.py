@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm.frontends import LogMel
-from asvspoof_cm.models.base import Countermeasure
+from asvspoof_cm.models.countermeasure import Attended, Countermeasure
 from asvspoof_cm.models.dropout import attention, dropout
 from asvspoof_cm.models.pooling import AttentionPooling, frame_mask, mean_weights
 from asvspoof_cm.utils.checks import check_positive, check_probability, check_waveforms
@@ -146,6 +146,9 @@ class TFPARN(Countermeasure):
         4846275
     """
 
+    config_type = TFPARNConfig
+    can_recompute = True
+
     def __init__(self, config: TFPARNConfig | None = None) -> None:
         super().__init__()
         self.config = config = TFPARNConfig() if config is None else config
@@ -238,13 +241,25 @@ class TFPARN(Countermeasure):
             torch.Size([2, 2])
         """
         embedding, weights = self._pool(log_mel, lengths)
-        logits: Tensor = self.classifier(embedding)
+        logits = self.classify(embedding)
         return (logits, weights) if return_attention else logits
 
     def embed(self, waveform: Tensor) -> Tensor:
         """Return the pooled utterance vectors (batch, d_model) of waveforms (batch, time)."""
         check_waveforms(waveform, self.config.n_fft)
         return self._pool(self.log_mel(waveform), None)[0]
+
+    def classify(self, embedding: Tensor) -> Tensor:
+        """Return logits (batch, 2) of utterance vectors (batch, d_model)."""
+        logits: Tensor = self.classifier(embedding)
+        return logits
+
+    def attend(self, waveform: Tensor) -> Attended:
+        """Return logits, pooling weights and log-Mel features of waveforms (batch, time)."""
+        check_waveforms(waveform, self.config.n_fft)
+        log_mel = self.log_mel(waveform)
+        logits, weights = self.forward_features(log_mel, return_attention=True)
+        return Attended(logits, weights, log_mel, self.config.hop_length)
 
     def _pool(self, log_mel: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         if log_mel.dim() != 3 or log_mel.shape[1] != self.config.n_mels:
@@ -276,7 +291,7 @@ class TFPARN(Countermeasure):
         frames = self.projection(self.norm(frames))
         frames = frames + sinusoidal_positions(frames.shape[1], frames.shape[2], like=frames)
         for layer in self.layers:
-            frames = layer(frames, mask)
+            frames = self.recompute(layer, frames, mask)
         weights = mean_weights(frames, mask) if self.pooling is None else self.pooling(frames, mask)
         return torch.einsum("bt,btd->bd", weights.to(frames.dtype), frames), weights
 

@@ -70,12 +70,12 @@ def attention(attention: Attention, ax: Axes | None = None) -> Axes:
         >>> from asvspoof_cm.scorer import Attention
         >>> time_s = np.arange(401) / 100
         >>> weight, log_mel = np.full(401, 1 / 401), np.zeros((160, 401))
-        >>> found = Attention(time_s=time_s, weight=weight, log_mel=log_mel, score=0.0)
+        >>> found = Attention(time_s=time_s, weight=weight, features=log_mel, score=0.0)
         >>> attention(found).get_ylabel()
         'Mel band'
     """
     ax = new_axes(width_in=2 * COLUMN_WIDTH_IN, height_in=2.2) if ax is None else ax
-    time_s, weight, log_mel = attention.time_s, attention.weight, attention.log_mel
+    time_s, weight, log_mel = attention.time_s, attention.weight, attention.features
     half = (time_s[1] - time_s[0]) / 2
     extent = (float(time_s[0] - half), float(time_s[-1] + half), -0.5, len(log_mel) - 0.5)
     ax.imshow(log_mel, origin="lower", aspect="auto", extent=extent, cmap="gray_r")

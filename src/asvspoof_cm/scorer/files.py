@@ -6,10 +6,11 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from asvspoof_cm.audio import SAMPLE_RATE, AudioFile
+from asvspoof_cm.audio import AudioFile
 from asvspoof_cm.data.sources import OpenAudio
 from asvspoof_cm.scorer.inputs import Utterance, take_crops
 from asvspoof_cm.scorer.packing import map_ahead
@@ -35,7 +36,8 @@ def score_files(
     """Score audio files, yielding a `FileScore` for each, in order; see `Scorer.score_files`."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         raise TypeError(f"`paths` must be several files; got {paths!r}. Wrap it in a list.")
-    scored = score_opened(scorer, map(Path, paths), AudioFile, n_threads=n_threads)
+    open_file = partial(AudioFile, sample_rate=scorer.input.sample_rate)
+    scored = score_opened(scorer, map(Path, paths), open_file, n_threads=n_threads)
     results = itertools.starmap(_file_score, scored)
     total = len(paths) if isinstance(paths, Sized) else None
     return track(results, total=total, description="scoring", unit="file", enabled=progress)
@@ -57,15 +59,13 @@ def score_opened(
     def decode(tag: T) -> tuple[T, Utterance | str]:
         try:
             with open_tag(tag) as source:
-                rate = getattr(source, "native_rate", SAMPLE_RATE)
-                resampled_from = None if rate == SAMPLE_RATE else rate
-                return tag, take_crops(
-                    source, scorer.n_crops, scorer.n_samples, resampled_from=resampled_from
-                )
+                rate = getattr(source, "native_rate", scorer.input.sample_rate)
+                resampled_from = None if rate == scorer.input.sample_rate else rate
+                return tag, take_crops(source, scorer.input, resampled_from=resampled_from)
         except Exception as error:  # whatever is wrong with one file must not stop the others
             return tag, one_line(error)
 
-    n_in_batch = -(-scorer.batch_size // scorer.n_crops)
+    n_in_batch = -(-scorer.batch_size // scorer.input.n_crops)
     decoded = map_ahead(decode, tags, n_threads=n_threads, n_ahead=max(n_threads, 2 * n_in_batch))
     return scorer.score_utterances(decoded)
 

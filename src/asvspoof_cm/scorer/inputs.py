@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asvspoof_cm.audio import (
-    CROP_SAMPLES,
     SAMPLE_RATE,
     crop_starts,
     cut,
     resample,
+    set_level,
 )
+from asvspoof_cm.models import InputSettings
 from asvspoof_cm.utils.checks import check_rate
 
 __all__ = [
@@ -74,10 +75,10 @@ class Utterance:
     """The crops of one utterance and what is known about it.
 
     Attributes:
-        crops: The distinct crops, peak-normalised, shape (n_distinct, time).
+        crops: The distinct crops, at the model's rate and level, shape (n_distinct, time).
         which: The row of `crops` that each crop of the test-time augmentation is.
         duration_s: How long the utterance is.
-        resampled_from: Its sampling rate where that was not 16 kHz.
+        resampled_from: Its sampling rate where that was not the model's.
         warnings: What may make its score doubtful.
     """
 
@@ -126,36 +127,35 @@ def as_mono(waveform: Waveform, *, allow_empty: bool = False) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(mono))
 
 
-def as_waveform(waveform: Waveform, sample_rate: int = SAMPLE_RATE) -> Tensor:
-    """Return what `as_mono` does, resampled to 16 kHz.
+def as_waveform(
+    waveform: Waveform, sample_rate: int = SAMPLE_RATE, new_rate: int = SAMPLE_RATE
+) -> Tensor:
+    """Return what `as_mono` does, resampled to `new_rate`.
 
     Example:
         >>> as_waveform(np.zeros((2, 48000)), 48000).shape
         torch.Size([16000])
     """
-    return resample(as_mono(waveform), check_rate(sample_rate), SAMPLE_RATE)
+    return resample(as_mono(waveform), check_rate(sample_rate), new_rate)
 
 
 def take_crops(
-    source: Readable,
-    n_crops: int,
-    n_samples: int = CROP_SAMPLES,
-    *,
-    resampled_from: int | None = None,
+    source: Readable, settings: InputSettings, *, resampled_from: int | None = None
 ) -> Utterance:
-    """Cut the crops of the test-time augmentation out of 16 kHz audio, normalised by its peak.
+    """Cut the crops of the test-time augmentation out of audio at the model's rate.
 
-    The result is that of ``tta_crops(peak_normalize(waveform), n_crops, n_samples)``, each distinct
-    crop once. The audio is read once, in blocks, so that memory does not grow with its length.
+    They are those of `tta_crops`, each distinct one once, and at the level that the model wants.
+    The audio is read once, in blocks, so that memory does not grow with its length.
 
     Example:
-        >>> utterance = take_crops(InMemory(torch.linspace(0, 0.5, 64000)), n_crops=5)
+        >>> utterance = take_crops(InMemory(torch.linspace(0, 0.5, 64000)), InputSettings())
         >>> utterance.crops.shape, utterance.which, utterance.crops.max().item()
         (torch.Size([1, 64000]), [0, 0, 0, 0, 0], 1.0)
     """
-    starts = crop_starts(source.n_samples, n_crops, n_samples)
+    n_samples = settings.n_samples
+    starts = crop_starts(source.n_samples, settings.n_crops, n_samples)
     distinct = sorted(set(starts))
-    levels = _Levels()
+    levels = _Levels(settings.sample_rate)
     crops = torch.empty(len(distinct), n_samples)
     if source.n_samples < n_samples:
         whole = source.read()
@@ -170,12 +170,10 @@ def take_crops(
                 low, high = max(first, start), min(first + len(block), start + n_samples)
                 if low < high:
                     crop[low - start : high - start] = block[low - first : high - first]
-    if levels.peak > 0:
-        crops /= levels.peak
     return Utterance(
-        crops=crops,
+        crops=set_level(crops, settings.normalization, levels.peak),
         which=[distinct.index(start) for start in starts],
-        duration_s=source.n_samples / SAMPLE_RATE,
+        duration_s=source.n_samples / settings.sample_rate,
         resampled_from=resampled_from,
         warnings=levels.warnings(),
     )
@@ -184,7 +182,8 @@ def take_crops(
 class _Levels:
     """What the blocks of an utterance add up to."""
 
-    def __init__(self) -> None:
+    def __init__(self, sample_rate: int) -> None:
+        self.sample_rate = sample_rate
         self.n_samples = 0
         self.n_clipped = 0
         self.peak = 0.0
@@ -206,7 +205,7 @@ class _Levels:
             "silent": is_silent,
             "constant": not is_silent and varying < CONSTANT_SHARE * self.power,
             "clipped": self.n_clipped >= CLIPPED_SHARE * self.n_samples,
-            "shorter than 1 s": self.n_samples < SAMPLE_RATE,
+            "shorter than 1 s": self.n_samples < self.sample_rate,
         }
         return tuple(name for name, is_so in found.items() if is_so)
 

@@ -101,7 +101,9 @@ def score_protocol(
     if not isinstance(protocol, Protocol):
         protocol = read_protocol(protocol, require_labels=False)
     names = _check_names(protocol)
-    audio = open_audio(protocol, audio_dir, extension=extension)
+    audio = open_audio(
+        protocol, audio_dir, sample_rate=scorer.input.sample_rate, extension=extension
+    )
     run = _Run(Path(output))
     with share_work() as processes:
         settings = {**scorer.settings(), "audio_dir": str(Path(audio_dir).resolve())}

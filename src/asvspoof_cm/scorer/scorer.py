@@ -6,9 +6,11 @@ import copy
 import hashlib
 import itertools
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, TypeVar, overload
+from dataclasses import asdict, replace
+from typing import Any, Literal, Protocol as Interface, TypeVar, overload, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,13 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from asvspoof_cm.audio import CROP_SAMPLES, SAMPLE_RATE
+from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data.folder import EXTENSION
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
-from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.models import InputSettings
 from asvspoof_cm.pretrained import load_pretrained
 from asvspoof_cm.scorer import files, protocols, timelines
 from asvspoof_cm.scorer.inputs import InMemory, Utterance, Waveform, as_waveform, take_crops
@@ -39,12 +41,21 @@ FloatArray = NDArray[np.float64]
 T = TypeVar("T")
 
 
+@runtime_checkable
+class Described(Interface):
+    """A model that says what it needs to know about its input, and what is known about it."""
+
+    input: InputSettings
+    meta: dict[str, Any]
+
+
 class Scorer:
     """A countermeasure ready for use: audio of any kind in, scores out; higher means bonafide.
 
-    Every utterance is averaged to mono, resampled to 16 kHz without aliasing, divided by its peak
-    and cut into `n_crops` evenly spaced crops of `crop_s`; the score is that of their averaged
-    logits (sections III-B.1 and III-C of the TFPARN paper). Crops that are identical are computed
+    Every utterance is averaged to mono, resampled to the model's rate without aliasing and cut into
+    evenly spaced crops, each brought to the model's level; the score is that of their averaged
+    logits (sections III-B.1 and III-C of the TFPARN paper). Rate, crops and level are those of
+    ``model.input``, which a checkpoint brings along. Crops that are identical are computed
     once, and crops of many utterances share batches: neither changes a score by more than rounding.
 
     A scorer works on its own copy of the model, in evaluation mode: nothing happens to `model`,
@@ -57,15 +68,18 @@ class Scorer:
             is used as it is, not copied.
         device: "auto" is CUDA, else MPS, else the CPU; under torchrun each process takes the CUDA
             device of its local rank.
-        n_crops: Crops of each utterance, K in the paper; 1 is the centre crop.
-        crop_s: Their length in seconds, 4 in the paper. A model that learned from shorter ones may
-            do better with those; AASIST takes 4 only.
+        n_crops: Crops of each utterance, K in the paper; 1 is the centre crop. None is the model's.
+        crop_s: Their length in seconds. None is the model's, the length that it was trained on.
         batch_size: Crops in a batch.
         score: "logit_difference" is z1 − z0, a log-odds; "bonafide_logit" is z1; "llr" is the
             calibrated logit difference.
         precision: "bf16" runs the model under autocast: faster where the hardware has it. Scores
             change in about the third digit and then depend on the batch as well.
-        calibration: The map from this kind of score to log-likelihood ratios.
+        calibration: The map from this kind of score to log-likelihood ratios. Where it was fitted
+            on scores of other crops or another precision, a warning says so.
+
+    Attributes:
+        input: Rate, crops and level in use.
 
     Example:
         >>> from asvspoof_cm.models import TFPARN
@@ -82,18 +96,22 @@ class Scorer:
         model: Callable[[Tensor], Tensor],
         *,
         device: str | torch.device = "auto",
-        n_crops: int = 5,
-        crop_s: float = CROP_SAMPLES / SAMPLE_RATE,
+        n_crops: int | None = None,
+        crop_s: float | None = None,
         batch_size: int = 32,
         score: ScoreKind = "logit_difference",
         precision: Precision = "fp32",
         calibration: Calibration | None = None,
     ) -> None:
-        for name, value in (("n_crops", n_crops), ("batch_size", batch_size)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"`{name}` must be a whole number of at least 1; got {value!r}.")
-        if not 0.1 <= crop_s <= 60:
-            raise ValueError(f"`crop_s` must lie between 0.1 and 60 seconds; got {crop_s}.")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(
+                f"`batch_size` must be a whole number of at least 1; got {batch_size!r}."
+            )
+        changes = {"n_crops": n_crops, "crop_s": crop_s}
+        self.input = replace(
+            model.input if isinstance(model, Described) else InputSettings(),
+            **{name: value for name, value in changes.items() if value is not None},  # type: ignore[arg-type]
+        )
         check_choice("score", score, ("logit_difference", "bonafide_logit", "llr"))
         check_choice("precision", precision, ("fp32", "bf16"))
         if score == "llr" and calibration is None:
@@ -108,12 +126,38 @@ class Scorer:
                     '`device` must be "auto" or "cpu" and `precision` "fp32" for a model that is '
                     f"not a torch module; got {str(device)!r} and {precision!r}."
                 )
-        self.n_crops = n_crops
-        self.crop_s = crop_s
         self.batch_size = batch_size
         self.score_kind: ScoreKind = score
         self.precision: Precision = precision
         self.calibration = calibration
+        if calibration is not None:
+            self._check_calibration(calibration)
+
+    @classmethod
+    def from_model(
+        cls,
+        model: Callable[[Tensor], Tensor],
+        *,
+        calibration: Calibration | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return a scorer that uses the calibration which a model brings along.
+
+        That is ``model.meta["calibration"]``, one of logit differences; it is used unless another
+        is given or ``score="bonafide_logit"``.
+
+        Args:
+            model: See `Scorer`.
+            calibration: See `Scorer`.
+            **options: The other arguments of `Scorer`.
+        """
+        wanted = calibration is None and options.get("score") != "bonafide_logit"
+        if wanted and isinstance(model, Described) and model.meta.get("calibration"):
+            calibration = Calibration.from_dict(model.meta["calibration"])
+            if not calibration.fitted_for:  # of version 0.1.0: it belongs to the model's settings
+                conditions = _conditions(model.input, "fp32")
+                calibration = replace(calibration, fitted_for=conditions)
+        return cls(model, calibration=calibration, **options)
 
     @classmethod
     def from_checkpoint(
@@ -121,16 +165,14 @@ class Scorer:
     ) -> Self:
         """Return a scorer of a model that `save_checkpoint` wrote.
 
-        A calibration stored in the checkpoint (``meta["calibration"]``) is one of logit
-        differences; it is used unless another is given or ``score="bonafide_logit"``. A length of
-        crops that is stored there (``meta["crop_s"]``) is used unless `crop_s` is given.
+        A calibration that is stored in the checkpoint is used as in `from_model`.
 
         Args:
             path: The checkpoint.
             calibration: See `Scorer`.
             **options: The other arguments of `Scorer`.
         """
-        return cls._with_calibration(load_checkpoint(path), calibration, options)
+        return cls.from_model(load_checkpoint(path), calibration=calibration, **options)
 
     @classmethod
     def from_pretrained(
@@ -156,18 +198,7 @@ class Scorer:
             >>> result.llr is not None, result.warnings
             (True, ('silent',))
         """
-        return cls._with_calibration(load_pretrained(name), calibration, options)
-
-    @classmethod
-    def _with_calibration(
-        cls, model: Countermeasure, calibration: Calibration | None, options: dict[str, Any]
-    ) -> Self:
-        stored = model.meta.get("calibration")
-        if calibration is None and stored and options.get("score") != "bonafide_logit":
-            calibration = Calibration.from_dict(stored)
-        if "crop_s" in model.meta:
-            options = {"crop_s": model.meta["crop_s"], **options}
-        return cls(model, calibration=calibration, **options)
+        return cls.from_model(load_pretrained(name), calibration=calibration, **options)
 
     @overload
     def score(
@@ -335,20 +366,17 @@ class Scorer:
         """Return the pooling weight of each frame of one crop; see `timelines.attention`."""
         return timelines.attention(self, waveform, sample_rate, start_s=start_s)
 
-    @property
-    def n_samples(self) -> int:
-        """The samples of a crop."""
-        return round(self.crop_s * SAMPLE_RATE)
+    def conditions(self) -> dict[str, Any]:
+        """Return how scores are made, for `fit_calibration`: rate, crops, level and precision."""
+        return _conditions(self.input, self.precision)
 
     def settings(self) -> dict[str, Any]:
         """Return what scores depend on, the model's weights as a hash, as plain values."""
         return {
             "model": type(self.model).__name__,
             "sha256": _digest(self.model),
-            "n_crops": self.n_crops,
-            "crop_s": self.crop_s,
             "score": self.score_kind,
-            "precision": self.precision,
+            **self.conditions(),
             "calibration": None if self.calibration is None else self.calibration.as_dict(),
         }
 
@@ -381,11 +409,10 @@ class Scorer:
         return difference
 
     def _prepare(self, waveform: Waveform, sample_rate: int) -> Utterance:
-        samples = as_waveform(waveform, sample_rate)
-        resampled_from = None if sample_rate == SAMPLE_RATE else int(sample_rate)
-        return take_crops(
-            InMemory(samples), self.n_crops, self.n_samples, resampled_from=resampled_from
-        )
+        rate = self.input.sample_rate
+        samples = as_waveform(waveform, sample_rate, rate)
+        resampled_from = None if sample_rate == rate else int(sample_rate)
+        return take_crops(InMemory(samples), self.input, resampled_from=resampled_from)
 
     def _prepare_batch(
         self, waveforms: Iterable[Waveform], sample_rate: int | Sequence[int]
@@ -405,6 +432,21 @@ class Scorer:
                 yield k, self._prepare(waveform, rate)
             except (TypeError, ValueError) as error:  # noqa: PERF203 — it says which one
                 raise type(error)(f"`waveforms[{k}]`: {error}") from error
+
+    def _check_calibration(self, calibration: Calibration) -> None:
+        now = self.conditions()
+        fitted = calibration.fitted_for
+        changed = [
+            f"{name} {fitted[name]!r}, not {now[name]!r}"
+            for name in now
+            if name in fitted and fitted[name] != now[name]
+        ]
+        if changed:
+            warnings.warn(
+                f"the calibration was fitted for {'; '.join(changed)}: log-likelihood ratios, "
+                "probabilities and decisions may be off. Fit one on scores of this scorer.",
+                stacklevel=4,
+            )
 
     def _run(self, function: Callable[[Tensor], Tensor], waveforms: Tensor) -> Tensor:
         with torch.inference_mode(), self._autocast():
@@ -431,6 +473,10 @@ class Scorer:
             resampled_from=utterance.resampled_from,
             warnings=utterance.warnings,
         )
+
+
+def _conditions(settings: InputSettings, precision: str) -> dict[str, Any]:
+    return {**asdict(settings), "precision": precision}
 
 
 def _digest(model: Any) -> str | None:

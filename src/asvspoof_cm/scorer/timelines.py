@@ -18,11 +18,11 @@ from asvspoof_cm.audio import (
     AudioFile,
     cut,
     fix_length,
-    peak_normalize,
     resample,
     resampling_reach,
+    set_level,
 )
-from asvspoof_cm.models import TFPARN
+from asvspoof_cm.models import Countermeasure, InputSettings
 from asvspoof_cm.scorer.inputs import (
     BLOCK_SAMPLES,
     InMemory,
@@ -82,14 +82,15 @@ def timeline(
 ) -> Timeline:
     """Score audio of any length in windows along time.
 
-    Windows start every `hop_s`. Each is scored as an utterance of its own with one crop: divided
-    by its own peak, so that a loud passage doesn't hide a quiet one, and so that a live stream gets
-    the same numbers. Where the last whole window ends before the audio does, one more window holds
-    what is left from the next start on, repeated to full length (section III-B.1 of the TFPARN
-    paper). A file is read in blocks: three hours need no more memory than a minute.
+    Windows start every `hop_s`. Each is scored as an utterance of its own with one crop: divided by
+    its own peak, unless the model takes audio as it is, so that a loud passage doesn't hide a quiet
+    one, and so that a live stream gets the same numbers. Where the last whole window ends before
+    the audio does, one more window holds what is left from the next start on, repeated to full
+    length (section III-B.1 of the TFPARN paper). A file is read in blocks: three hours need no more
+    memory than a minute.
 
     Args:
-        scorer: The scorer; its `n_crops` plays no part here.
+        scorer: The scorer; the number of its crops plays no part here.
         audio: A file, or a waveform as in `Scorer.score`.
         sample_rate: The sampling rate of a waveform; a file knows its own.
         window_s: The length of a window; None is that of the scorer's crops.
@@ -105,11 +106,12 @@ def timeline(
         >>> line.start_s.tolist(), line.end_s.tolist()
         ([0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 6.5])
     """
-    windows = _Windows(scorer.crop_s if window_s is None else window_s, hop_s)
+    windows = _Windows(scorer.input, window_s, hop_s)
+    rate = scorer.input.sample_rate
     if isinstance(audio, (str, os.PathLike)):
-        with AudioFile(audio) as file:
+        with AudioFile(audio, sample_rate=rate) as file:
             return _timeline(scorer, file, windows)
-    return _timeline(scorer, InMemory(as_waveform(audio, sample_rate)), windows)
+    return _timeline(scorer, InMemory(as_waveform(audio, sample_rate, rate)), windows)
 
 
 class StreamingScorer:
@@ -146,8 +148,8 @@ class StreamingScorer:
         hop_s: float = 1.0,
     ) -> None:
         self.scorer = scorer
-        self._resampler = _StreamResampler(check_rate(sample_rate))
-        self._windows = _Windows(scorer.crop_s if window_s is None else window_s, hop_s)
+        self._resampler = _StreamResampler(check_rate(sample_rate), scorer.input.sample_rate)
+        self._windows = _Windows(scorer.input, window_s, hop_s)
 
     def push(self, chunk: Waveform) -> list[WindowScore]:
         """Take the next chunk, of any size, and return the windows that it completes.
@@ -166,19 +168,19 @@ class StreamingScorer:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Attention:
-    """Where a TFPARN looks in a crop.
+    """Where a model looks in a crop.
 
     Attributes:
         time_s: The place of each frame in the utterance, shape (n_frames,). A repeated utterance
             goes on past its end.
         weight: The pooling weight of each frame, shape (n_frames,); they add up to 1.
-        log_mel: What the model sees, shape (n_mels, n_frames).
+        features: What the model sees, shape (n_bands, n_frames): log-Mel for a TFPARN.
         score: The score of this crop.
     """
 
     time_s: NDArray[np.float64]
     weight: NDArray[np.float32]
-    log_mel: NDArray[np.float32]
+    features: NDArray[np.float32]
     score: float
 
 
@@ -189,10 +191,10 @@ def attention(
     *,
     start_s: float | None = None,
 ) -> Attention:
-    """Return the pooling weight that TFPARN gives each frame of one crop.
+    """Return the pooling weight that the model gives each frame of one crop.
 
     Args:
-        scorer: A scorer of a TFPARN.
+        scorer: A scorer of a model that pools with weights, such as a TFPARN.
         waveform: As in `Scorer.score`.
         sample_rate: Its sampling rate, in Hz.
         start_s: Where the crop starts; None is the centre crop, or the start of a short utterance.
@@ -201,32 +203,32 @@ def attention(
         >>> from asvspoof_cm.models import TFPARN
         >>> from asvspoof_cm.scorer import Scorer
         >>> found = Scorer(TFPARN(), device="cpu").attention(torch.randn(96000))
-        >>> found.weight.shape, found.log_mel.shape, found.time_s[[0, -1]].tolist()
+        >>> found.weight.shape, found.features.shape, found.time_s[[0, -1]].tolist()
         ((401,), (160, 401), [1.0, 5.0])
     """
     model = scorer.model
-    if not isinstance(model, TFPARN):
-        raise ValueError(f"the model must be a TFPARN; got {type(model).__name__}.")
-    samples = peak_normalize(as_waveform(waveform, sample_rate))
+    if not isinstance(model, Countermeasure):
+        raise ValueError(f"the model must be a Countermeasure; got {type(model).__name__}.")
+    rate, n_samples = scorer.input.sample_rate, scorer.input.n_samples
+    samples = as_waveform(waveform, sample_rate, rate)
     if start_s is None:
-        start = max(0, len(samples) - scorer.n_samples) // 2
+        start = max(0, len(samples) - n_samples) // 2
     else:
-        start = round(start_s * SAMPLE_RATE)
+        start = round(start_s * rate)
         if not 0 <= start < len(samples):
             raise ValueError(
-                f"`start_s` must lie inside the utterance of {len(samples) / SAMPLE_RATE:.3f} s; "
+                f"`start_s` must lie inside the utterance of {len(samples) / rate:.3f} s; "
                 f"got {start_s}."
             )
-    crop = cut(samples, start, scorer.n_samples)[None].to(scorer.device)
+    peak = samples.abs().max().item()
+    crop = set_level(cut(samples, start, n_samples), scorer.input.normalization, peak)
     with torch.inference_mode():
-        log_mel = model.log_mel(crop)
-        logits, weight = model.forward_features(log_mel, return_attention=True)
-    n_frames = log_mel.shape[-1]
+        found = model.attend(crop[None].to(scorer.device))
     return Attention(
-        time_s=(start + model.config.hop_length * np.arange(n_frames)) / SAMPLE_RATE,
-        weight=weight[0].float().cpu().numpy(),
-        log_mel=log_mel[0].cpu().numpy(),
-        score=float(scorer.scores(logits[0].double().cpu().numpy())),
+        time_s=(start + found.hop_length * np.arange(found.features.shape[-1])) / rate,
+        weight=found.weights[0].float().cpu().numpy(),
+        features=found.features[0].float().cpu().numpy(),
+        score=float(scorer.scores(found.logits[0].double().cpu().numpy())),
     )
 
 
@@ -235,16 +237,21 @@ class _Window(NamedTuple):
     stop: int
     samples: Tensor
 
+    @property
+    def peak(self) -> float:
+        return self.samples.abs().max().item()
+
 
 class _Windows:
     """Cuts a stream of samples into windows, keeping no more than the next one needs."""
 
-    def __init__(self, window_s: float, hop_s: float) -> None:
+    def __init__(self, settings: InputSettings, window_s: float | None, hop_s: float) -> None:
+        window_s = settings.crop_s if window_s is None else window_s
         for name, value in (("window_s", window_s), ("hop_s", hop_s)):
-            if not (math.isfinite(value) and round(value * SAMPLE_RATE) >= 1):
+            if not (math.isfinite(value) and round(value * settings.sample_rate) >= 1):
                 raise ValueError(f"`{name}` must be a positive number of seconds; got {value}.")
-        self.n_window = round(window_s * SAMPLE_RATE)
-        self.n_hop = round(hop_s * SAMPLE_RATE)
+        self.n_window = round(window_s * settings.sample_rate)
+        self.n_hop = round(hop_s * settings.sample_rate)
         self._restart()
 
     def _restart(self) -> None:
@@ -280,13 +287,13 @@ class _Windows:
 
 
 class _StreamResampler:
-    """Resamples a stream to 16 kHz, chunk by chunk: the samples of the whole resampled at once."""
+    """Resamples a stream, chunk by chunk: the samples of the whole resampled at once."""
 
-    def __init__(self, sample_rate: int) -> None:
-        divisor = math.gcd(sample_rate, SAMPLE_RATE)
-        self.sample_rate = sample_rate
-        self._up, self._down = SAMPLE_RATE // divisor, sample_rate // divisor
-        self._reach = resampling_reach(sample_rate, SAMPLE_RATE)
+    def __init__(self, sample_rate: int, new_rate: int) -> None:
+        divisor = math.gcd(sample_rate, new_rate)
+        self.sample_rate, self.new_rate = sample_rate, new_rate
+        self._up, self._down = new_rate // divisor, sample_rate // divisor
+        self._reach = resampling_reach(sample_rate, new_rate)
         self._restart()
 
     def _restart(self) -> None:
@@ -313,7 +320,7 @@ class _StreamResampler:
         if stop <= self._n_emitted:
             return torch.empty(0)
         offset = self._first * self._up // self._down
-        resampled = resample(self._buffer, self.sample_rate, SAMPLE_RATE)
+        resampled = resample(self._buffer, self.sample_rate, self.new_rate)
         ready = resampled[self._n_emitted - offset : stop - offset].clone()
         self._n_emitted = stop
         # The buffer keeps the context of the next sample and starts on the polyphase grid.
@@ -334,14 +341,19 @@ def _timeline(scorer: Scorer, source: Readable, windows: _Windows) -> Timeline:
         start_s=scored[:, 0],
         end_s=scored[:, 1],
         score=scored[:, 2],
-        duration_s=source.n_samples / SAMPLE_RATE,
+        duration_s=source.n_samples / scorer.input.sample_rate,
     )
 
 
 def _score_windows(scorer: Scorer, windows: Iterable[_Window]) -> Iterator[WindowScore]:
-    items = ((window, peak_normalize(window.samples)[None]) for window in windows)
+    settings = scorer.input
+    # Of the utterance's peak a stream knows nothing: the window is the utterance.
+    items = (
+        (window, set_level(window.samples, settings.normalization, window.peak)[None])
+        for window in windows
+    )
     for window, (logits,) in map_packed(items, scorer.logits, scorer.batch_size):
-        start_s, end_s = window.start / SAMPLE_RATE, window.stop / SAMPLE_RATE
+        start_s, end_s = window.start / settings.sample_rate, window.stop / settings.sample_rate
         if not logits.isfinite().all():
             raise ValueError(f"the model's logits from {start_s} s to {end_s} s are not finite.")
         yield WindowScore(start_s, end_s, float(scorer.scores(logits.double().numpy())))

@@ -30,7 +30,7 @@ def evaluate_run(
     audio_dir: str | os.PathLike[str],
     *,
     split: Literal["dev", "eval"] = "dev",
-    n_crops: int = 5,
+    n_crops: int | None = None,
     device: str | torch.device = "auto",
     progress: bool = True,
 ) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def evaluate_run(
         protocol: The utterances, with labels.
         audio_dir: Their audio.
         split: What to call the set.
-        n_crops: Crops an utterance.
+        n_crops: Crops of each utterance; None is what the checkpoint says.
         device: Where to score.
         progress: Show progress.
 
@@ -68,7 +68,7 @@ def evaluate_run(
     result = evaluate_quietly(scores.cm if scores.cm is not None else [], labels)
     final = read_final(out) | {
         "checkpoint": BEST_NAME,
-        "n_crops": n_crops,
+        "n_crops": scorer.input.n_crops,
         split: {
             "n_bonafide": result.n_bonafide,
             "n_spoof": result.n_spoof,
@@ -77,7 +77,7 @@ def evaluate_run(
             "min_cllr": result.min_cllr,
             "auc": result.auc,
         },
-        **_profile(out / BEST_NAME, n_crops, scorer.device),
+        **_profile(out / BEST_NAME, scorer.input.n_crops, scorer.device),
     }
     with atomic_path(out / FINAL_NAME) as temporary:
         temporary.write_text(json.dumps(final, indent=1) + "\n")

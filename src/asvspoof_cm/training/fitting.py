@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from asvspoof_cm.checkpoint import load_tensors, save_checkpoint
 from asvspoof_cm.data.dataset import Augment
 from asvspoof_cm.data.loader import Loader
 from asvspoof_cm.history import BEST_NAME, HISTORY_NAME, changed_settings
-from asvspoof_cm.models import AASIST, Countermeasure, model_name
+from asvspoof_cm.models import Countermeasure, describe_model
 from asvspoof_cm.training.loop import EpochResult, Loss, summary, train_epoch, validate
 from asvspoof_cm.training.schedule import EarlyStopping, warmup_cosine
 from asvspoof_cm.training.systems import Recipe
@@ -126,11 +126,12 @@ def fit(
     """
     out = Path(out_dir)
     rank, size = rank_and_size()
+    model.input = replace(train.dataset.input, n_crops=model.input.n_crops)
     settings = {
         "recipe": asdict(config),
         "seed": seed,
         "n_processes": size,
-        "model": {"name": model_name(model), **asdict(model.config)},
+        "model": dict(zip(("name", "config"), describe_model(model), strict=True)),
         "meta": meta or {},
     }
     stopping = EarlyStopping(config.patience, config.tolerance)
@@ -208,8 +209,7 @@ def _prepare(model: Countermeasure, config: Recipe) -> nn.Module:
         network = nn.parallel.DistributedDataParallel(
             network,
             device_ids=[device] if device.type == "cuda" else None,
-            # AASIST keeps parameters that its published code does not use.
-            find_unused_parameters=isinstance(model, AASIST),
+            find_unused_parameters=not model.all_parameters_used,
         )
     if config.compile:
         network.compile()

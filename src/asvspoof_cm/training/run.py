@@ -18,7 +18,7 @@ from asvspoof_cm.augmentation.recipes import augmentation
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data import Protocol, SpoofDataset, make_loader, read_protocol
 from asvspoof_cm.history import RUN_NAME
-from asvspoof_cm.models import Countermeasure, model_name
+from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.training.evaluation import evaluate_run, read_final
 from asvspoof_cm.training.fitting import FitResult, check_unchanged, fit
 from asvspoof_cm.training.objective import Objective
@@ -203,8 +203,8 @@ def _start(model: Countermeasure, path: str | os.PathLike[str]) -> dict[str, str
     given = load_checkpoint(path)
     if given.config != model.config or type(given) is not type(model):
         raise ValueError(
-            f"`start_from` must hold a {model_name(model)} with {model.config}; {path} holds a "
-            f"{model_name(given)} with {given.config}."
+            f"`start_from` must hold a {type(model).__name__} with {model.config}; {path} holds a "
+            f"{type(given).__name__} with {given.config}."
         )
     model.load_state_dict(given.state_dict())
     return {"file": Path(path).name, "sha256": sha256(path)}

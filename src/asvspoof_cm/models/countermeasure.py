@@ -1,0 +1,240 @@
+"""The contract of every model, which registers each subclass by its name."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch.utils.checkpoint
+from torch import Tensor, nn
+
+from asvspoof_cm.audio.waveforms import SAMPLE_RATE, Normalization
+from asvspoof_cm.utils.checks import check_positive, check_rate
+
+__all__ = [
+    "Attended",
+    "Countermeasure",
+    "InputSettings",
+    "build_model",
+    "describe_model",
+    "model_names",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSettings:
+    """What a model needs to know about its input: stored in its checkpoint, read where it runs.
+
+    Attributes:
+        sample_rate: The sampling rate of the waveforms, in Hz.
+        crop_s: The length of a crop, in seconds.
+        n_crops: The crops of an utterance whose logits are averaged; 1 is the centre crop.
+        normalization: What a crop is divided by: "crop", its own peak; "utterance", the peak of the
+            whole utterance, which must then be read as a whole; "none", nothing.
+
+    Example:
+        >>> InputSettings(crop_s=1.5).n_samples
+        24000
+    """
+
+    sample_rate: int = SAMPLE_RATE
+    crop_s: float = 4.0
+    n_crops: int = 5
+    normalization: Normalization = "crop"
+
+    def __post_init__(self) -> None:
+        check_rate(self.sample_rate)
+        if not (0 < self.crop_s < math.inf and self.n_samples >= 1):
+            raise ValueError(f"`crop_s` must be a positive number of seconds; got {self.crop_s}.")
+        check_positive(self, "n_crops")
+        if self.normalization not in ("crop", "utterance", "none"):
+            raise ValueError(
+                '`normalization` must be "crop", "utterance" or "none"; got '
+                f"{self.normalization!r}."
+            )
+
+    @property
+    def n_samples(self) -> int:
+        """The samples of a crop."""
+        return round(self.crop_s * self.sample_rate)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> InputSettings:
+        """Return the settings that `dataclasses.asdict` made a dict of."""
+        unknown = sorted(content.keys() - {field.name for field in fields(cls)})
+        if unknown:
+            raise ValueError(
+                f"the input settings have unknown fields {', '.join(unknown)}; they may come from "
+                "a newer version of asvspoof-cm."
+            )
+        return cls(**content)
+
+
+class Attended(NamedTuple):
+    """What `Countermeasure.attend` returns."""
+
+    logits: Tensor
+    """Of shape (batch, 2)."""
+    weights: Tensor
+    """The pooling weight of each frame, shape (batch, n_frames); they add up to 1."""
+    features: Tensor
+    """What the model sees, shape (batch, n_bands, n_frames)."""
+    hop_length: int
+    """Samples from frame to frame."""
+
+
+class Countermeasure(nn.Module, ABC):
+    """A model that tells human from synthetic speech.
+
+    Calling it maps waveforms (batch, time) to logits (batch, 2), index 0 spoof and 1 bonafide: it
+    embeds them as vectors and classifies these. A subclass has both methods, and is built as
+    ``Model(config)``, `config` being an instance of its `config_type`, a frozen dataclass of plain
+    values with defaults. It is registered by its name when it is defined: checkpoints, training,
+    scoring and export then take it like the models of the package.
+
+    Attributes:
+        config: The configuration that the model was built from.
+        input: What it needs to know about its input.
+        meta: What else a checkpoint says about the model: its training, its calibration.
+        gradient_checkpointing: Whether `recompute` saves memory; only a model with
+            `can_recompute` takes it.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import torch
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class TinyConfig:
+        ...     d: int = 4
+        >>> class Tiny(Countermeasure):
+        ...     config_type = TinyConfig
+        ...     def __init__(self, config=None):
+        ...         super().__init__()
+        ...         self.config = config or TinyConfig()
+        ...         self.linear = torch.nn.Linear(1, self.config.d)
+        ...         self.classifier = torch.nn.Linear(self.config.d, 2)
+        ...     def embed(self, waveform):
+        ...         return self.linear(waveform.std(dim=1, keepdim=True))
+        ...     def classify(self, embedding):
+        ...         return self.classifier(embedding)
+        >>> build_model("Tiny", {"d": 8})(torch.randn(2, 16000)).shape
+        torch.Size([2, 2])
+    """
+
+    config_type: ClassVar[type[Any]]
+    any_length: ClassVar[bool] = True
+    """Whether an exported graph takes crops of any length."""
+    all_parameters_used: ClassVar[bool] = True
+    """Whether each trainable parameter gets a gradient in every step."""
+    can_recompute: ClassVar[bool] = False
+    """Whether the model calls its layers through `recompute`."""
+
+    config: Any
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        known = _REGISTRY.get(cls.__name__)
+        # A cell of a notebook that is run again defines the class again.
+        if known is not None and known.__module__ != cls.__module__:
+            raise TypeError(
+                f"a model must have a name of its own; {cls.__name__} of {known.__module__} is "
+                f"registered already. Rename that of {cls.__module__}."
+            )
+        _REGISTRY[cls.__name__] = cls
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input = InputSettings()
+        self.meta: dict[str, Any] = {}
+        self.gradient_checkpointing = False
+
+    @abstractmethod
+    def embed(self, waveform: Tensor) -> Tensor:
+        """Return utterance vectors (batch, d) of waveforms (batch, time)."""
+
+    def classify(self, embedding: Tensor) -> Tensor:
+        """Return logits (batch, 2) of utterance vectors (batch, d); losses on vectors need it."""
+        raise TypeError(f"{type(self).__name__} must have `classify`, from vectors to logits.")
+
+    def forward(self, waveform: Tensor) -> Tensor:
+        """Return logits (batch, 2) of waveforms (batch, time); index 0 spoof, 1 bonafide."""
+        return self.classify(self.embed(waveform))
+
+    def attend(self, waveform: Tensor) -> Attended:
+        """Return logits, and the weight that each frame of waveforms (batch, time) has in them."""
+        raise ValueError(f"the model must pool with weights; {type(self).__name__} does not.")
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return the trainable parameters in groups for the optimiser.
+
+        A group is a dict with ``params`` and, where it differs from the recipe's, ``lr_scale``, a
+        factor on the learning rate at every step, or ``weight_decay``.
+        """
+        return [{"params": [p for p in self.parameters() if p.requires_grad]}]
+
+    def recompute(self, layer: Callable[..., Any], *args: Any) -> Any:
+        """Return ``layer(*args)``; with gradient checkpointing, computed again for the gradient."""
+        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            return torch.utils.checkpoint.checkpoint(layer, *args, use_reentrant=False)
+        return layer(*args)
+
+
+_REGISTRY: dict[str, type[Countermeasure]] = {}
+
+
+def model_names() -> tuple[str, ...]:
+    """Return the names that `build_model` knows: every `Countermeasure` that has been imported."""
+    return tuple(name for name, kind in _REGISTRY.items() if not inspect.isabstract(kind))
+
+
+def build_model(name: str, config: Mapping[str, Any] | None = None) -> Countermeasure:
+    """Return a new model from its name and the plain values of its configuration.
+
+    Example:
+        >>> from asvspoof_cm.models import build_model
+        >>> type(build_model("TFPARN", {"pooling": "mean"})).__name__
+        'TFPARN'
+    """
+    if name not in model_names():
+        raise ValueError(
+            f"`name` must be one of {', '.join(model_names())}; got {name!r}. A model of your own "
+            "is known once the module that defines it is imported."
+        )
+    kind: Any = _REGISTRY[name]
+    values = dict(config or {})
+    unknown = sorted(values.keys() - {field.name for field in fields(_config_type(kind))})
+    if unknown:
+        raise ValueError(
+            f"`config` of {name} has no field {', '.join(unknown)}; it may come from a newer "
+            "version of asvspoof-cm."
+        )
+    model: Countermeasure = kind(_config_type(kind)(**values))
+    return model
+
+
+def describe_model(model: Countermeasure) -> tuple[str, dict[str, Any]]:
+    """Return the name and the plain values that `build_model` builds a model like this from."""
+    if not isinstance(model, Countermeasure):
+        raise TypeError(
+            f"`model` must be a Countermeasure; got {type(model).__name__}. Derive its class from "
+            "asvspoof_cm.models.Countermeasure."
+        )
+    kind = type(model)
+    if _REGISTRY.get(kind.__name__) is not kind:
+        raise TypeError(f"`model`: {kind.__name__} was defined again since; build the model anew.")
+    if not isinstance(model.config, _config_type(kind)):
+        raise TypeError(
+            f"`model.config` must be a {_config_type(kind).__name__}, its class's `config_type`; "
+            f"got {type(model.config).__name__}."
+        )
+    return kind.__name__, asdict(model.config)
+
+
+def _config_type(kind: type[Countermeasure]) -> type[Any]:
+    found: Any = getattr(kind, "config_type", None)
+    if not is_dataclass(found):
+        raise TypeError(f"{kind.__name__} must name its configuration: config_type = a dataclass.")
+    return found  # type: ignore[return-value]

@@ -14,12 +14,15 @@ from torch.nn import functional
 from asvspoof_cm.checkpoint import load_published_aasist
 from asvspoof_cm.models import (
     AASIST,
+    LCNN,
     TFPARN,
     AASISTConfig,
     Encoder,
     EncoderConfig,
     RawNet2,
     RawNet2Config,
+    ResNet,
+    ResNetConfig,
     TFPARNConfig,
     build_model,
 )
@@ -43,6 +46,11 @@ SMALL = {
             encoder=("distillmos", "whisper-tiny"), n_layers=1, d_projection=8, d_attention=4
         )
     ),
+    "ResNet": lambda: ResNet(ResNetConfig(width=4, n_bands=20, d_embedding=8)),
+    "ResNet-attentive": lambda: ResNet(
+        ResNetConfig(width=4, n_bands=20, attention="frequency", pooling="attentive")
+    ),
+    "LCNN": LCNN,
 }
 # Published weights are not part of this repository; the test runs where they are.
 WEIGHTS = Path(
@@ -405,7 +413,7 @@ def test_bfloat16_autocast(small):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torch_compile_traces_the_whole_model(small):
     small.eval()
-    fullgraph = not isinstance(small, RawNet2)  # Dynamo runs a GRU outside its graph.
+    fullgraph = not isinstance(small, RawNet2 | LCNN)  # Dynamo runs a GRU or LSTM by itself.
     waveform = torch.randn(2, 8000)
     compiled = torch.compile(small, backend="aot_eager", fullgraph=fullgraph)
     with torch.no_grad():
@@ -419,10 +427,11 @@ def test_meta_device_shows_that_no_device_is_baked_in(small):
 def test_embedding_feeds_the_logits(small):
     small.eval()
     waveform = torch.randn(2, 8000)
-    head = {"AASIST": "out_layer", "RawNet2": "fc2_gru"}
+    head = {"AASIST": "out_layer", "RawNet2": "fc2_gru", "LCNN": "output"}
     with torch.no_grad():
         last = small.get_submodule(head.get(type(small).__name__, "classifier"))
-        assert torch.equal(last(small.embed(waveform)), small(waveform))
+        n = last.out_features if isinstance(last, nn.Linear) else 2
+        assert torch.equal(last(small.embed(waveform)), small(waveform)[:, -n:])
 
 
 # Errors

@@ -19,9 +19,11 @@ from torch import Tensor
 
 from asvspoof_cm.models import (
     AASIST,
+    LCNN,
     AASISTConfig,
     Countermeasure,
     InputSettings,
+    LCNNConfig,
     build_model,
     describe_model,
 )
@@ -32,6 +34,7 @@ __all__ = [
     "average_checkpoints",
     "load_checkpoint",
     "load_published_aasist",
+    "load_published_lcnn",
     "load_tensors",
     "save_checkpoint",
 ]
@@ -212,6 +215,44 @@ def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:
         f"{path} holds an AASIST with {weights['pos_S'].shape[-1]} channels; the published ones "
         "have 64 (AASIST) or 24 (AASIST-L)."
     )
+
+
+def load_published_lcnn(path: str | os.PathLike[str]) -> LCNN:
+    """Read the weights of LFCC-LCNN-LSTM-sum that Wang and Yamagishi published.
+
+    The file decides whether the head is "sigmoid" or "cosine" (P2SGrad). The published score of the
+    first is the difference of the logits, the default; that of the second the logit of bonafide.
+
+    Args:
+        path: A ``.pt`` file with the state dict of a published LCNN.
+
+    Returns:
+        The model, on the CPU and in evaluation mode.
+
+    Example:
+        >>> load_published_lcnn("trained_network.pt").config.head  # doctest: +SKIP
+        'sigmoid'
+    """
+    weights = load_tensors(path)
+    if not isinstance(weights, Mapping) or "m_transform.0.0.weight" not in weights:
+        raise ValueError(f"{path} does not hold the weights of a published LCNN.")
+    renamed = {
+        "m_transform.0.": "convolutions.",
+        "m_before_pooling.0.0.l_blstm.": "lstm1.",
+        "m_before_pooling.0.1.l_blstm.": "lstm2.",
+        "m_output_act.0.": "output.",
+        "m_angle.0.weight": "classes",
+    }
+    # The front-end is made from its formula; the rest normalises by 0 and 1.
+    fixed = ("m_frontend.", "input_mean", "input_std", "output_mean", "output_std")
+    ours = {}
+    for name, tensor in weights.items():
+        if not name.startswith(fixed):
+            prefix = next((prefix for prefix in renamed if name.startswith(prefix)), "")
+            ours[renamed.get(prefix, "") + name.removeprefix(prefix)] = tensor
+    model = LCNN(LCNNConfig(head="cosine" if "classes" in ours else "sigmoid"))
+    _load_weights(model, ours, path)
+    return model.eval()
 
 
 def load_tensors(path: str | os.PathLike[str]) -> Any:

@@ -193,8 +193,29 @@ def power_spectrogram(
         >>> power_spectrogram(torch.randn(2, 16000), torch.hann_window(400), hop_length=160).shape
         torch.Size([2, 201, 101])
     """
+    if torch.jit.is_tracing():  # ONNX export by tracing, which knows no complex numbers
+        real, imaginary = _real_stft(waveform, window, hop_length, n_fft or len(window), padding)
+        return real.square() + imaginary.square()
     spectrum = stft(waveform, window, hop_length=hop_length, n_fft=n_fft, padding=padding)
     return spectrum.real.square() + spectrum.imag.square()
+
+
+def _real_stft(
+    waveform: Tensor, window: Tensor, hop_length: int, n_fft: int, padding: str | None
+) -> tuple[Tensor, Tensor]:
+    """Return real and imaginary part of the `stft` of waveforms (batch, time), by convolution."""
+    before = (n_fft - len(window)) // 2
+    window = functional.pad(window, (before, n_fft - len(window) - before))
+    signal = waveform[:, None]
+    if padding is not None:
+        signal = functional.pad(signal, (n_fft // 2, n_fft // 2), mode=padding)
+    steps = torch.arange(n_fft, dtype=torch.float64)
+    angles = (steps[: n_fft // 2 + 1, None] * steps).remainder(n_fft) * (2 * math.pi / n_fft)
+    parts = [
+        functional.conv1d(signal, (wave.float() * window)[:, None], stride=hop_length)
+        for wave in (angles.cos(), -angles.sin())
+    ]
+    return parts[0], parts[1]
 
 
 def log_mel(
@@ -203,9 +224,10 @@ def log_mel(
     window: Tensor,
     *,
     hop_length: int = 160,
+    n_fft: int | None = None,
     floor: float = 1e-6,
 ) -> Tensor:
-    """Return the natural logarithm of the Mel power spectrogram.
+    """Return the natural logarithm of the Mel power spectrogram, or of that in other bands.
 
     The STFT is centred: frame t is at sample t · hop_length, and the ends are reflected. Power
     below `floor` counts as `floor`. The default lies 108 dB below a full-scale tone and just above
@@ -213,9 +235,10 @@ def log_mel(
 
     Args:
         waveform: Float tensor of shape (..., time), at least `n_fft` samples long.
-        filterbank: Mel weights of shape (n_mels, n_fft // 2 + 1).
-        window: Analysis window of shape (n_fft,).
+        filterbank: Weights of shape (n_mels, n_fft // 2 + 1), Mel or other.
+        window: Analysis window, of n_fft samples or fewer.
         hop_length: Samples from frame to frame.
+        n_fft: The FFT size; None is the length of the window.
         floor: The least Mel power.
 
     Returns:
@@ -226,14 +249,14 @@ def log_mel(
         >>> log_mel(torch.randn(2, 64000), mel_filterbank(), torch.hann_window(1024)).shape
         torch.Size([2, 160, 401])
     """
-    n_fft = len(window)
+    n_fft = len(window) if n_fft is None else n_fft
     if waveform.shape[-1] < n_fft:
         raise ValueError(
             f"`waveform` must be at least one window ({n_fft} samples) long; got "
             f"{waveform.shape[-1]}. Repeat it first: fix_length(waveform)."
         )
     with no_autocast(waveform.device.type):
-        power = power_spectrogram(waveform, window, hop_length=hop_length)
+        power = power_spectrogram(waveform, window, hop_length=hop_length, n_fft=n_fft)
         return (filterbank.to(power.dtype) @ power).clamp(min=floor).log()
 
 

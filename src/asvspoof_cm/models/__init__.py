@@ -10,7 +10,9 @@ from asvspoof_cm.models.countermeasure import (
     model_names,
 )
 from asvspoof_cm.models.encoder import Encoder, EncoderConfig
+from asvspoof_cm.models.lcnn import LCNN, LCNNConfig
 from asvspoof_cm.models.rawnet2 import RawNet2, RawNet2Config
+from asvspoof_cm.models.resnet import ResNet, ResNetConfig
 from asvspoof_cm.models.tfparn import TFPARN, TFPARNConfig
 
 __all__ = [
@@ -21,8 +23,12 @@ __all__ = [
     "Encoder",
     "EncoderConfig",
     "InputSettings",
+    "LCNN",
+    "LCNNConfig",
     "RawNet2",
     "RawNet2Config",
+    "ResNet",
+    "ResNetConfig",
     "TFPARN",
     "TFPARNConfig",
     "build_model",

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm.models.countermeasure import Countermeasure
+from asvspoof_cm.models.countermeasure import Attended, Countermeasure
 from asvspoof_cm.models.encoders.distillmos import DistillMOSEncoder
 from asvspoof_cm.models.encoders.huggingface import huggingface_encoder, read_architecture
-from asvspoof_cm.models.encoders.speech_encoder import SpeechEncoder, call, freeze_stages
+from asvspoof_cm.models.encoders.speech_encoder import SpeechEncoder, freeze_stages
 from asvspoof_cm.models.encoders.whisper import WHISPER_SIZES, WhisperEncoder
 from asvspoof_cm.models.pooling import ChannelAttention, attentive_statistics
 from asvspoof_cm.utils.checks import check_positive, check_probability, check_waveforms
@@ -149,6 +149,7 @@ class Encoder(Countermeasure):
     """
 
     config_type = EncoderConfig
+    can_recompute = True
 
     def __init__(self, config: EncoderConfig | None = None) -> None:
         super().__init__()
@@ -208,10 +209,6 @@ class Encoder(Countermeasure):
             groups.append({"params": encoders, "lr_scale": self.config.encoder_lr})
         return groups
 
-    def forward(self, waveform: Tensor) -> Tensor:
-        """Return logits (batch, 2) of waveforms (batch, time); index 0 spoof, 1 bonafide."""
-        return self.classify(self.embed(waveform))
-
     def embed(self, waveform: Tensor) -> Tensor:
         """Return the utterance vectors (batch, 2 · d_projection · n_encoders) of waveforms."""
         return self._pool(self._frames(waveform))[0]
@@ -221,6 +218,24 @@ class Encoder(Countermeasure):
         logits: Tensor = self.classifier(self.dropout(embedding))
         return logits
 
+    def attend(self, waveform: Tensor) -> Attended:
+        """Return logits and the weight of each frame, the mean over the channels."""
+        frames = self._frames(waveform)
+        embedding, weights = self._pool(frames)
+        return Attended(
+            self.classify(embedding),
+            weights.mean(dim=-1),
+            frames.transpose(1, 2),
+            max(encoder.hop_length for encoder in self._encoders()),
+        )
+
+    def train(self, mode: bool = True) -> Encoder:
+        """Set training or evaluation; encoders that recompute by themselves are told to."""
+        for encoder in self._encoders():
+            encoder.set_recompute(self.gradient_checkpointing)
+        super().train(mode)
+        return self
+
     def _encoders(self) -> list[SpeechEncoder]:
         return list(self.encoders)  # type: ignore[arg-type]
 
@@ -229,7 +244,7 @@ class Encoder(Countermeasure):
         waveform = waveform / (waveform.abs().amax(dim=-1, keepdim=True) + 1e-8)
         frames = []
         for encoder, mixture in zip(self._encoders(), self.mixtures, strict=True):
-            layers = encoder(waveform, call)
+            layers = encoder(waveform, self.recompute)
             if not encoder.is_normalized:
                 layers = [_normalize(layer) for layer in layers]
             frames.append(mixture(layers))

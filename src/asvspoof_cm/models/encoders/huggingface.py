@@ -80,6 +80,13 @@ class HuggingFaceEncoder(SpeechEncoder):
             waveform = (waveform - mean) / (variance + 1e-7).sqrt()
         return list(self.model(waveform, output_hidden_states=True).hidden_states)
 
+    def set_recompute(self, on: bool) -> None:
+        """Switch the gradient checkpointing of transformers on or off."""
+        if on:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        else:
+            self.model.gradient_checkpointing_disable()
+
     def stages(self) -> list[Iterable[nn.Module]]:
         """Return the convolutions and what prepares their output, then each Transformer layer."""
         encoder = self.model.encoder

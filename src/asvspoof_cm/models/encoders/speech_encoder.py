@@ -48,6 +48,9 @@ class SpeechEncoder(nn.Module, ABC):
     def load_published(self, path: Path | None = None) -> None:
         """Load the published weights from a file, or from where they are installed."""
 
+    def set_recompute(self, on: bool) -> None:
+        """Switch recomputing on or off where `run` does not reach the layers."""
+
 
 def freeze_stages(encoder: SpeechEncoder, n_stages: int | None) -> None:
     """Take the lowest stages, or all for None, out of training."""

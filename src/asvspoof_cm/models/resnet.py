@@ -1,0 +1,256 @@
+"""ResNet on log bands, the light single system of many ASVspoof 5 submissions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asvspoof_cm.frontends import linear_filterbank, log_mel, mel_filterbank
+from asvspoof_cm.models.countermeasure import Attended, Countermeasure
+from asvspoof_cm.models.pooling import ChannelAttention, attentive_statistics, mean_weights
+from asvspoof_cm.utils.checks import check_choice, check_positive, check_waveforms
+
+__all__ = ["ResNet", "ResNetConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetConfig:
+    """The size of a ResNet; the defaults are WeDefense's ResNet18 with a plain classifier.
+
+    Attributes:
+        sample_rate: Of the waveforms, in Hz.
+        n_fft: The FFT size.
+        n_window: The samples of a window, Hamming's.
+        hop_length: Samples from frame to frame.
+        scale: Bands equally spaced in "mel" or in Hz, "linear".
+        n_bands: Their number.
+        log_floor: The least power of a band.
+        n_blocks: The residual blocks of each of the four stages.
+        width: The channels of the first stage; each later one has twice those before it.
+        attention: What gates the output of a block: "none"; "channel", squeeze and excitation (Hu
+            et al., 2018); "frequency", the same for the frequencies (Thienpondt et al., 2021).
+        reduction: The factor by which a gate's hidden layer is narrower.
+        pooling: "statistics", mean and standard deviation over time, or "attentive", both weighted
+            by attention.
+        d_attention: The hidden channels of that attention.
+        d_embedding: The size of the utterance vector.
+
+    Note:
+        The published features are Kaldi's, with dither and a pre-emphasis; these are plain log
+        bands, of which the mean over time is subtracted as there. The defaults keep the shape: 80
+        bands, 25 ms windows every 10 ms.
+
+    Example:
+        >>> ResNetConfig.resnet34(n_bands=160, scale="linear").n_blocks
+        (3, 4, 6, 3)
+    """
+
+    sample_rate: int = 16000
+    n_fft: int = 1024
+    n_window: int = 400
+    hop_length: int = 160
+    scale: Literal["mel", "linear"] = "mel"
+    n_bands: int = 80
+    log_floor: float = 1e-6
+    n_blocks: tuple[int, int, int, int] = (2, 2, 2, 2)
+    width: int = 32
+    attention: Literal["none", "channel", "frequency"] = "none"
+    reduction: int = 8
+    pooling: Literal["statistics", "attentive"] = "statistics"
+    d_attention: int = 128
+    d_embedding: int = 256
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n_blocks, list):  # JSON knows lists only
+            object.__setattr__(self, "n_blocks", tuple(self.n_blocks))
+        check_positive(
+            self,
+            *("sample_rate", "n_fft", "n_window", "hop_length", "n_bands", "width", "reduction"),
+            *("d_attention", "d_embedding"),
+        )
+        if len(self.n_blocks) != 4 or not all(type(n) is int and n > 0 for n in self.n_blocks):
+            raise ValueError(f"`n_blocks` must be four positive numbers; got {self.n_blocks}.")
+        if self.n_window > self.n_fft:
+            raise ValueError(
+                f"`n_window` must not exceed `n_fft`; got {self.n_window} and {self.n_fft}."
+            )
+        check_choice("scale", self.scale, ("mel", "linear"))
+        check_choice("attention", self.attention, ("none", "channel", "frequency"))
+        check_choice("pooling", self.pooling, ("statistics", "attentive"))
+
+    @classmethod
+    def resnet18(cls, **changes: Any) -> ResNetConfig:
+        """Return the configuration of a ResNet18, with some fields changed."""
+        return cls(**{"n_blocks": (2, 2, 2, 2), **changes})
+
+    @classmethod
+    def resnet34(cls, **changes: Any) -> ResNetConfig:
+        """Return the configuration of a ResNet34, with some fields changed."""
+        return cls(**{"n_blocks": (3, 4, 6, 3), **changes})
+
+
+class Gate(nn.Module):
+    """Scale each slice of an axis by a number in (0, 1) that depends on the means of all."""
+
+    def __init__(self, n: int, reduction: int, *, axis: Literal["channel", "frequency"]) -> None:
+        super().__init__()
+        self.axis = axis
+        self.reduce = nn.Linear(n, max(n // reduction, 1))
+        self.expand = nn.Linear(max(n // reduction, 1), n)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x (batch, channels, bands, frames) scaled."""
+        along_channels = self.axis == "channel"
+        means = x.mean(dim=(2, 3) if along_channels else (1, 3))
+        gate = torch.sigmoid(self.expand(functional.relu(self.reduce(means))))
+        return x * (gate[:, :, None, None] if along_channels else gate[:, None, :, None])
+
+
+class BasicBlock(nn.Module):
+    """Two 3 × 3 convolutions and a shortcut; `n_bands` is the height of its output."""
+
+    def __init__(
+        self, n_in: int, n_out: int, *, stride: int, n_bands: int, config: ResNetConfig
+    ) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(n_out)
+        self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(n_out)
+        self.gate = None
+        if config.attention != "none":
+            n = n_out if config.attention == "channel" else n_bands
+            self.gate = Gate(n, config.reduction, axis=config.attention)
+        self.shortcut = None
+        if stride != 1 or n_in != n_out:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (batch, n_out, bands, frames) of (batch, n_in, …)."""
+        y = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
+        if self.gate is not None:
+            y = self.gate(y)
+        return functional.relu(y + (x if self.shortcut is None else self.shortcut(x)))
+
+
+class ResNet(Countermeasure):
+    """A residual network on log bands with statistics pooling (WeDefense's, which is WeSpeaker's).
+
+    Its convolutions work on channels-last images, which a CPU handles faster.
+
+    Example:
+        >>> model = ResNet(ResNetConfig.resnet18(n_bands=80, width=32)).eval()
+        >>> model(torch.randn(2, 32000)).shape
+        torch.Size([2, 2])
+        >>> sum(p.numel() for p in model.parameters())
+        4105954
+    """
+
+    config_type = ResNetConfig
+    can_recompute = True
+    window: Tensor
+    filterbank: Tensor
+
+    def __init__(self, config: ResNetConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = ResNetConfig() if config is None else config
+        build = mel_filterbank if config.scale == "mel" else linear_filterbank
+        filterbank = build(config.n_bands, config.n_fft, sample_rate=config.sample_rate)
+        self.register_buffer("filterbank", filterbank, persistent=False)
+        self.register_buffer("window", torch.hamming_window(config.n_window), persistent=False)
+        self.conv1 = nn.Conv2d(1, config.width, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(config.width)
+        n_in, n_bands = config.width, config.n_bands
+        for k, n_blocks in enumerate(config.n_blocks):
+            n_out = config.width * 2**k
+            blocks = []
+            for block in range(n_blocks):
+                stride = 2 if k > 0 and block == 0 else 1
+                n_bands = -(-n_bands // stride)
+                blocks.append(
+                    BasicBlock(n_in, n_out, stride=stride, n_bands=n_bands, config=config)
+                )
+                n_in = n_out
+            self.add_module(f"layer{k + 1}", nn.Sequential(*blocks))
+        d_frames = n_in * n_bands
+        self.attention = None
+        if config.pooling == "attentive":
+            self.attention = ChannelAttention(d_frames, config.d_attention)
+        self.seg_1 = nn.Linear(2 * d_frames, config.d_embedding)
+        self.classifier = nn.Linear(config.d_embedding, 2)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward_features(self, bands: Tensor) -> Tensor:
+        """Return logits (batch, 2) of precomputed log bands (batch, n_bands, n_frames)."""
+        return self.classify(self.embed_features(bands))
+
+    def embed(self, waveform: Tensor) -> Tensor:
+        """Return utterance vectors (batch, d_embedding) of waveforms (batch, time)."""
+        return self.embed_features(self.log_bands(waveform))
+
+    def log_bands(self, waveform: Tensor) -> Tensor:
+        """Return what the network sees, (batch, n_bands, n_frames), of waveforms (batch, time)."""
+        config = self.config
+        # Two steps must be left after three strides of two, for a deviation over time.
+        check_waveforms(waveform, max(config.n_fft, 8 * config.hop_length))
+        bands = log_mel(
+            waveform,
+            self.filterbank,
+            self.window,
+            hop_length=config.hop_length,
+            n_fft=config.n_fft,
+            floor=config.log_floor,
+        )
+        return bands - bands.mean(dim=-1, keepdim=True)
+
+    def embed_features(self, bands: Tensor) -> Tensor:
+        """Return utterance vectors (batch, d_embedding) of log bands (batch, n_bands, n_frames)."""
+        if bands.dim() != 3 or bands.shape[1] != self.config.n_bands or bands.shape[2] < 9:
+            raise ValueError(
+                f"`bands` must have shape (batch, {self.config.n_bands}, n_frames) with 9 frames "
+                f"or more; got {tuple(bands.shape)}."
+            )
+        embedding: Tensor = self.seg_1(self._pool(self._convolve(bands))[0])
+        return embedding
+
+    def attend(self, waveform: Tensor) -> Attended:
+        """Return logits and the weight of each eight frames; only with attentive pooling."""
+        if self.attention is None:
+            raise ValueError('`pooling` must be "attentive"; this ResNet pools without weights.')
+        bands = self.log_bands(waveform)
+        statistics, weights = self._pool(self._convolve(bands))
+        return Attended(
+            self.classify(self.seg_1(statistics)),
+            weights.mean(dim=-1),
+            functional.avg_pool1d(bands, 8, ceil_mode=True),
+            8 * self.config.hop_length,
+        )
+
+    def _convolve(self, bands: Tensor) -> Tensor:
+        x: Tensor = functional.relu(self.bn1(self.conv1(bands[:, None])))
+        for k in range(4):
+            for block in self.get_submodule(f"layer{k + 1}").children():
+                x = self.recompute(block, x)
+        return x
+
+    def classify(self, embedding: Tensor) -> Tensor:
+        """Return logits (batch, 2) of utterance vectors (batch, d_embedding)."""
+        logits: Tensor = self.classifier(embedding)
+        return logits
+
+    def _pool(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Return statistics (batch, 2 · d) and the weights (batch, n_frames, d or 1) behind them."""
+        image = image.to(torch.promote_types(image.dtype, torch.float32))
+        frames = image.permute(0, 3, 1, 2).flatten(2)
+        if self.attention is not None:
+            weights = self.attention(frames)
+            return attentive_statistics(frames, weights), weights
+        deviation = (frames.var(dim=1) + 1e-7).sqrt()
+        weights = mean_weights(frames)[..., None]
+        return torch.cat([frames.mean(dim=1), deviation], dim=1), weights

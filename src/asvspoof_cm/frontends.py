@@ -193,7 +193,8 @@ def power_spectrogram(
         >>> power_spectrogram(torch.randn(2, 16000), torch.hann_window(400), hop_length=160).shape
         torch.Size([2, 201, 101])
     """
-    if torch.jit.is_tracing():  # ONNX export by tracing, which knows no complex numbers
+    # ONNX export by tracing, as recurrent layers need, knows no complex numbers.
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         real, imaginary = _real_stft(waveform, window, hop_length, n_fft or len(window), padding)
         return real.square() + imaginary.square()
     spectrum = stft(waveform, window, hop_length=hop_length, n_fft=n_fft, padding=padding)

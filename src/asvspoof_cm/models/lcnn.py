@@ -42,12 +42,15 @@ class LCNNConfig:
 
 
 class MaxFeatureMap(nn.Module):
-    """The larger of the first and the second half of the channels."""
+    """The larger of the first and the second `n` channels."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n = n
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (batch, channels // 2, …) of (batch, channels, …)."""
-        first, second = x.chunk(2, dim=1)
-        return torch.maximum(first, second)
+        """Return (batch, n, …) of (batch, 2 · n, …)."""
+        return torch.maximum(x[:, : self.n], x[:, self.n :])
 
 
 class LCNN(Countermeasure):
@@ -69,7 +72,7 @@ class LCNN(Countermeasure):
         self.lfcc = LFCC(n_bands=_N_BANDS, hop_length=_HOP)
 
         def convolution(n_in: int, n_out: int, size: int) -> list[nn.Module]:
-            return [nn.Conv2d(n_in, n_out, size, padding=size // 2), MaxFeatureMap()]
+            return [nn.Conv2d(n_in, n_out, size, padding=size // 2), MaxFeatureMap(n_out // 2)]
 
         def norm(n: int) -> nn.Module:
             return nn.BatchNorm2d(n, affine=False)

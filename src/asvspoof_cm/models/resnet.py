@@ -245,7 +245,7 @@ class ResNet(Countermeasure):
         return logits
 
     def _pool(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Return statistics (batch, 2 · d) and the weights (batch, n_frames, d or 1) behind them."""
+        """Return statistics (batch, 2 · d) and weights (batch, n_frames, d or 1) of the frames."""
         image = image.to(torch.promote_types(image.dtype, torch.float32))
         frames = image.permute(0, 3, 1, 2).flatten(2)
         if self.attention is not None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,16 @@ import pytest
 import torch
 
 import asvspoof_cm
-from asvspoof_cm.models import AASIST, TFPARN, AASISTConfig, RawNet2, RawNet2Config, TFPARNConfig
+from asvspoof_cm.models import (
+    AASIST,
+    TFPARN,
+    AASISTConfig,
+    CosineHead,
+    CosineHeadConfig,
+    RawNet2,
+    RawNet2Config,
+    TFPARNConfig,
+)
 from asvspoof_cm.scorer import Scorer
 
 pytest.importorskip("onnxruntime")
@@ -22,6 +32,7 @@ MAKE = {
     "TFPARN": lambda: TFPARN(SMALL),
     "AASIST": lambda: AASIST(AASISTConfig.light()),
     "RawNet2": lambda: RawNet2(RawNet2Config(d_gru=32, n_gru_layers=2, d_embedding=16)),
+    "CosineHead": lambda: CosineHead(CosineHeadConfig(model_config=asdict(SMALL))),
 }
 
 

@@ -324,7 +324,7 @@ def am_softmax_loss(
     Cross-entropy of a (cos θ_j − m [j = y]).
 
     Args:
-        logits: Tensor of shape (batch, 2), a cos θ_j: what a `Cosine` model returns.
+        logits: Tensor of shape (batch, 2), a cos θ_j: what a `CosineHead` returns.
         labels: Integer tensor of shape (batch,).
         scale: a, the `scale` of the model.
         margin: m, not negative; 0 gives the cross-entropy.
@@ -355,7 +355,7 @@ def oc_softmax_loss(
     the cosine to the class vector. Bonafide is kept in a narrow cone, spoof out of a wider one.
 
     Args:
-        logits: Tensor of shape (batch, 2) whose column 1 is a c: what a `Cosine` model with one
+        logits: Tensor of shape (batch, 2) whose column 1 is a c: what a `CosineHead` with one
             vector returns.
         labels: Integer tensor of shape (batch,).
         scale: a, the `scale` of the model.
@@ -382,7 +382,7 @@ def p2sgrad_loss(logits: Tensor, labels: Tensor, *, scale: float = 20.0) -> Tens
     The P2SGrad loss as a mean squared error (Wang and Yamagishi, 2021).
 
     Args:
-        logits: Tensor of shape (batch, 2), a cos θ_j: what a `Cosine` model returns.
+        logits: Tensor of shape (batch, 2), a cos θ_j: what a `CosineHead` returns.
         labels: Integer tensor of shape (batch,).
         scale: a, the `scale` of the model.
 

@@ -1,6 +1,7 @@
 """The countermeasures: a waveform (batch, time) in, logits (batch, 2) out."""
 
 from asvspoof_cm.models.aasist import AASIST, AASISTConfig
+from asvspoof_cm.models.cosine import CosineHead, CosineHeadConfig
 from asvspoof_cm.models.countermeasure import (
     Attended,
     Countermeasure,
@@ -19,6 +20,8 @@ __all__ = [
     "AASIST",
     "AASISTConfig",
     "Attended",
+    "CosineHead",
+    "CosineHeadConfig",
     "Countermeasure",
     "Encoder",
     "EncoderConfig",

@@ -148,7 +148,7 @@ def _attacks(
             "generator": generator.get(row.group[0], ""),
             "n_spoof": row.n_spoof,
             "eer": row.intervals["eer"].as_dict(),
-            "min_dcf": row.min_dcf,
+            "min_dcf": row.values["min_dcf"],
         }
         for row in result.rows[:-1]
     ]

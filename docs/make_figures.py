@@ -22,6 +22,7 @@ from asvspoof_cm.data import read_protocol, write_miniature
 from asvspoof_cm.data.miniature import MiniaturePaths
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.losses import focal_pairwise_loss
+from asvspoof_cm.runs import read_run
 from asvspoof_cm.scorer import Scorer
 from asvspoof_cm.training import Corpus, system, train_system
 
@@ -112,7 +113,7 @@ def training_figure(paths: MiniaturePaths, folder: Path) -> None:
         for seed in (42, 63):
             out = folder / f"{number}-{seed}"
             train_system(small, corpus, out, seed=seed, device="cpu", progress=False)
-            runs.append(report.read_run(out))
+            runs.append(read_run(out))
     axes = plots.training_efficiency(report.training_efficiency(runs))
     save(axes[0, 0], "training_efficiency")
 

@@ -287,9 +287,9 @@ def test_intervals_have_the_titles_and_units_of_the_breakdown(trials, protocol, 
     table, intervals, groups = capsys.readouterr().out.strip().split("\n\n")
     assert table.startswith("metric")
     lines = dict(line.split("  ", 1) for line in intervals.splitlines())
-    assert list(lines) == ["metric", "minDCF", "actDCF", "EER %", "Cllr"]
+    assert list(lines) == ["metric", "minDCF", "actDCF", "EER (%)", "Cllr"]
     assert lines["metric"].strip() == "value [95 % interval]"
-    assert lines["EER %"].strip() in groups.splitlines()[-1]
+    assert lines["EER (%)"].strip() in groups.splitlines()[-1]
 
 
 def test_grouped_ties_reach_the_breakdown(trials, protocol, capsys):

@@ -4,6 +4,7 @@ import pytest
 
 from asvspoof_cm import report
 from asvspoof_cm.cli import main
+from asvspoof_cm.runs import read_run
 
 METRICS = {"eer": 0.125, "min_dcf": 0.25, "cllr": 0.9, "act_dcf": 0.3}
 FINAL = {"dev": METRICS, "peak_memory_bytes": 1_400_000_000, "ms_per_utterance": 0.8}
@@ -20,7 +21,7 @@ def folders(write_run):
 @pytest.mark.parametrize("kind", ["markdown", "latex", "csv"])
 def test_tables_are_printed(folders, capsys, kind):
     assert main(["report", *folders, "--format", kind]) == 0
-    summary = report.summarize(map(report.read_run, folders))
+    summary = report.summarize(map(read_run, folders))
     tables = [getattr(table, kind)() for table in (summary.main, summary.efficiency)]
     captured = capsys.readouterr()
     assert captured.out == f"{tables[0]}\n\n{tables[1]}\n"
@@ -32,7 +33,7 @@ def test_tables_and_figure_are_written(folders, tmp_path, capsys):
     command = ["report", *folders, "--format", "latex", "--out", str(out), "--figure", str(figure)]
     assert main(command) == 0
     assert capsys.readouterr().out == f"{out / 'main.tex'}\n{out / 'efficiency.tex'}\n"
-    summary = report.summarize(map(report.read_run, folders))
+    summary = report.summarize(map(read_run, folders))
     assert (out / "main.tex").read_text() == summary.main.latex() + "\n"
     assert (out / "efficiency.tex").read_text() == summary.efficiency.latex() + "\n"
     assert figure.read_bytes()[:5] == b"%PDF-"

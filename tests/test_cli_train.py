@@ -8,7 +8,7 @@ import torch
 from asvspoof_cm import TFPARN, TFPARNConfig, load_checkpoint, save_checkpoint
 from asvspoof_cm.cli import main
 from asvspoof_cm.data import write_miniature
-from asvspoof_cm.history import read_history
+from asvspoof_cm.runs import read_history
 from asvspoof_cm.utils.files import sha256
 
 

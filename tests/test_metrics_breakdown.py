@@ -35,10 +35,10 @@ def test_each_attack_stands_against_all_bonafide(trials):
             chosen[:] = True
         expected = metrics.evaluate(trials["scores"][chosen], trials["labels"][chosen])
         assert (row.n_bonafide, row.n_spoof) == (expected.n_bonafide, expected.n_spoof)
-        assert row.eer == expected.eer.value
-        assert row.min_dcf == expected.min_dcf.value
-        assert row.act_dcf == expected.act_dcf.value
-        assert row.cllr == pytest.approx(expected.cllr)
+        assert row.values["eer"] == expected.eer.value
+        assert row.values["min_dcf"] == expected.min_dcf.value
+        assert row.values["act_dcf"] == expected.act_dcf.value
+        assert row.values["cllr"] == pytest.approx(expected.cllr)
         assert row.intervals == {}
 
 
@@ -50,9 +50,9 @@ def test_crossed_columns_with_matching_bonafide(trials):
         in_codec = trials["codec"] == row.group[1]
         chosen = in_codec & np.isin(trials["attack"], ["-", row.group[0]])
         expected = metrics.evaluate(trials["scores"][chosen], trials["labels"][chosen])
-        assert (row.n_bonafide, row.eer) == (expected.n_bonafide, expected.eer.value)
+        assert (row.n_bonafide, row.values["eer"]) == (expected.n_bonafide, expected.eer.value)
     pooled = metrics.evaluate(trials["scores"], trials["labels"])
-    assert result.rows[-1].eer == pooled.eer.value
+    assert result.rows[-1].values["eer"] == pooled.eer.value
 
 
 def test_a_group_without_matching_bonafide_has_counts_only():
@@ -60,7 +60,7 @@ def test_a_group_without_matching_bonafide_has_counts_only():
     result = metrics.breakdown([1.0, 2.0, 0.0, -1.0], labels, {"codec": codec}, match=["codec"])
     lonely = result.rows[1]
     assert (lonely.group, lonely.n_bonafide, lonely.n_spoof) == (("C01",), 0, 1)
-    assert np.isnan(lonely.eer)
+    assert np.isnan(lonely.values["eer"])
     assert lonely.as_dict()["eer"] is None
     assert "C01            0      1       –" in str(result)
     assert result.to_csv().splitlines()[2] == "C01,0,1,,,,"
@@ -106,15 +106,15 @@ def test_forms_of_the_table(trials):
     result = metrics.breakdown(trials["scores"], trials["labels"], columns)
     rows = list(csv.DictReader(io.StringIO(result.to_csv())))
     assert [row["attack"] for row in rows] == ["A09", "A10", "A_11", "pooled"]
-    assert float(rows[1]["eer"]) == result.rows[1].eer
+    assert float(rows[1]["eer"]) == result.rows[1].values["eer"]
     markdown = result.to_markdown().splitlines()
-    assert markdown[0] == "| attack | bonafide | spoof | minDCF | actDCF | EER % | Cllr |"
-    assert markdown[1] == "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    assert markdown[0] == "| attack | bonafide | spoof | minDCF | actDCF | EER (%) | Cllr |"
+    assert markdown[1] == "| :-- | --: | --: | --: | --: | --: | --: |"
     assert len(markdown) == 2 + 4
     latex = result.to_latex()
     assert r"\begin{tabular}{lrrrrrr}" in latex
     assert r"A\_11 & " in latex
-    assert r"EER \%" in latex
+    assert r"EER (\%)" in latex
     assert latex.count(r"\\") == 5
     with_intervals = metrics.breakdown(
         trials["scores"], trials["labels"], columns, n_bootstrap=10
@@ -147,8 +147,8 @@ def test_bad_groups(groups, options, message):
 def test_grouped_ties_reach_every_row():
     labels, attack = [1, 1, 0, 0], ["-", "-", "A09", "A10"]
     result = metrics.breakdown([0.0] * 4, labels, {"attack": attack}, ties="grouped")
-    assert [row.eer for row in result.rows] == [0.5, 0.5, 0.5]
-    assert metrics.breakdown([0.0] * 4, labels, {"attack": attack}).rows[0].eer == 1.0
+    assert [row.values["eer"] for row in result.rows] == [0.5, 0.5, 0.5]
+    assert metrics.breakdown([0.0] * 4, labels, {"attack": attack}).rows[0].values["eer"] == 1.0
 
 
 def test_only_groups_are_counted_as_thin():
@@ -177,7 +177,7 @@ def test_a_group_that_cannot_be_drawn_does_not_stop_the_table():
             clusters=speaker,
         )
     assert result.rows[0].intervals == {}
-    assert not np.isnan(result.rows[0].eer)
+    assert not np.isnan(result.rows[0].values["eer"])
     assert all(row.intervals for row in result.rows[1:])
     with pytest.raises(ValueError, match="`clusters` must name at least 2 clusters"):
         metrics.breakdown(
@@ -207,3 +207,21 @@ def test_bad_breakdown_options(options, message):
 def test_a_column_with_gaps():
     with pytest.raises(ValueError, match="`attack` must have a value for every trial; 1 of 2 are"):
         metrics.breakdown([1.0, 0.0], [1, 0], {"attack": [None, "A09"]})
+
+
+def test_an_entry_of_the_table_is_in_every_table(trials, monkeypatch):
+    entry = metrics.Metric(
+        name="best",
+        function=lambda scores, costs, ties: float(scores.bonafide[-1]),
+        title="Best",
+    )
+    monkeypatch.setitem(metrics.METRICS, "best", entry)
+    scores, labels = trials["scores"], trials["labels"]
+    highest = max(s for s, label in zip(scores, labels, strict=True) if label in (1, "bonafide"))
+    result = metrics.evaluate(scores, labels)
+    assert result.as_dict()["best"] == highest
+    assert f"Best      {highest:.4f}" in str(result)
+    table = metrics.breakdown(scores, labels, {"attack": trials["attack"]}, n_bootstrap=5)
+    assert table.to_csv().splitlines()[0].endswith("cllr_low,cllr_high,best_low,best_high")
+    assert table.rows[0].intervals["best"].value == highest
+    assert str(table).splitlines()[0].endswith("Best")

@@ -93,7 +93,7 @@ def test_breakdown_bars_and_intervals(scores):
     result = metrics.breakdown(values, labels, {"attack": attack}, n_bootstrap=20)
     ax = plots.breakdown(result)
     heights = [bar.get_height() for bar in ax.patches]
-    assert heights == pytest.approx([100 * row.eer for row in result.rows[:-1]])
+    assert heights == pytest.approx([100 * row.values["eer"] for row in result.rows[:-1]])
     segments = ax.collections[0].get_segments()
     for row, segment in zip(result.rows, segments, strict=False):
         interval = row.intervals["eer"]
@@ -194,10 +194,10 @@ def test_crossed_columns_are_a_map_of_a_page_width():
     assert drawn.shape == (16, 12)
     assert np.isnan(drawn[:, 0]).all()
     row = next(row for row in result.rows if row.group == ("A18", "C03"))
-    assert drawn[1, 3] == pytest.approx(100 * row.eer)
+    assert drawn[1, 3] == pytest.approx(100 * row.values["eer"])
     texts = [text.get_text() for text in ax.texts]
     assert texts.count("–") == 16
-    assert texts[12 + 3] == f"{100 * row.eer:.1f}"
+    assert texts[12 + 3] == f"{100 * row.values['eer']:.1f}"
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("codec", "attack")
 
 

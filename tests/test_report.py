@@ -14,6 +14,8 @@ import torch
 
 from asvspoof_cm import plots, report
 from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.profiling import profile
+from asvspoof_cm.runs import read_run
 
 TIMES_S = (60.0, 120.0, 180.0)
 
@@ -36,7 +38,7 @@ def three_seeds(write_run):
     """EER 12, 14 and 16 %: mean 14, sample deviation 2 (the population's would be 1.63)."""
     seeds = {42: 0.12, 63: 0.14, 2026: 0.16}
     return [
-        report.read_run(
+        read_run(
             write_run(
                 f"6-{seed}",
                 seed=seed,
@@ -50,18 +52,18 @@ def three_seeds(write_run):
 
 def test_run_has_what_the_folder_holds(write_run):
     path = write_run("6-42", final=final())
-    run = report.read_run(path)
+    run = read_run(path)
     assert (run.name, run.seed, run.n_parameters) == ("6 TFPARN", 42, 4_846_275)
     assert run.path == path
     assert run.is_finished
     assert [record["epoch"] for record in run.history] == [1, 2, 3]
     assert run.best["epoch"] == 2
     assert run.mean_train_s == 45.0
-    assert report.read_run(str(path)) == run
+    assert read_run(str(path)) == run
 
 
 def test_the_first_of_equal_epochs_is_the_best(write_run):
-    run = report.read_run(write_run("6-42", dev=(0.5, 0.25, 0.25)))
+    run = read_run(write_run("6-42", dev=(0.5, 0.25, 0.25)))
     assert run.best["epoch"] == 2
     assert run.best["is_best"]
 
@@ -83,7 +85,7 @@ def test_markdown(three_seeds):
     summary = report.summarize(three_seeds)
     assert summary.main.markdown().splitlines() == [
         "| System | Seeds | EER (%) | minDCF | Cllr | actDCF |",
-        "|:--|--:|--:|--:|--:|--:|",
+        "| :-- | --: | --: | --: | --: | --: |",
         "| 6 TFPARN | 3 | 14.00 ± 2.00 | 0.2800 ± 0.0400 | 0.5600 ± 0.0800 | 0.4200 ± 0.0600 |",
     ]
     head, _, row = summary.efficiency.markdown().splitlines()
@@ -97,14 +99,14 @@ def test_markdown(three_seeds):
 
 
 def test_latex_escapes_and_uses_booktabs(write_run):
-    run = report.read_run(write_run("a", system=r"6_a & 5 % of \x", final=final()))
-    other = report.read_run(write_run("b", system=r"6_a & 5 % of \x", seed=63, final=final(0.175)))
+    run = read_run(write_run("a", system=r"6_a & 5 % of \x", final=final()))
+    other = read_run(write_run("b", system=r"6_a & 5 % of \x", seed=63, final=final(0.175)))
     name = r"6\_a \& 5 \% of \textbackslash{}x"
     # The sample deviation of 12.5 and 17.5 is 5 / √2.
     pairs = [("15.00", "3.54"), ("0.3000", "0.0707"), ("0.6000", "0.1414"), ("0.4500", "0.1061")]
     values = [f"{value} $\\pm$ {std}" for value, std in pairs]
     assert report.summarize([run, other]).main.latex().splitlines() == [
-        r"\begin{tabular}{lrcccc}",
+        r"\begin{tabular}{lrrrrr}",
         r"\toprule",
         r"System & Seeds & EER (\%) & minDCF & Cllr & actDCF \\",
         r"\midrule",
@@ -115,7 +117,7 @@ def test_latex_escapes_and_uses_booktabs(write_run):
 
 
 def test_csv_has_full_precision_in_the_units_of_the_folder(three_seeds, write_run):
-    other = report.read_run(write_run("x", system='a "b", c', final=final(0.1)))
+    other = read_run(write_run("x", system='a "b", c', final=final(0.1)))
     summary = report.summarize([*three_seeds, other])
     first, second = csv.DictReader(summary.main.csv().splitlines())
     assert float(first["eer_mean"]) == summary.main.rows[0].values["eer"].mean
@@ -128,17 +130,17 @@ def test_csv_has_full_precision_in_the_units_of_the_folder(three_seeds, write_ru
 
 
 def test_one_seed_has_no_deviation(write_run):
-    run = report.read_run(write_run("a|b", system="a|b", final=final()))
+    run = read_run(write_run("a|b", system="a|b", final=final()))
     assert report.summarize([run]).main.markdown().splitlines()[2] == (
         r"| a\|b | 1 | 12.50 | 0.2500 | 0.5000 | 0.3750 |"
     )
 
 
 def test_unfinished_runs_are_counted_and_named(three_seeds, write_run):
-    started = report.read_run(write_run("1-42", system="1 AASIST", seed=42))
+    started = read_run(write_run("1-42", system="1 AASIST", seed=42))
     fresh_path = write_run("1-63", system="1 AASIST", seed=63)
     (fresh_path / "history.jsonl").unlink()
-    fresh = report.read_run(fresh_path)
+    fresh = read_run(fresh_path)
     assert fresh.history == ()
     cut = dataclasses.replace(three_seeds[2], final=None)
     summary = report.summarize([*three_seeds[:2], cut, started, fresh])
@@ -155,10 +157,10 @@ def test_split(write_run):
     content = json.loads((both / "final.json").read_text())
     content["eval"]["eer"] = 0.3
     (both / "final.json").write_text(json.dumps(content))
-    run = report.read_run(both)
+    run = read_run(both)
     assert report.summarize([run]).main.rows[0].values["eer"].mean == 0.125
     assert report.summarize([run], split="eval").main.rows[0].values["eer"].mean == 0.3
-    dev_only = report.read_run(write_run("b", seed=63, final=final()))
+    dev_only = read_run(write_run("b", seed=63, final=final()))
     with pytest.raises(ValueError, match=r"every finished run was evaluated on; .*b has no 'eval'"):
         report.summarize([run, dev_only], split="eval")
     with pytest.raises(ValueError, match="`split` must be one of 'dev', 'eval'; got 'train'"):
@@ -166,11 +168,11 @@ def test_split(write_run):
 
 
 def test_runs_that_have_no_common_mean(write_run):
-    a = report.read_run(write_run("a", final=final()))
-    again = report.read_run(write_run("b", final=final()))
+    a = read_run(write_run("a", final=final()))
+    again = read_run(write_run("b", final=final()))
     with pytest.raises(ValueError, match=r"each seed of a system once; .*a and .*b both are"):
         report.summarize([a, again])
-    other = report.read_run(write_run("c", seed=63, recipe={"lr": 3e-4}, final=final()))
+    other = read_run(write_run("c", seed=63, recipe={"lr": 3e-4}, final=final()))
     with pytest.raises(ValueError, match=r"differ in recipe\.lr \(0\.0001, 0\.0003\)"):
         report.training_efficiency([a, other])
     elsewhere = dataclasses.replace(again, seed=63, data={"train": {"bonafide": 11}})
@@ -184,7 +186,7 @@ def test_runs_that_have_no_common_mean(write_run):
     ("file", "content", "message"),
     [
         ("run.json", "{", r"run\.json: not JSON \(Expecting"),
-        ("run.json", "[]", r"run\.json: must hold a JSON object; got list"),
+        ("run.json", "[]", r"run\.json: must be a JSON object; got '\[\]'"),
         ("run.json", '{"system": {}}', r"`system` must be an object with a `name`; got {}"),
         ("run.json", '{"system": {"name": "a"}, "seed": "1"}', "`seed` must be a whole number"),
         ("final.json", "{}", r"final\.json: `dev\.min_dcf` must be a finite number; got None"),
@@ -195,7 +197,7 @@ def test_bad_files(write_run, file, content, message):
     path = write_run("a", final=final())
     (path / file).write_text(content)
     with pytest.raises(ValueError, match=message):
-        report.read_run(path)
+        read_run(path)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,7 @@ def test_bad_history_lines(write_run, change, message):
     assert changed != lines[1]
     path.write_text("\n".join([lines[0], changed, lines[2]]) + "\n")
     with pytest.raises(ValueError, match=message):
-        report.read_run(path.parent)
+        read_run(path.parent)
 
 
 @pytest.mark.parametrize("file", ["run.json", "history.jsonl"])
@@ -230,14 +232,14 @@ def test_missing_files_are_named(write_run, file):
     path = write_run("a", final=final())
     (path / file).unlink()
     with pytest.raises(FileNotFoundError, match=rf"{file} does not exist"):
-        report.read_run(path)
+        read_run(path)
 
 
 def straight(write_run, name, *, seed, first_s, step_s, n_epochs, slope, **kwargs):
     """A run whose minDCF is a straight line in time: 1 − slope · t."""
     times = tuple(first_s + step_s * k for k in range(n_epochs))
     values = tuple(1.0 - slope * t for t in times)
-    return report.read_run(
+    return read_run(
         write_run(name, seed=seed, cumulative_s=times, dev=values, final=final(), **kwargs)
     )
 
@@ -271,7 +273,7 @@ def test_straight_lines_are_interpolated_exactly_in_the_shared_range(write_run):
 
 
 def test_best_is_a_raw_record(write_run):
-    run = report.read_run(write_run("a", dev=(0.5, 0.1, 0.4), train=(3, 2, 1), final=final()))
+    run = read_run(write_run("a", dev=(0.5, 0.1, 0.4), train=(3, 2, 1), final=final()))
     curves = {(c.split, c.metric): c for c in report.training_efficiency([run])}
     assert curves["dev", "min_dcf"].seeds[0].best == (120.0, 0.1)
     assert curves["train", "min_dcf"].seeds[0].best == (180.0, 1.0)
@@ -279,7 +281,7 @@ def test_best_is_a_raw_record(write_run):
 
 
 def test_one_seed_has_a_mean_and_no_band(write_run):
-    run = report.read_run(write_run("a", final=final()))
+    run = read_run(write_run("a", final=final()))
     curve = report.training_efficiency([run])[4]
     np.testing.assert_allclose(
         curve.mean, np.interp(curve.time_s, TIMES_S, (0.5, 0.25, 0.3)), atol=1e-15
@@ -288,10 +290,8 @@ def test_one_seed_has_a_mean_and_no_band(write_run):
 
 
 def test_seeds_without_a_shared_range_have_no_mean(write_run):
-    a = report.read_run(write_run("a", cumulative_s=(10.0, 20.0), dev=(0.5, 0.4), final=final()))
-    b = report.read_run(
-        write_run("b", seed=2, cumulative_s=(30.0, 60.0), dev=(0.5, 0.4), final=final())
-    )
+    a = read_run(write_run("a", cumulative_s=(10.0, 20.0), dev=(0.5, 0.4), final=final()))
+    b = read_run(write_run("b", seed=2, cumulative_s=(30.0, 60.0), dev=(0.5, 0.4), final=final()))
     curve = report.training_efficiency([a, b])[0]
     assert curve.time_s.shape == curve.mean.shape == (0,)
     assert [len(seed.values) for seed in curve.seeds] == [2, 2]
@@ -301,11 +301,11 @@ def test_seeds_without_a_shared_range_have_no_mean(write_run):
 def test_unfinished_runs_do_not_shorten_the_mean(write_run):
     runs = [
         straight(write_run, "a", seed=1, first_s=50, step_s=50, n_epochs=9, slope=1e-4),
-        report.read_run(write_run("b", seed=2, cumulative_s=(55.0, 110.0))),
+        read_run(write_run("b", seed=2, cumulative_s=(55.0, 110.0))),
     ]
     fresh = write_run("c", seed=3)
     (fresh / "history.jsonl").unlink()
-    curve = report.training_efficiency([*runs, report.read_run(fresh)])[4]
+    curve = report.training_efficiency([*runs, read_run(fresh)])[4]
     assert curve.time_s[-1] == 450.0
     np.testing.assert_allclose(curve.mean, 1 - 1e-4 * curve.time_s, atol=1e-12)
     assert curve.std is None
@@ -313,13 +313,13 @@ def test_unfinished_runs_do_not_shorten_the_mean(write_run):
     alone = report.training_efficiency(runs[1:])[0]
     assert (len(alone.mean), alone.std, alone.n_finished) == (0, None, 0)
     with pytest.raises(ValueError, match="`runs` must hold an epoch to draw"):
-        report.training_efficiency([report.read_run(fresh)])
+        report.training_efficiency([read_run(fresh)])
     with pytest.raises(ValueError, match="`n_points` must be at least 2; got 1"):
         report.training_efficiency(runs, n_points=1)
 
 
 def test_figure_shows_means_bands_seeds_and_stars(three_seeds, write_run):
-    started = report.read_run(write_run("2-42", system="2 RawNet2"))
+    started = read_run(write_run("2-42", system="2 RawNet2"))
     curves = report.training_efficiency([*three_seeds, started])
     axes = plots.training_efficiency(curves)
     assert axes.shape == (4, 2)
@@ -355,7 +355,7 @@ def test_figure_shows_means_bands_seeds_and_stars(three_seeds, write_run):
 @pytest.mark.parametrize("times", [(60.0,), (60.0, 64.0), (60.0, 2e5), (60.0, 6e5)])
 def test_time_axis_has_numbers_however_long_the_run(write_run, times):
     values = (0.5, 0.25, 0.3)[: len(times)]
-    run = report.read_run(write_run("a", cumulative_s=times, dev=values, final=final()))
+    run = read_run(write_run("a", cumulative_s=times, dev=values, final=final()))
     axes = plots.training_efficiency(report.training_efficiency([run]))
     figure = axes[0, 0].figure
     figure.draw_without_rendering()
@@ -384,9 +384,7 @@ def test_figure_in_given_axes(three_seeds):
 
 
 def test_nine_systems_look_different(write_run):
-    runs = [
-        report.read_run(write_run(f"r{k}", system=f"system {k}", final=final())) for k in range(9)
-    ]
+    runs = [read_run(write_run(f"r{k}", system=f"system {k}", final=final())) for k in range(9)]
     axes = plots.training_efficiency(report.training_efficiency(runs))
     lines = axes[0, 0].figure.legends[0].legend_handles[:9]
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 9
@@ -397,7 +395,8 @@ def test_folders_are_read_without_torch(write_run):
     code = f"""
 import sys
 from asvspoof_cm import report
-run = report.read_run({str(path)!r})
+from asvspoof_cm.runs import read_run
+run = read_run({str(path)!r})
 report.summarize([run]), report.training_efficiency([run])
 sys.exit("torch" in sys.modules)
 """
@@ -425,9 +424,7 @@ class Recorder(Countermeasure):
 
 def test_profile_measures_batches_of_crops_in_evaluation_mode():
     model = Recorder().train()
-    result = report.profile(
-        model, n_utterances=5, duration_s=0.5, n_crops=3, n_samples=4000, batch_size=2
-    )
+    result = profile(model, n_utterances=5, duration_s=0.5, n_crops=3, n_samples=4000, batch_size=2)
     # One batch ahead, then 2, 2 and 1 utterances of three crops.
     assert [shape for shape, _, _ in model.calls] == [(6, 4000)] * 3 + [(3, 4000)]
     assert {(training, grad) for _, training, grad in model.calls} == {(False, False)}
@@ -441,7 +438,7 @@ def test_profile_measures_batches_of_crops_in_evaluation_mode():
 MEMORY = """
 import time, torch
 from asvspoof_cm.models import Countermeasure
-from asvspoof_cm.report import profile
+from asvspoof_cm.profiling import profile
 
 class Hungry(Countermeasure):
     def __init__(self):
@@ -470,14 +467,14 @@ def test_profile_sees_the_memory_of_a_fresh_process():
 
 def test_profile_crops_are_four_seconds_by_default():
     model = Recorder().eval()
-    report.profile(model, n_utterances=1, batch_size=8)
+    profile(model, n_utterances=1, batch_size=8)
     assert [shape for shape, _, _ in model.calls] == [(5, 64000)] * 2
     assert not model.training
 
 
 def test_profile_on_another_device_leaves_the_model_where_it_is():
     model = Recorder()
-    result = report.profile(model, n_utterances=1, duration_s=0.5, n_samples=4000, device="meta")
+    result = profile(model, n_utterances=1, duration_s=0.5, n_samples=4000, device="meta")
     assert result.device == "meta"
     assert model.weight.device.type == "cpu"
     assert model.calls == []
@@ -486,4 +483,4 @@ def test_profile_on_another_device_leaves_the_model_where_it_is():
 @pytest.mark.parametrize("name", ["n_utterances", "n_crops", "batch_size", "duration_s"])
 def test_profile_checks_its_arguments(name):
     with pytest.raises(ValueError, match=f"`{name}` must be "):
-        report.profile(Recorder(), **{name: 0})
+        profile(Recorder(), **{name: 0})

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from asvspoof_cm import metrics
 from asvspoof_cm.labels import ABSENT, BONAFIDE, SASV_CLASSES, SPOOF
-from asvspoof_cm.metrics.curves import Ties
-from asvspoof_cm.metrics.printing import format_metric, metric_title
+from asvspoof_cm.metrics.det import Ties
 from asvspoof_cm.utils.checks import as_labels
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class _Intervals(_Table):
 
     def __str__(self) -> str:
         confidence = next(iter(self.values())).confidence
-        texts = {metric_title(k): format_metric(k, v.value, v) for k, v in self.items()}
+        texts = {metrics.METRICS[k].head: v.text(metrics.METRICS[k]) for k, v in self.items()}
         return str(_Table({"metric": f"value [{100 * confidence:g} % interval]", **texts}))
 
 

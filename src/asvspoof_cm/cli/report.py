@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.files import write_text
 
 __all__ = ["add_parser", "run"]
 
@@ -50,8 +50,9 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the folders; write the tables and the figure."""
     from asvspoof_cm import report
+    from asvspoof_cm.runs import read_run
 
-    runs = [report.read_run(path) for path in args.runs]
+    runs = [read_run(path) for path in args.runs]
     summary = report.summarize(runs, split=args.split)
     for unfinished in summary.unfinished:
         sys.stderr.write(
@@ -65,8 +66,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for name, text in texts.items():
             path = args.out / f"{name}.{_SUFFIXES[args.format]}"
-            with atomic_path(path) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+            write_text(path, text)
             sys.stdout.write(f"{path}\n")
     if args.figure is not None:
         from asvspoof_cm import plots

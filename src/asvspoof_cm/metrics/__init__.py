@@ -4,83 +4,57 @@ Scores are arrays of one class each, bonafide first; a higher score means bonafi
 fractions, Cllr is in bits. Results carry their threshold.
 """
 
-from __future__ import annotations
-
-from asvspoof_cm.metrics.breakdown import Breakdown, BreakdownRow, breakdown
-from asvspoof_cm.metrics.costs import (
-    ASVSPOOF5,
-    ASVSPOOF5_ASV,
-    ASVSPOOF5_SASV,
-    AsvRates,
-    DetectionCosts,
-    OperatingPoint,
-    SasvCosts,
+from asvspoof_cm.metrics.bootstrap import (
+    Interval as Interval,
+    bootstrap as bootstrap,
+    compare as compare,
 )
-from asvspoof_cm.metrics.curves import DetCurve, det_curve
-from asvspoof_cm.metrics.intervals import METRICS, Interval, bootstrap, compare
-from asvspoof_cm.metrics.scores import (
-    Key,
-    Scores,
-    read_key,
-    read_scores,
-    write_scores,
-    write_submission,
+from asvspoof_cm.metrics.breakdown import (
+    Breakdown as Breakdown,
+    BreakdownRow as BreakdownRow,
+    breakdown as breakdown,
+)
+from asvspoof_cm.metrics.costs import (
+    ASVSPOOF5 as ASVSPOOF5,
+    ASVSPOOF5_ASV as ASVSPOOF5_ASV,
+    ASVSPOOF5_SASV as ASVSPOOF5_SASV,
+    AsvRates as AsvRates,
+    DetectionCosts as DetectionCosts,
+    OperatingPoint as OperatingPoint,
+    SasvCosts as SasvCosts,
+)
+from asvspoof_cm.metrics.det import DetCurve as DetCurve, det_curve as det_curve
+from asvspoof_cm.metrics.score_files import (
+    Key as Key,
+    Scores as Scores,
+    read_key as read_key,
+    read_scores as read_scores,
+    write_scores as write_scores,
+    write_submission as write_submission,
+)
+from asvspoof_cm.metrics.summary import (
+    METRICS as METRICS,
+    Metric as Metric,
+    Track1Result as Track1Result,
+    evaluate as evaluate,
 )
 from asvspoof_cm.metrics.track1 import (
-    Track1Result,
-    act_dcf,
-    auc,
-    cllr,
-    eer,
-    evaluate,
-    min_cllr,
-    min_dcf,
+    act_dcf as act_dcf,
+    auc as auc,
+    cllr as cllr,
+    eer as eer,
+    min_cllr as min_cllr,
+    min_dcf as min_dcf,
 )
-from asvspoof_cm.metrics.track2 import TandemPoint, a_dcf, asv_rates, min_t_dcf, t_eer
-from asvspoof_cm.metrics.within import SourceRow, WithinSources, within_sources
-
-__all__ = [
-    # Track 1
-    "eer",
-    "min_dcf",
-    "act_dcf",
-    "cllr",
-    "min_cllr",
-    "auc",
-    "det_curve",
-    "evaluate",
-    "DetCurve",
-    "OperatingPoint",
-    "Track1Result",
-    # Track 2
-    "a_dcf",
-    "asv_rates",
-    "min_t_dcf",
-    "t_eer",
-    "TandemPoint",
-    # costs
-    "DetectionCosts",
-    "SasvCosts",
-    "AsvRates",
-    "ASVSPOOF5",
-    "ASVSPOOF5_SASV",
-    "ASVSPOOF5_ASV",
-    # intervals and breakdowns
-    "METRICS",
-    "Interval",
-    "bootstrap",
-    "compare",
-    "Breakdown",
-    "BreakdownRow",
-    "breakdown",
-    "SourceRow",
-    "WithinSources",
-    "within_sources",
-    # files
-    "Key",
-    "Scores",
-    "read_key",
-    "read_scores",
-    "write_scores",
-    "write_submission",
-]
+from asvspoof_cm.metrics.track2 import (
+    TandemPoint as TandemPoint,
+    a_dcf as a_dcf,
+    asv_rates as asv_rates,
+    min_t_dcf as min_t_dcf,
+    t_eer as t_eer,
+)
+from asvspoof_cm.metrics.within import (
+    SourceRow as SourceRow,
+    WithinSources as WithinSources,
+    within_sources as within_sources,
+)

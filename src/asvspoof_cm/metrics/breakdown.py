@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,11 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from asvspoof_cm.metrics.bootstrap import Interval, TooFewClustersError, bootstrap
 from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
-from asvspoof_cm.metrics.curves import TIES, SortedScores, Ties
-from asvspoof_cm.metrics.intervals import METRICS, Interval, TooFewClustersError, bootstrap
-from asvspoof_cm.metrics.printing import LATEX_SPECIALS, format_metric, metric_title
-from asvspoof_cm.metrics.track1 import act_dcf_of, cllr_of, eer_of, min_dcf_of
+from asvspoof_cm.metrics.det import TIES, SortedScores, Ties
+from asvspoof_cm.metrics.summary import METRICS, Metric
 from asvspoof_cm.utils.checks import (
     FloatArray,
     IntArray,
@@ -29,8 +26,7 @@ from asvspoof_cm.utils.checks import (
     split_by_label,
 )
 from asvspoof_cm.utils.progress import Progress
-
-__all__ = ["Breakdown", "BreakdownRow", "breakdown"]
+from asvspoof_cm.utils.tables import Form, render
 
 POOLED = "pooled"
 
@@ -39,32 +35,28 @@ POOLED = "pooled"
 class BreakdownRow:
     """The metrics of one group of spoofs against its bonafide trials.
 
-    The metrics are NaN where the group has no bonafide trial to stand against. `intervals` is empty
-    unless it was asked for.
+    `values` has one entry per metric of `METRICS`, NaN where the group has no bonafide trial to
+    stand against. `intervals` is empty unless it was asked for.
 
     Example:
         >>> row = breakdown([1.0, -1.0], [1, 0], {"attack": ["-", "A09"]}).rows[0]
-        >>> row.group, row.n_spoof, row.eer
+        >>> row.group, row.n_spoof, row.values["eer"]
         (('A09',), 1, 0.0)
     """
 
     group: tuple[str, ...]
     n_bonafide: int
     n_spoof: int
-    min_dcf: float
-    act_dcf: float
-    eer: float
-    cllr: float
+    values: Mapping[str, float]
     intervals: Mapping[str, Interval]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON; a metric that doesn't exist is None."""
-        values = {name: getattr(self, name) for name in METRICS}
         return {
             "group": list(self.group),
             "n_bonafide": self.n_bonafide,
             "n_spoof": self.n_spoof,
-            **finite_or_none(values),
+            **finite_or_none(dict(self.values)),
             "intervals": {name: item.as_dict() for name, item in self.intervals.items()},
         }
 
@@ -89,66 +81,38 @@ class Breakdown:
         return {"columns": list(self.columns), "rows": [row.as_dict() for row in self.rows]}
 
     def __str__(self) -> str:
-        cells = [self._header(), *self._cells()]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        n_names = len(self.columns)
-        return "\n".join(
-            "  ".join(
-                cell.ljust(width) if index < n_names else cell.rjust(width)
-                for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in cells
-        )
+        return self._render("text")
 
     def to_markdown(self) -> str:
         """Return a Markdown table."""
-        align = ["---"] * len(self.columns) + ["---:"] * (2 + len(METRICS))
-        rows = [self._header(), align, *self._cells()]
-        escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-        return "".join(f"| {' | '.join(row)} |\n" for row in escaped)
+        return self._render("markdown") + "\n"
 
     def to_latex(self) -> str:
         """Return a LaTeX tabular; it needs the booktabs package."""
-        lines = [f"\\begin{{tabular}}{{{'l' * len(self.columns)}{'r' * (2 + len(METRICS))}}}"]
-        lines += ["\\toprule", _latex_row(self._header()), "\\midrule"]
-        *groups, pooled = self._cells()
-        lines += [_latex_row(row) for row in groups]
-        lines += ["\\midrule", _latex_row(pooled), "\\bottomrule", "\\end{tabular}"]
-        return "\n".join(lines) + "\n"
+        return self._render("latex") + "\n"
 
     def to_csv(self) -> str:
         """Return comma-separated values with all digits; the EER is a fraction.
 
         Intervals, if any, are two more columns per metric: ``eer_low``, ``eer_high``.
         """
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        has_intervals = any(row.intervals for row in self.rows)
-        header = [*self.columns, "n_bonafide", "n_spoof", *METRICS]
-        if has_intervals:
-            header += [f"{name}_{end}" for name in METRICS for end in ("low", "high")]
-        writer.writerow(header)
+        ends = [(name, end) for name in METRICS for end in ("low", "high")]
+        ends = ends if any(row.intervals for row in self.rows) else []
+        header = [*self.columns, "n_bonafide", "n_spoof", *METRICS, *map("_".join, ends)]
+        rows = []
         for row in self.rows:
-            values = [*row.group, row.n_bonafide, row.n_spoof]
-            values += [getattr(row, name) for name in METRICS]
-            if has_intervals:
-                values += [
-                    getattr(row.intervals[name], end) if row.intervals else math.nan
-                    for name in METRICS
-                    for end in ("low", "high")
-                ]
-            writer.writerow(["" if isinstance(v, float) and math.isnan(v) else v for v in values])
-        return out.getvalue()
+            bounds = [getattr(row.intervals[k], e) if row.intervals else math.nan for k, e in ends]
+            numbers = ["" if math.isnan(v) else v for v in (*row.values.values(), *bounds)]
+            rows.append([*row.group, row.n_bonafide, row.n_spoof, *numbers])
+        return render(header, rows, "csv") + "\n"
 
-    def _header(self) -> list[str]:
-        return [*self.columns, "bonafide", "spoof", *map(metric_title, METRICS)]
-
-    def _cells(self) -> list[list[str]]:
-        return [
-            [*row.group, str(row.n_bonafide), str(row.n_spoof)]
-            + [_cell(row, name) for name in METRICS]
+    def _render(self, form: Form) -> str:
+        header = [*self.columns, "bonafide", "spoof", *(m.head for m in METRICS.values())]
+        rows = [
+            [*row.group, row.n_bonafide, row.n_spoof, *(_cell(row, m) for m in METRICS.values())]
             for row in self.rows
         ]
+        return render(header, rows, form, n_names=len(self.columns), n_totals=1)
 
 
 def breakdown(
@@ -188,10 +152,10 @@ def breakdown(
         >>> labels = ["bonafide", "bonafide", "spoof", "spoof", "spoof"]
         >>> attack = ["-", "-", "A09", "A09", "A10"]
         >>> print(breakdown([1.0, 2.0, -1.0, 1.5, -3.0], labels, {"attack": attack}))
-        attack  bonafide  spoof  minDCF  actDCF   EER %    Cllr
-        A09            2      2  0.5000  0.5000  50.000  0.8854
-        A10            2      1  0.0000  0.0000   0.000  0.1938
-        pooled         2      3  0.3333  0.3333  41.667  0.6549
+        attack  bonafide  spoof  minDCF  actDCF  EER (%)    Cllr
+        A09            2      2  0.5000  0.5000   50.000  0.8854
+        A10            2      1  0.0000  0.0000    0.000  0.1938
+        pooled         2      3  0.3333  0.3333   41.667  0.6549
     """
     if not groups:
         raise ValueError("`groups` must hold at least one column, such as {'attack': …}; got none.")
@@ -309,23 +273,18 @@ def _row(
     values = dict.fromkeys(METRICS, math.nan)
     if len(bonafide):
         curve = SortedScores(bonafide, spoof)
-        values = {
-            "min_dcf": min_dcf_of(curve, costs, ties).value,
-            "act_dcf": act_dcf_of(bonafide, spoof, costs).value,
-            "eer": eer_of(curve, ties).value,
-            "cllr": cllr_of(bonafide, spoof),
-        }
+        values = {name: metric.function(curve, costs, ties) for name, metric in METRICS.items()}
     return BreakdownRow(
-        group=group, n_bonafide=len(bonafide), n_spoof=len(spoof), intervals=intervals, **values
+        group=group,
+        n_bonafide=len(bonafide),
+        n_spoof=len(spoof),
+        values=values,
+        intervals=intervals,
     )
 
 
-def _cell(row: BreakdownRow, name: str) -> str:
-    value = getattr(row, name)
-    if math.isnan(value):
-        return "–"
-    return format_metric(name, value, row.intervals.get(name))
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    return " & ".join(cell.translate(LATEX_SPECIALS) for cell in cells) + " \\\\"
+def _cell(row: BreakdownRow, metric: Metric) -> str:
+    if metric.name in row.intervals:
+        return row.intervals[metric.name].text(metric)
+    value = row.values[metric.name]
+    return "–" if math.isnan(value) else metric.text(value)

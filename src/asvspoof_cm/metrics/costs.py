@@ -6,16 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = [
-    "OperatingPoint",
-    "DetectionCosts",
-    "SasvCosts",
-    "AsvRates",
-    "ASVSPOOF5",
-    "ASVSPOOF5_SASV",
-    "ASVSPOOF5_ASV",
-]
-
 
 def _check_positive(**costs: float) -> None:
     for name, cost in costs.items():

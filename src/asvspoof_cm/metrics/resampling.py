@@ -1,7 +1,7 @@
 """What a bootstrap repeats: drawing counts, and the Track 1 metrics of trials that carry counts.
 
 The scores are sorted once. A replicate gives each of them a count, and the metrics are read off
-running sums of the counts at the corners of the curve (see `asvspoof_cm.metrics.curves`). One
+running sums of the counts at the corners of the curve (see `asvspoof_cm.metrics.det`). One
 replicate is in memory at a time, in arrays that all replicates share: a few times the trials.
 """
 
@@ -14,18 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asvspoof_cm.metrics.costs import DetectionCosts, OperatingPoint
-from asvspoof_cm.metrics.curves import SortedScores, dcf, default_cost
+from asvspoof_cm.metrics.det import SortedScores, dcf, default_cost
+from asvspoof_cm.metrics.summary import METRICS
 from asvspoof_cm.metrics.track1 import bonafide_bits, eer_at, spoof_bits
 from asvspoof_cm.utils.checks import FloatArray, IntArray
 
-__all__ = ["METRICS", "System", "draw", "draws", "encode_clusters"]
-
-Metric: TypeAlias = "str | Callable[[FloatArray, FloatArray], float | OperatingPoint]"
+MetricLike: TypeAlias = "str | Callable[[FloatArray, FloatArray], float | OperatingPoint]"
 # Half the memory traffic of 64 bits, and enough for two thousand million trials.
 Counts: TypeAlias = NDArray[np.int32]
-
-METRICS = ("min_dcf", "act_dcf", "eer", "cllr")
-"""The Track 1 metrics with a fast bootstrap, by name."""
 
 # Items that a draw counts together: a power of two, 64 KiB of counts.
 BLOCK = 1 << 13
@@ -39,19 +35,13 @@ class System:
         units: Which unit of the draw each trial belongs to; None if every trial is its own.
         metrics: Names in `METRICS`, or functions of (bonafide, spoof).
         costs: Costs and prior of the detection costs.
-
-    Example:
-        >>> from asvspoof_cm.metrics import ASVSPOOF5
-        >>> system = System((np.array([2.0, 1.0]), np.array([0.0])), None, ("eer",), ASVSPOOF5)
-        >>> system.replicate((np.array([2, 0]), np.array([1])))
-        array([0.])
     """
 
     def __init__(
         self,
         scores: tuple[FloatArray, FloatArray],
         units: tuple[IntArray, IntArray] | None,
-        metrics: tuple[Metric, ...],
+        metrics: tuple[MetricLike, ...],
         costs: DetectionCosts,
     ) -> None:
         self.metrics = metrics
@@ -99,12 +89,16 @@ class System:
                     for c, drawn, bits in zip(self.classes, counts, self.bits, strict=True)
                 )
                 values[index] = 0.5 * (miss / n_bonafide + false_alarm / n_spoof)
-            elif callable(metric):
-                trials = (
+            else:
+                bonafide, spoof = (
                     np.repeat(c.scores, drawn)
                     for c, drawn in zip(self.classes, counts, strict=True)
                 )
-                values[index] = float(metric(*trials))
+                if isinstance(metric, str):
+                    drawn_scores = SortedScores(bonafide, spoof)
+                    values[index] = METRICS[metric].function(drawn_scores, self.costs, "official")
+                else:
+                    values[index] = float(metric(bonafide, spoof))
                 if np.isnan(values[index]):
                     raise ValueError(
                         f"`metric` must return a number; {getattr(metric, '__name__', metric)} "
@@ -160,12 +154,7 @@ class _Class:
 
 
 def encode_clusters(bonafide: NDArray[Any], spoof: NDArray[Any]) -> tuple[IntArray, IntArray]:
-    """Number the clusters of both classes together from 0 on.
-
-    Example:
-        >>> encode_clusters(np.array(["E_2"]), np.array(["E_1", "E_2"]))
-        (array([1]), array([0, 1]))
-    """
+    """Number the clusters of both classes together from 0 on."""
     _, codes = np.unique(np.concatenate([bonafide, spoof]), return_inverse=True)
     return codes[: len(bonafide)], codes[len(bonafide) :]
 
@@ -177,10 +166,6 @@ def draws(
 
     Without `units` the trials of each class are drawn on their own; with them, units of both
     classes together.
-
-    Example:
-        >>> [int(b.sum() + s.sum()) for b, s in draws((3, 5), None, n=2, seed=0)]
-        [8, 8]
     """
     rng = np.random.Generator(np.random.SFC64(seed))
     if units is None:
@@ -200,11 +185,6 @@ def draw(rng: np.random.Generator, counts: Counts) -> Counts:
     This is one multinomial draw in two exact stages: how many fall into each block, then the place
     of each within its block. Blocks fit into the processor's cache, and 13 random bits are a place
     in a full one.
-
-    Example:
-        >>> counts = draw(np.random.default_rng(0), np.empty(1000, dtype=np.int32))
-        >>> int(counts.sum())
-        1000
     """
     n = len(counts)
     n_blocks, n_rest = divmod(n, BLOCK)

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import isotonic_regression
 
 from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts, OperatingPoint
-from asvspoof_cm.metrics.curves import (
+from asvspoof_cm.metrics.det import (
     TIES,
     Integers,
     SortedScores,
@@ -34,21 +32,7 @@ from asvspoof_cm.utils.checks import (
     IntArray,
     as_scores,
     check_choice,
-    finite_or_none,
-    split_by_label,
 )
-
-__all__ = [
-    "Track1Result",
-    "act_dcf",
-    "auc",
-    "cllr",
-    "eer",
-    "evaluate",
-    "min_cllr",
-    "min_dcf",
-    "pool_adjacent_violators",
-]
 
 # A difference of the official and the tie-honest EER that is worth a warning.
 TIES_MATTER = 0.001
@@ -85,7 +69,7 @@ def eer(bonafide: ArrayLike, spoof: ArrayLike, *, ties: Ties = "official") -> Op
         0.5
     """
     check_choice("ties", ties, TIES)
-    return _eer_warned(SortedScores.of(bonafide, spoof), ties)
+    return eer_warned(SortedScores.of(bonafide, spoof), ties)
 
 
 def min_dcf(
@@ -185,96 +169,6 @@ def auc(bonafide: ArrayLike, spoof: ArrayLike) -> float:
     return auc_of(SortedScores.of(bonafide, spoof))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Track1Result:
-    """Everything that Track 1 reports about one set of trials; ``print`` shows a table.
-
-    `eer` is a fraction; `cllr` and `min_cllr` are bits.
-
-    Example:
-        >>> result = evaluate([2.0, 1.0, -1.0], [1, 1, 0])
-        >>> result.eer, result.as_dict()["auc"]
-        (OperatingPoint(value=0.0, threshold=-1.0), 1.0)
-    """
-
-    n_bonafide: int
-    n_spoof: int
-    eer: OperatingPoint
-    min_dcf: OperatingPoint
-    act_dcf: OperatingPoint
-    cllr: float
-    min_cllr: float
-    auc: float
-    costs: DetectionCosts
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain numbers in plain dictionaries, ready for JSON.
-
-        A threshold that isn't finite, because every trial is rejected, is None.
-        """
-        content: dict[str, Any] = finite_or_none(asdict(self))
-        return content
-
-    def __str__(self) -> str:
-        rows = [
-            ("trials", f"{self.n_bonafide} bonafide, {self.n_spoof} spoof", ""),
-            ("minDCF", f"{self.min_dcf.value:.4f}", f"{self.min_dcf.threshold:.4f}"),
-            ("actDCF", f"{self.act_dcf.value:.4f}", f"{self.act_dcf.threshold:.4f}"),
-            ("EER", f"{100 * self.eer.value:.3f} %", f"{self.eer.threshold:.4f}"),
-            ("Cllr", f"{self.cllr:.4f} bits", ""),
-            ("min Cllr", f"{self.min_cllr:.4f} bits", ""),
-            ("ROC AUC", f"{self.auc:.4f}", ""),
-        ]
-        lines = [f"{'metric':<10}{'value':<14}threshold"]
-        lines += [f"{name:<10}{value:<14}{threshold}".rstrip() for name, value, threshold in rows]
-        return "\n".join(lines)
-
-
-def evaluate(
-    scores: ArrayLike,
-    labels: ArrayLike,
-    costs: DetectionCosts = ASVSPOOF5,
-    *,
-    ties: Ties = "official",
-) -> Track1Result:
-    """Return all Track 1 metrics of one set of trials, sorting them once.
-
-    Args:
-        scores: One score per trial, shape (n_trials,). Higher means bonafide.
-        labels: 0 or "spoof", 1 or "bonafide" per trial, shape (n_trials,).
-        costs: Costs and prior; those of ASVspoof 5 unless given.
-        ties: As in `eer`.
-
-    Example:
-        >>> result = evaluate([2.0, 0.5, -1.0, 1.0], ["bonafide", "bonafide", "spoof", "spoof"])
-        >>> print(result)
-        metric    value         threshold
-        trials    2 bonafide, 2 spoof
-        minDCF    0.5000        -1.0000
-        actDCF    0.5000        -0.6419
-        EER       50.000 %      0.5000
-        Cllr      0.8034 bits
-        min Cllr  0.5000 bits
-        ROC AUC   0.7500
-    """
-    check_choice("ties", ties, TIES)
-    bonafide, spoof = split_by_label(scores, labels)
-    bonafide.sort()
-    spoof.sort()
-    curve = SortedScores(bonafide, spoof)
-    return Track1Result(
-        n_bonafide=len(bonafide),
-        n_spoof=len(spoof),
-        eer=_eer_warned(curve, ties),
-        min_dcf=min_dcf_of(curve, costs, ties),
-        act_dcf=act_dcf_of(bonafide, spoof, costs),
-        cllr=cllr_of(bonafide, spoof),
-        min_cllr=min_cllr_of(curve),
-        auc=auc_of(curve),
-        costs=costs,
-    )
-
-
 # The mathematics on scores that are already checked, and sorted where it matters.
 
 
@@ -366,10 +260,6 @@ def pool_adjacent_violators(
 
     Returns:
         For each merged block the two counts and the block that it starts with, (n_merged,) each.
-
-    Example:
-        >>> pool_adjacent_violators(np.array([0, 2, 1, 3]), np.array([2, 1, 1, 0]))
-        (array([0, 3, 3]), array([2, 2, 0]), array([0, 1, 3]))
     """
     n_trials = n_bonafide + n_spoof
     filled = np.flatnonzero(n_trials)
@@ -412,7 +302,8 @@ def _sum_softplus(scores: FloatArray, *, negate: bool = False) -> float:
     return total
 
 
-def _eer_warned(curve: SortedScores, ties: Ties) -> OperatingPoint:
+def eer_warned(curve: SortedScores, ties: Ties) -> OperatingPoint:
+    """The EER of sorted scores, with the warnings of `eer`."""
     official, grouped = eer_of(curve), eer_of(curve, "grouped")
     if ties == "official" and abs(official.value - grouped.value) > TIES_MATTER:
         warnings.warn(

@@ -19,11 +19,9 @@ from asvspoof_cm.metrics.costs import (
     OperatingPoint,
     SasvCosts,
 )
-from asvspoof_cm.metrics.curves import BELOW_LOWEST, SortedScores, det_curve
+from asvspoof_cm.metrics.det import BELOW_LOWEST, SortedScores, det_curve
 from asvspoof_cm.metrics.track1 import eer_of
 from asvspoof_cm.utils.checks import FloatArray, IntArray, as_scores
-
-__all__ = ["TandemPoint", "a_dcf", "asv_rates", "min_t_dcf", "t_eer"]
 
 AsvScores: TypeAlias = tuple[ArrayLike, ArrayLike, ArrayLike]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from asvspoof_cm.metrics.bootstrap import Interval
 from asvspoof_cm.metrics.costs import ASVSPOOF5
-from asvspoof_cm.metrics.intervals import Interval
-from asvspoof_cm.metrics.printing import format_metric
 from asvspoof_cm.metrics.resampling import System, draws
+from asvspoof_cm.metrics.summary import METRICS
 from asvspoof_cm.metrics.track1 import auc, eer
 from asvspoof_cm.utils.checks import (
     FloatArray,
@@ -24,8 +24,6 @@ from asvspoof_cm.utils.checks import (
 )
 from asvspoof_cm.utils.progress import track
 from asvspoof_cm.utils.tables import render
-
-__all__ = ["SourceRow", "WithinSources", "within_sources"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,4 +216,6 @@ def _cells(
     area: float | None,
 ) -> list[str]:
     percent = "–" if area is None else f"{100 * area:.1f}"
-    return [name, str(n_bonafide), str(n_spoof), format_metric("eer", error, interval), percent]
+    metric = METRICS["eer"]
+    shown = metric.text(error) if interval is None else interval.text(metric)
+    return [name, str(n_bonafide), str(n_spoof), shown, percent]

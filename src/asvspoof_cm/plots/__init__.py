@@ -5,30 +5,19 @@ returns it; `save_figure` writes it. matplotlib is the extra ``asvspoof-cm[plots
 is imported when a figure is made. No function touches pyplot or the global style.
 """
 
-from asvspoof_cm.plots.evaluation import breakdown, calibration, det, scores
-from asvspoof_cm.plots.figures import (
-    BONAFIDE_COLOR,
-    COLUMN_WIDTH_IN,
-    PAGE_WIDTH_IN,
-    SPOOF_COLOR,
-    new_axes,
-    save_figure,
+from asvspoof_cm.plots.detection import (
+    breakdown as breakdown,
+    calibration as calibration,
+    det as det,
+    scores as scores,
 )
-from asvspoof_cm.plots.scoring import attention, timeline
-from asvspoof_cm.plots.training import training_efficiency
-
-__all__ = [
-    "BONAFIDE_COLOR",
-    "COLUMN_WIDTH_IN",
-    "PAGE_WIDTH_IN",
-    "SPOOF_COLOR",
-    "attention",
-    "breakdown",
-    "calibration",
-    "det",
-    "new_axes",
-    "save_figure",
-    "scores",
-    "timeline",
-    "training_efficiency",
-]
+from asvspoof_cm.plots.efficiency import training_efficiency as training_efficiency
+from asvspoof_cm.plots.figures import (
+    BONAFIDE_COLOR as BONAFIDE_COLOR,
+    COLUMN_WIDTH_IN as COLUMN_WIDTH_IN,
+    PAGE_WIDTH_IN as PAGE_WIDTH_IN,
+    SPOOF_COLOR as SPOOF_COLOR,
+    new_axes as new_axes,
+    save_figure as save_figure,
+)
+from asvspoof_cm.plots.recordings import attention as attention, timeline as timeline

@@ -6,14 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asvspoof_cm.metrics.printing import TITLES, UNITS
 from asvspoof_cm.utils.files import atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["new_axes", "save_figure"]
 
 COLUMN_WIDTH_IN = 3.5
 PAGE_WIDTH_IN = 7.16
@@ -22,9 +19,6 @@ BONAFIDE_COLOR, SPOOF_COLOR = "#0072b2", "#d55e00"
 SYSTEM_COLORS = (BONAFIDE_COLOR, SPOOF_COLOR, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "black")
 FONT_SIZE = 8
 MARKS = ("EER", "minDCF", "actDCF")
-METRIC_LABELS = {
-    name: f"{title} ({UNITS[name]})" if name in UNITS else title for name, title in TITLES.items()
-}
 
 
 def new_axes(width_in: float = COLUMN_WIDTH_IN, height_in: float = 2.6) -> Axes:
@@ -58,6 +52,7 @@ def save_figure(ax: Axes, path: str | os.PathLike[str], *, dpi: int = 200) -> No
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
+    """Return a figure without pyplot."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -1,6 +1,6 @@
 """Training: the paper's six systems and recipe, the loop, and the pieces to build another."""
 
-from asvspoof_cm.history import read_history
+from asvspoof_cm.runs import read_history
 from asvspoof_cm.training.evaluation import evaluate_run, read_final
 from asvspoof_cm.training.fitting import FitResult, fit
 from asvspoof_cm.training.loop import EpochResult, train_epoch, validate

@@ -14,8 +14,8 @@ import torch
 
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data.protocol import Protocol
-from asvspoof_cm.history import BEST_NAME, FINAL_NAME
 from asvspoof_cm.metrics import read_scores
+from asvspoof_cm.runs import BEST_NAME, FINAL_NAME
 from asvspoof_cm.scorer import Scorer
 from asvspoof_cm.training.loop import evaluate_quietly, summary
 from asvspoof_cm.utils.files import atomic_path

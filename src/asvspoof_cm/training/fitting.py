@@ -18,8 +18,8 @@ from asvspoof_cm.augmentation.recipes import extra_spoof
 from asvspoof_cm.checkpoint import load_tensors, save_checkpoint
 from asvspoof_cm.data.dataset import Augment
 from asvspoof_cm.data.loader import Loader
-from asvspoof_cm.history import BEST_NAME, HISTORY_NAME, changed_settings
 from asvspoof_cm.models import Countermeasure, describe_model
+from asvspoof_cm.runs import BEST_NAME, HISTORY_NAME, changed_settings
 from asvspoof_cm.training.loop import EpochResult, Loss, summary, train_epoch, validate
 from asvspoof_cm.training.schedule import EarlyStopping, warmup_cosine
 from asvspoof_cm.training.systems import Recipe

@@ -17,8 +17,8 @@ from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.recipes import augmentation
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data import Protocol, SpoofDataset, make_loader, read_protocol
-from asvspoof_cm.history import RUN_NAME
 from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.runs import RUN_NAME
 from asvspoof_cm.training.evaluation import evaluate_run, read_final
 from asvspoof_cm.training.fitting import FitResult, check_unchanged, fit
 from asvspoof_cm.training.objective import Objective

@@ -6,7 +6,7 @@ A message names the argument, the rule, what came and what to do.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -107,7 +107,7 @@ def as_column(name: str, values: ArrayLike, n_trials: int) -> NDArray[Any]:
     return column
 
 
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     """Raise a ValueError unless `value` is one of `choices`."""
     if value not in choices:
         allowed = ", ".join(map(repr, choices))

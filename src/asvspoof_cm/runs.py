@@ -1,4 +1,4 @@
-"""Run folders, read and checked without torch."""
+"""The run folder of a training: its files, settings, history and results. No torch."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asvspoof_cm.history import (
-    FINAL_NAME,
-    HISTORY_NAME,
-    RUN_NAME,
-    changed_settings,
-    read_history,
-)
+__all__ = ["Run", "read_history", "read_run"]
 
-__all__ = ["Run", "group_by_system", "read_run"]
+RUN_NAME = "run.json"
+HISTORY_NAME = "history.jsonl"
+BEST_NAME = "best.pt"
+FINAL_NAME = "final.json"
 
-METRICS = ("min_dcf", "eer", "cllr", "act_dcf")
-"""The metrics of a record, in the order of the paper's figure."""
+RECORDED_METRICS = ("min_dcf", "eer", "cllr", "act_dcf")
+"""The metrics of every record, in the order of the paper's figure."""
 
 SPLITS = ("train", "dev")
 """The sets of a record."""
@@ -40,7 +37,7 @@ class Run:
         seed: The seed.
         n_parameters: Trainable parameters.
         data: What it was trained on.
-        history: One record an epoch; see `training.fit`.
+        history: One record per epoch; see `training.fit`.
         final: The evaluation of the best checkpoint, None while the run is unfinished.
 
     Example:
@@ -77,7 +74,7 @@ class Run:
 
     @property
     def mean_train_s(self) -> float:
-        """Seconds of training an epoch, without validation."""
+        """Seconds of training per epoch, without validation."""
         return math.fsum(record["train_s"] for record in self.history) / len(self.history)
 
 
@@ -96,18 +93,20 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     Example:
         >>> read_run("no such run")
         Traceback (most recent call last):
-        FileNotFoundError: `path` must be the folder of a training run; no such run/run.json ...
+        FileNotFoundError: `run` must be the folder of a training run; no such run/run.json ...
     """
     folder = Path(path)
-    about = _read_object(folder / RUN_NAME)
+    about = _parse(folder / RUN_NAME, _read(folder / RUN_NAME))
     final_path = folder / FINAL_NAME
-    final = _read_object(final_path) if final_path.exists() else None
+    final = _parse(final_path, _read(final_path)) if final_path.exists() else None
     history = [] if final is None and not (folder / HISTORY_NAME).exists() else read_history(folder)
     _check_history(folder / HISTORY_NAME, history)
     if final is not None:
         if not history:
             raise ValueError(f"{folder / HISTORY_NAME} must hold an epoch: the run is finished.")
-        _check_final(final_path, final)
+        splits = [split for split in FINAL_SPLITS if split == "dev" or split in final]
+        names = [f"{split}.{metric}" for split in splits for metric in RECORDED_METRICS]
+        _check_numbers(final_path, final, [*names, "peak_memory_bytes", "ms_per_utterance"])
     system = about.get("system")
     if not isinstance(system, dict) or not isinstance(system.get("name"), str):
         raise ValueError(
@@ -127,6 +126,23 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         history=tuple(history),
         final=final,
     )
+
+
+def read_history(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return the records of a run folder, one per epoch; record i stands in line i + 1.
+
+    Raises:
+        FileNotFoundError: The folder has no history.
+        ValueError: A line is not a JSON object; gives its number.
+
+    Example:
+        >>> read_history("no such run")
+        Traceback (most recent call last):
+        FileNotFoundError: `run` must be the folder of a training run; no such run/history.jsonl ...
+    """
+    path = Path(run) / HISTORY_NAME
+    lines = enumerate(_read(path).splitlines(), start=1)
+    return [_parse(f"{path}, line {number}", line) for number, line in lines]
 
 
 def group_by_system(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -153,6 +169,25 @@ def group_by_system(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return groups
 
 
+def changed_settings(
+    before: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[tuple[str, Any, Any]]:
+    """Return (dotted name, old value, new value) of each setting that differs, by name."""
+    old, new = _flatten(before), _flatten(now)
+    names = sorted(old.keys() | new.keys())
+    return [(n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n)]
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
 def _check_same_system(first: Run, run: Run) -> None:
     before, now = ({**r.system, "data": r.data} for r in (first, run))
     changed = [f"{name} ({old!r}, {new!r})" for name, old, new in changed_settings(before, now)]
@@ -164,22 +199,26 @@ def _check_same_system(first: Run, run: Run) -> None:
         )
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> str:
     if not path.is_file():
         raise FileNotFoundError(
-            f"`path` must be the folder of a training run; {path} does not exist."
+            f"`run` must be the folder of a training run; {path} does not exist."
         )
+    return path.read_text(encoding="utf-8")
+
+
+def _parse(where: Path | str, text: str) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not JSON ({error}).") from None
+        raise ValueError(f"{where}: not JSON ({error}).") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: must hold a JSON object; got {type(content).__name__}.")
+        raise ValueError(f"{where}: must be a JSON object; got {text[:40]!r}.")
     return content
 
 
 def _check_history(path: Path, history: list[dict[str, Any]]) -> None:
-    names = [f"{split}.{metric}" for split in SPLITS for metric in METRICS]
+    names = [f"{split}.{metric}" for split in SPLITS for metric in RECORDED_METRICS]
     time_s = 0.0
     for number, record in enumerate(history, start=1):
         where = f"{path}, line {number}"
@@ -192,20 +231,9 @@ def _check_history(path: Path, history: list[dict[str, Any]]) -> None:
         time_s = record["cumulative_s"]
 
 
-def _check_final(path: Path, final: dict[str, Any]) -> None:
-    splits = [split for split in FINAL_SPLITS if split == "dev" or split in final]
-    names = [f"{split}.{metric}" for split in splits for metric in METRICS]
-    _check_numbers(str(path), final, [*names, "peak_memory_bytes", "ms_per_utterance"])
-
-
-def _check_numbers(where: str, record: Mapping[str, Any], names: Iterable[str]) -> None:
+def _check_numbers(where: Path | str, record: Mapping[str, Any], names: Iterable[str]) -> None:
+    values = _flatten(record)
     for name in names:
-        value: Any = record
-        for part in name.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
+        value = values.get(name)
+        if not isinstance(value, int | float) or type(value) is bool or not math.isfinite(value):
             raise ValueError(f"{where}: `{name}` must be a finite number; got {value!r}.")

@@ -25,17 +25,6 @@ from numpy.typing import ArrayLike, NDArray
 from asvspoof_cm.metrics.costs import DetectionCosts
 from asvspoof_cm.utils.checks import FloatArray, IntArray, as_scores, check_choice
 
-__all__ = [
-    "Ties",
-    "TIES",
-    "DetCurve",
-    "SortedScores",
-    "dcf",
-    "default_cost",
-    "det_curve",
-    "eer_counts",
-]
-
 Integers: TypeAlias = NDArray[np.integer[Any]]
 Ties: TypeAlias = Literal["official", "grouped"]
 TIES = ("official", "grouped")
@@ -60,15 +49,7 @@ class DetCurve(NamedTuple):
 
 @dataclass(frozen=True)
 class SortedScores:
-    """The two classes, sorted, and how they interleave.
-
-    Example:
-        >>> curve = SortedScores.of([2.0, 0.5], [-1.0, 1.0, 0.5])
-        >>> curve.n_spoof_below
-        array([1, 3])
-        >>> curve.corners
-        (array([0, 1, 2]), array([1, 3, 3]))
-    """
+    """The two classes, sorted, and how they interleave."""
 
     bonafide: FloatArray
     spoof: FloatArray
@@ -77,6 +58,11 @@ class SortedScores:
     def of(cls, bonafide: ArrayLike, spoof: ArrayLike) -> SortedScores:
         """Check and sort the scores of both classes."""
         return cls(np.sort(as_scores("bonafide", bonafide)), np.sort(as_scores("spoof", spoof)))
+
+    @property
+    def classes(self) -> tuple[FloatArray, FloatArray]:
+        """The bonafide and the spoof scores."""
+        return self.bonafide, self.spoof
 
     @cached_property
     def n_spoof_below(self) -> IntArray:
@@ -163,12 +149,7 @@ def dcf(
     n_spoof: int,
     costs: DetectionCosts,
 ) -> FloatArray:
-    """Detection cost, not normalised, where `missed` bonafide and `rejected` spoofs lie below.
-
-    Example:
-        >>> float(dcf(0, 1, n_bonafide=2, n_spoof=4, costs=DetectionCosts(p_spoof=0.5)))
-        3.75
-    """
+    """Detection cost, not normalised, where `missed` bonafide and `rejected` spoofs lie below."""
     # The organisers compute 1 − (1 − p_spoof) and multiply from the left. Doing the same, rounding
     # included, makes equal costs fall alike, so that the first minimum has their threshold.
     p_bonafide = 1.0 - costs.p_spoof
@@ -179,12 +160,7 @@ def dcf(
 
 
 def default_cost(costs: DetectionCosts) -> float:
-    """The cost of the cheaper trivial decision, accept all or reject all.
-
-    Example:
-        >>> default_cost(DetectionCosts(p_spoof=0.5, c_miss=1.0, c_fa=10.0))
-        0.5
-    """
+    """The cost of the cheaper trivial decision, accept all or reject all."""
     p_bonafide = 1.0 - costs.p_spoof
     return min(costs.c_miss * p_bonafide, costs.c_fa * (1.0 - p_bonafide))
 
@@ -197,10 +173,6 @@ def eer_counts(
     A point is the number of bonafide and of spoof trials passed; the last corner has passed all.
     P_miss − P_fa never falls along the path, so bisection finds the corner, and a division the
     point between two corners. Whole numbers keep it exact.
-
-    Example:
-        >>> eer_counts(np.array([0, 1, 2]), np.array([1, 3, 3]))
-        ((1, 2), (1, 1))
     """
     n_bonafide, n_spoof = int(corners_bonafide[-1]), int(corners_spoof[-1])
     goal = n_bonafide * n_spoof  # P_miss ≥ P_fa  ⇔  B·n_spoof + S·n_bonafide ≥ n_bonafide·n_spoof

@@ -15,15 +15,13 @@ from asvspoof_cm.metrics import (
     DetectionCosts,
     det_curve,
 )
-from asvspoof_cm.metrics.curves import SortedScores, dcf, default_cost
-from asvspoof_cm.metrics.printing import metric_scale
+from asvspoof_cm.metrics.det import SortedScores, dcf, default_cost
 from asvspoof_cm.metrics.track1 import eer_of, min_dcf_of
 from asvspoof_cm.plots.figures import (
     BONAFIDE_COLOR,
     COLUMN_WIDTH_IN,
     FONT_SIZE,
     MARKS,
-    METRIC_LABELS,
     PAGE_WIDTH_IN,
     SPOOF_COLOR,
     SYSTEM_COLORS,
@@ -34,8 +32,6 @@ from asvspoof_cm.utils.checks import FloatArray, IntArray, as_scores, check_choi
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["breakdown", "calibration", "det", "scores"]
 
 _DET_TICKS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99)
 
@@ -226,8 +222,8 @@ def breakdown(breakdown: Breakdown, ax: Axes | None = None, *, metric: str = "ee
     *rows, pooled = breakdown.rows
     if ax is None:
         ax = new_axes(width_in=max(COLUMN_WIDTH_IN, 0.12 * len(rows)))
-    scale = metric_scale(metric)
-    heights = scale * np.array([getattr(row, metric) for row in rows])
+    scale = METRICS[metric].scale
+    heights = scale * np.array([row.values[metric] for row in rows])
     positions = np.arange(len(rows))
     ax.bar(positions, heights, width=0.7, color=BONAFIDE_COLOR, alpha=0.75, linewidth=0)
     for index in np.flatnonzero(np.isnan(heights)).tolist():
@@ -241,7 +237,7 @@ def breakdown(breakdown: Breakdown, ax: Axes | None = None, *, metric: str = "ee
         ax.vlines(positions[drawn], bounds[:, 0], bounds[:, 1], color="black", linewidth=0.9)
         for end in bounds.T:
             ax.plot(positions[drawn], end, "_", color="black", markersize=3, markeredgewidth=0.9)
-    together = scale * float(getattr(pooled, metric))
+    together = scale * pooled.values[metric]
     ax.axhline(
         together, color=SPOOF_COLOR, linewidth=0.9, linestyle="--", label=f"pooled {together:.3g}"
     )
@@ -250,7 +246,7 @@ def breakdown(breakdown: Breakdown, ax: Axes | None = None, *, metric: str = "ee
     ax.set_xticks(positions, names, rotation=90 if crowded else 0)
     ax.set_xlim(-0.6, len(rows) - 0.4)
     ax.set_ylim(bottom=0.0)
-    return finish(ax, " × ".join(breakdown.columns), METRIC_LABELS[metric])
+    return finish(ax, " × ".join(breakdown.columns), METRICS[metric].label)
 
 
 def _plot_crossed(breakdown: Breakdown, ax: Axes | None, metric: str) -> Axes:
@@ -258,10 +254,10 @@ def _plot_crossed(breakdown: Breakdown, ax: Axes | None, metric: str) -> Axes:
     *rows, pooled = breakdown.rows
     first, second = (sorted({row.group[k] for row in rows}) for k in (0, 1))
     values = np.full((len(first), len(second)), np.nan)
-    scale = metric_scale(metric)
+    scale = METRICS[metric].scale
     for row in rows:
         at = first.index(row.group[0]), second.index(row.group[1])
-        values[at] = scale * getattr(row, metric)
+        values[at] = scale * row.values[metric]
     if ax is None:
         ax = new_axes(PAGE_WIDTH_IN, max(2.0, 0.9 + 0.19 * len(first)))
     highest = float(np.nanmax(values, initial=0.0)) or 1.0
@@ -273,10 +269,10 @@ def _plot_crossed(breakdown: Breakdown, ax: Axes | None, metric: str) -> Axes:
         ax.text(across, down, text, ha="center", va="center", fontsize=5.5, color=color)
     ax.set_xticks(range(len(second)), second, rotation=90 if len(second) > 16 else 0)
     ax.set_yticks(range(len(first)), first)
-    together = scale * float(getattr(pooled, metric))
+    together = scale * pooled.values[metric]
     ax.set_title(f"pooled {together:.3g}", fontsize=FONT_SIZE)
     bar = ax.figure.colorbar(image, ax=ax)
-    bar.set_label(METRIC_LABELS[metric], fontsize=FONT_SIZE)
+    bar.set_label(METRICS[metric].label, fontsize=FONT_SIZE)
     bar.ax.tick_params(labelsize=FONT_SIZE - 1, width=0.6, length=2.5)
     finish(ax, breakdown.columns[1], breakdown.columns[0])
     ax.grid(visible=False)

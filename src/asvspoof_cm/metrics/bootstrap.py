@@ -8,6 +8,7 @@ costs a few passes over the counts (see `asvspoof_cm.metrics.resampling`).
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias, TypedDict, overload
 
@@ -16,7 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Unpack
 
 from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
-from asvspoof_cm.metrics.resampling import METRICS, Metric, System, draws, encode_clusters
+from asvspoof_cm.metrics.resampling import MetricLike, System, draws, encode_clusters
+from asvspoof_cm.metrics.summary import METRICS, Metric
 from asvspoof_cm.metrics.track1 import act_dcf, cllr, eer, min_dcf
 from asvspoof_cm.utils.checks import (
     FloatArray,
@@ -30,12 +32,10 @@ from asvspoof_cm.utils.checks import (
 )
 from asvspoof_cm.utils.progress import track
 
-__all__ = ["Interval", "METRICS", "bootstrap", "compare"]
-
-Metrics: TypeAlias = "tuple[str, ...] | list[str]"
+Metrics: TypeAlias = "tuple[str, ...] | list[str] | Mapping[str, Metric]"
 Clusters: TypeAlias = tuple[ArrayLike, ArrayLike]
 
-_NAMES: dict[Metric, Metric] = {
+_NAMES: dict[MetricLike, str] = {
     min_dcf: "min_dcf",
     act_dcf: "act_dcf",
     eer: "eer",
@@ -48,6 +48,7 @@ class TooFewClustersError(ValueError):
 
 
 class _Options(TypedDict, total=False):
+    clusters: Any
     seed: int
     confidence: float
     costs: DetectionCosts
@@ -74,18 +75,20 @@ class Interval:
         content: dict[str, Any] = finite_or_none(asdict(self))
         return content
 
+    def text(self, metric: Metric) -> str:
+        """Return the value and its interval as a table of that metric prints them."""
+        return f"{metric.text(self.value)} [{metric.text(self.low)}, {metric.text(self.high)}]"
+
     def __str__(self) -> str:
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
 
 
 @overload
 def bootstrap(
-    metric: Metric,
+    metric: MetricLike,
     bonafide: ArrayLike,
     spoof: ArrayLike,
     n: int = ...,
-    *,
-    clusters: Clusters | None = ...,
     **options: Unpack[_Options],
 ) -> Interval: ...
 @overload
@@ -94,12 +97,10 @@ def bootstrap(
     bonafide: ArrayLike,
     spoof: ArrayLike,
     n: int = ...,
-    *,
-    clusters: Clusters | None = ...,
     **options: Unpack[_Options],
 ) -> dict[str, Interval]: ...
 def bootstrap(
-    metric: Metric | Metrics,
+    metric: MetricLike | Metrics,
     bonafide: ArrayLike,
     spoof: ArrayLike,
     n: int = 1000,
@@ -113,9 +114,9 @@ def bootstrap(
     """Return the percentile bootstrap interval of one metric, or of several at once.
 
     Args:
-        metric: A name in `METRICS` or the function itself; several give a dictionary by
-            name. Any other function of (bonafide, spoof) works too, but is called once per
-            replicate.
+        metric: A name in `METRICS` or the function itself; several, or `METRICS` itself, give a
+            dictionary by name. Any other function of (bonafide, spoof) works too, but is called
+            once per replicate.
         bonafide: Scores of bonafide trials, shape (n_bonafide,). Higher means bonafide.
         spoof: Scores of spoofed trials, shape (n_spoof,).
         n: Number of replicates.
@@ -156,10 +157,8 @@ def compare(
     a: ArrayLike,
     b: ArrayLike,
     labels: ArrayLike,
-    metric: Metric = ...,
+    metric: MetricLike = ...,
     n: int = ...,
-    *,
-    clusters: ArrayLike | None = ...,
     **options: Unpack[_Options],
 ) -> Interval: ...
 @overload
@@ -169,15 +168,13 @@ def compare(
     labels: ArrayLike,
     metric: Metrics,
     n: int = ...,
-    *,
-    clusters: ArrayLike | None = ...,
     **options: Unpack[_Options],
 ) -> dict[str, Interval]: ...
 def compare(
     a: ArrayLike,
     b: ArrayLike,
     labels: ArrayLike,
-    metric: Metric | Metrics = "min_dcf",
+    metric: MetricLike | Metrics = "min_dcf",
     n: int = 1000,
     *,
     clusters: ArrayLike | None = None,
@@ -247,8 +244,8 @@ def _encode(bonafide: NDArray[Any], spoof: NDArray[Any]) -> tuple[IntArray, IntA
     return units
 
 
-def _metric_names(metric: Metric | Metrics) -> tuple[Metric, ...]:
-    given = tuple(metric) if isinstance(metric, tuple | list) else (metric,)
+def _metric_names(metric: MetricLike | Metrics) -> tuple[MetricLike, ...]:
+    given = tuple(metric) if isinstance(metric, tuple | list | Mapping) else (metric,)
     metrics = tuple(_NAMES.get(item, item) for item in given)
     for item in metrics:
         if not callable(item) and item not in METRICS:
@@ -263,7 +260,7 @@ def _metric_names(metric: Metric | Metrics) -> tuple[Metric, ...]:
 
 
 def _summarise(
-    metric: Metric | Metrics, observed: FloatArray, replicates: FloatArray, confidence: float
+    metric: MetricLike | Metrics, observed: FloatArray, replicates: FloatArray, confidence: float
 ) -> Interval | dict[str, Interval]:
     valid = replicates[~np.isnan(replicates).any(axis=1)]
     if len(valid) == 0:
@@ -288,10 +285,10 @@ def _summarise(
         )
         for index in range(len(observed))
     ]
-    if isinstance(metric, tuple | list):
+    if isinstance(metric, tuple | list | Mapping):
         return dict(zip(map(_title, metric), intervals, strict=True))
     return intervals[0]
 
 
-def _title(metric: Metric) -> str:
+def _title(metric: MetricLike) -> str:
     return metric if isinstance(metric, str) else getattr(metric, "__name__", repr(metric))

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from asvspoof_cm.scorer import Attention, Timeline
 
-__all__ = ["attention", "timeline"]
-
 
 def timeline(timeline: Timeline, ax: Axes | None = None, *, threshold: float | None = None) -> Axes:
     """Draw the score along time: one step a window, at its centre.

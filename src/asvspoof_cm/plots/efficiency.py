@@ -7,23 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from asvspoof_cm.metrics.printing import metric_scale
+from asvspoof_cm.metrics import METRICS
 from asvspoof_cm.plots.figures import (
     FONT_SIZE,
-    METRIC_LABELS,
     PAGE_WIDTH_IN,
     SYSTEM_COLORS,
     finish,
     new_figure,
     proxy,
 )
-from asvspoof_cm.report.curves import Curve
-from asvspoof_cm.report.runs import METRICS as RECORDED_METRICS, SPLITS
+from asvspoof_cm.report import Curve
+from asvspoof_cm.runs import RECORDED_METRICS, SPLITS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["training_efficiency"]
 
 _SPLIT_LABELS = {"train": "training set", "dev": "development set"}
 _REPEAT_STYLES = ("-", "--", "-.")
@@ -91,7 +88,7 @@ def training_efficiency(curves: Sequence[Curve], axes: NDArray[Any] | None = Non
             ax = panels[row, column]
             last, first = row == len(RECORDED_METRICS) - 1, column == 0
             finish(
-                ax, "training time (min)" if last else "", METRIC_LABELS[metric] if first else ""
+                ax, "training time (min)" if last else "", METRICS[metric].label if first else ""
             )
             if row == 0:
                 ax.set_title(_SPLIT_LABELS[split], fontsize=FONT_SIZE)
@@ -108,7 +105,7 @@ def training_efficiency(curves: Sequence[Curve], axes: NDArray[Any] | None = Non
 
 def _draw_curve(ax: Axes, curve: Curve, style: dict[str, Any]) -> None:
     color = style["color"]
-    scale = metric_scale(curve.metric)
+    scale = METRICS[curve.metric].scale
     for seed in curve.seeds:
         ax.plot(
             seed.time_s / 60,

@@ -29,8 +29,6 @@ from asvspoof_cm.labels import ABSENT, LABELS, SASV_CLASSES, SPOOF
 from asvspoof_cm.utils.checks import FloatArray, as_column, as_scores
 from asvspoof_cm.utils.files import atomic_path
 
-__all__ = ["Key", "Scores", "read_key", "read_scores", "write_scores", "write_submission"]
-
 SCORE_COLUMNS: Final = ("cm-score", "asv-score", "sasv-score")
 _SCORE_HEADERS: Final = {
     2: ("filename", "cm-score"),

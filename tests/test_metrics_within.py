@@ -40,7 +40,7 @@ def test_rows_are_the_metrics_of_each_source():
 def test_it_agrees_with_a_matched_breakdown():
     scores, labels, sources = trials(n_sources=3)
     table = metrics.breakdown(scores, labels, {"source": sources}, match=["source"])
-    expected = {row.group[0]: row.eer for row in table.rows[:-1]}
+    expected = {row.group[0]: row.values["eer"] for row in table.rows[:-1]}
     result = within_sources(scores, labels, sources)
     assert {row.source: row.eer for row in result.rows} == expected
 

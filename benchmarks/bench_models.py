@@ -24,6 +24,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "TFPARN": ("TFPARN", {}),
     "AASIST": ("AASIST", {}),
     "RawNet2": ("RawNet2", {}),
+    "ResNet18": ("ResNet", {}),
+    "ResNet34": ("ResNet", {"n_blocks": (3, 4, 6, 3)}),
+    "LCNN": ("LCNN", {}),
     "DistillMOS convolutions": ("Encoder", {"encoder": "distillmos"}),
     "Whisper base, 3 layers": ("Encoder", {"encoder": "whisper-base", "n_layers": 3}),
 }
@@ -47,6 +50,7 @@ def run(options: Options) -> list[Row]:
     rows += memory_rows()
     rows += peak_rows(n_rounds)
     rows += training_rows(n_rounds)
+    rows += layout_rows(n_rounds)
     peer = options.peer("aasist")
     if peer is not None:
         rows += published_rows(peer, n_rounds)
@@ -165,6 +169,36 @@ def training_rows(n_rounds: int) -> list[Row]:
         ),
         curve_row(),
     ]
+
+
+def layout_rows(n_rounds: int) -> list[Row]:
+    """ResNet18 with channels last, as it is built, against contiguous weights."""
+    ours = build_model(*MODELS["ResNet18"])
+    theirs = build_model(*MODELS["ResNet18"]).to(memory_format=torch.contiguous_format)
+    theirs.load_state_dict(ours.state_dict())
+    waveform = waveforms(16)
+    with torch.inference_mode():
+        deviation = (ours.eval()(waveform) - theirs.eval()(waveform)).abs().max().item()
+    rows = []
+    for case, task in (("eval", forward), ("training step", training_step)):
+        tasks = {"ours": task(ours, waveform), "theirs": task(theirs, waveform)}
+        seconds = interleave(tasks, n_rounds=max(3, n_rounds // 2))
+        ratio = seconds["theirs"] / seconds["ours"]
+        rows.append(
+            Row(
+                case=f"ResNet18, {case}, channels last, batch 16",
+                ours=seconds["ours"],
+                reference=seconds["theirs"],
+                reference_name="contiguous",
+                ratio=ratio,
+                deviation=deviation,
+                unit="s",
+                goal="≥ 2×",
+                met=ratio >= 2,
+                note="deviation of the logits in evaluation",
+            )
+        )
+    return rows
 
 
 def curve_row() -> Row:

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from asvspoof_cm import read_protocol
+from asvspoof_cm import BONAFIDE, read_protocol
 from asvspoof_cm.data import Protocol
 from asvspoof_cm.metrics import act_dcf, cllr, eer, min_dcf, read_scores
 from asvspoof_cm.training import Corpus, Recipe, System, evaluate_run, read_final, train_system
@@ -52,6 +52,13 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "min_dcf": lambda bonafide, spoof: min_dcf(bonafide, spoof).value,
     "act_dcf": lambda bonafide, spoof: act_dcf(bonafide, spoof).value,
     "cllr": cllr,
+}
+TITLES = {
+    "eer": "EER (%)",
+    "min_dcf": "minDCF",
+    "act_dcf": "actDCF",
+    "cllr": "Cllr",
+    "within_eer": "EER within a source (%)",
 }
 
 
@@ -124,6 +131,7 @@ def write_figures(args: argparse.Namespace, evaluation: Protocol) -> None:
     draws = list(
         draw(evaluation.clusters(args.clusters), evaluation.label, args.replicates, seed=0)
     )
+    sources = evaluation.source if args.clusters == "source" else None
     rows = []
     for model in args.models:
         replicates: dict[str, dict[str, np.ndarray]] = {}
@@ -132,7 +140,7 @@ def write_figures(args: argparse.Namespace, evaluation: Protocol) -> None:
             if not all("eval" in read_final(folder) for folder in folders):
                 continue
             scores = [in_order(folder / "eval_scores.tsv", evaluation) for folder in folders]
-            replicates[objective] = measure(scores, evaluation.label, draws)
+            replicates[objective] = measure(scores, evaluation.label, draws, sources)
             rows.append(
                 {
                     "model": model,
@@ -210,19 +218,48 @@ def draw(clusters: np.ndarray, labels: np.ndarray, n: int, *, seed: int) -> Iter
 
 
 def measure(
-    scores: list[np.ndarray], labels: np.ndarray, draws: list[np.ndarray]
+    scores: list[np.ndarray],
+    labels: np.ndarray,
+    draws: list[np.ndarray],
+    sources: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the mean over seeds of each metric for each draw; the first is of all trials."""
-    is_bonafide = labels == 1
+    """Return the mean over seeds of each metric for each draw; the first is of all trials.
+
+    With `sources`, which must then be the clusters drawn, also the mean EER within a source.
+    """
+    is_bonafide = labels == BONAFIDE
     values: dict[str, list[float]] = {name: [] for name in METRICS}
-    for trials in draws:
-        bonafide, spoof = trials[is_bonafide[trials]], trials[~is_bonafide[trials]]
-        for name, metric in METRICS.items():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # meant for finished systems
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # meant for finished systems
+        for trials in draws:
+            bonafide, spoof = trials[is_bonafide[trials]], trials[~is_bonafide[trials]]
+            for name, metric in METRICS.items():
                 of_seeds = [metric(run[bonafide], run[spoof]) for run in scores]
-            values[name].append(float(np.mean(of_seeds)))
+                values[name].append(float(np.mean(of_seeds)))
+        if sources is not None:
+            values["within_eer"] = _within(scores, is_bonafide, draws, sources)
     return {name: np.array(column) for name, column in values.items()}
+
+
+def _within(
+    scores: list[np.ndarray], is_bonafide: np.ndarray, draws: list[np.ndarray], sources: np.ndarray
+) -> list[float]:
+    """Return the mean EER of the sources of each draw that have both classes."""
+    _, codes = np.unique(sources, return_inverse=True)
+    sizes = np.bincount(codes)
+    eers = np.full(len(sizes), np.nan)
+    for k in range(len(sizes)):
+        bonafide, spoof = (
+            np.flatnonzero((codes == k) & side) for side in (is_bonafide, ~is_bonafide)
+        )
+        if len(bonafide) and len(spoof):
+            eers[k] = np.mean([METRICS["eer"](run[bonafide], run[spoof]) for run in scores])
+    has_both = ~np.isnan(eers)
+    means = []
+    for trials in draws:
+        n_drawn = (np.bincount(codes[trials], minlength=len(sizes)) / sizes)[has_both]
+        means.append(float(n_drawn @ eers[has_both] / n_drawn.sum()) if n_drawn.any() else np.nan)
+    return means
 
 
 def summarise(replicates: Mapping[str, np.ndarray]) -> dict[str, dict[str, float]]:
@@ -230,8 +267,8 @@ def summarise(replicates: Mapping[str, np.ndarray]) -> dict[str, dict[str, float
     return {
         name: {
             "value": float(column[0]),
-            "low": float(np.quantile(column[1:], 0.025)),
-            "high": float(np.quantile(column[1:], 0.975)),
+            "low": float(np.nanquantile(column[1:], 0.025)),
+            "high": float(np.nanquantile(column[1:], 0.975)),
         }
         for name, column in replicates.items()
     }
@@ -263,16 +300,17 @@ def render(content: Mapping[str, Any]) -> str:
         "not calibrated. An asterisk: the interval of the difference from the paper's objective "
         "leaves out zero."
     )
+    titles = [TITLES[name] for name in content["rows"][0]["figures"]]
     lines = [
         budget,
         "",
-        "| model | objective | EER (%) | minDCF | actDCF | Cllr |",
-        "|---|---|---|---|---|---|",
+        f"| model | objective | {' | '.join(titles)} |",
+        "|---|---" + "|---" * len(titles) + "|",
     ]
     for row in content["rows"]:
         cells = [row["model"], f"`{row['objective']}`"]
         for name, figure in row["figures"].items():
-            scale, digits = (100, 2) if name == "eer" else (1, 4)
+            scale, digits = (100, 2) if name.endswith("eer") else (1, 4)
             value, low, high = (scale * figure[key] for key in ("value", "low", "high"))
             difference = (row["differences"] or {}).get(name)
             differs = difference is not None and not difference["low"] <= 0 <= difference["high"]

@@ -47,6 +47,15 @@ def test_figures_are_means_over_seeds(compare_losses):
     assert figures.keys() == {"eer", "min_dcf", "act_dcf", "cllr"}
 
 
+def test_sources_weigh_alike_within(compare_losses):
+    labels = np.array([1, 0, 1, 0, 0, 1])
+    sources = np.array(["a", "a", "b", "b", "b", "c"])
+    scores = np.array([1.0, 0.0, 0.0, 1.0, 2.0, 9.0])
+    draws = [np.arange(6), np.array([0, 1, 0, 1, 2, 3, 4]), np.array([0, 1, 5, 5])]
+    figures = compare_losses.measure([scores], labels, draws, sources)
+    np.testing.assert_allclose(figures["within_eer"], [1 / 2, 1 / 3, 0.0])
+
+
 def test_from_protocols_to_the_table(compare_losses, tmp_path, monkeypatch):
     paths = write_miniature(tmp_path, n_train=8, n_dev=8, duration_s=(0.5, 0.6))
     figures, page = tmp_path / "figures.json", tmp_path / "losses.md"

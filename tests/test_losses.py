@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from asvspoof_cm import metrics
+from asvspoof_cm import TFPARN, TFPARNConfig, metrics
 from asvspoof_cm.losses import (
     am_softmax_loss,
     cross_entropy_loss,
@@ -485,3 +485,17 @@ LOGITS = torch.zeros(2, 2)
 def test_errors(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_model_and_its_loss_compile_to_one_graph():
+    torch.compiler.reset()
+    model = TFPARN(TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16)).eval()
+    objective = Objective("focal + 0.3 * pairwise + 0.1 * partial_auc")
+    waveform, labels = torch.randn(4, 8000), torch.tensor([0, 1, 0, 1])
+
+    def step(waveform, labels):
+        return objective.forward(model(waveform), labels)
+
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(waveform, labels), step(waveform, labels))

@@ -16,8 +16,8 @@ A file's format is recognised by its content, never by its name:
 The first five have no header and are separated by white space. A header's name column is one of
 ``utterance``, ``filename``, ``file_name``, ``file``, ``path`` and ``flac_file_name``, its label
 column one of ``label``, ``cm-label`` and ``key``. Beside ``utterance``, a column ``path`` gives the
-audio file. ``source``, ``speaker``, ``gender``, ``codec``, ``codec_seed`` (or ``parent``) and
-``attack`` (or ``generator``) are read as they are; other columns are left alone.
+audio file. ``source``, ``split``, ``speaker``, ``gender``, ``codec``, ``codec_seed`` (or
+``parent``) and ``attack`` (or ``generator``) are read as they are; other columns are left alone.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ OFFICIAL_COUNTS: Final[Mapping[str, Mapping[str, int]]] = MappingProxyType(
 """How many utterances of each class the subsets of ASVspoof 5 hold."""
 
 
-_STRING_COLUMNS: Final = ("speaker", "gender", "codec", "codec_seed", "attack", "source", "file")
+_STRING_COLUMNS: Final = (
+    *("speaker", "gender", "codec", "codec_seed", "attack", "source", "split", "file"),
+)
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ _FIELD_OF: Final[Mapping[str, str]] = {
     "codec": "codec",
     "codec_seed": "codec_seed",
     "source": "source",
+    "split": "split",
 }
 _FALLBACK_OF: Final[Mapping[str, str]] = {"generator": "attack", "parent": "codec_seed"}
 """Columns that say as much as another, where a header does not have that other."""
@@ -112,6 +115,8 @@ class Protocol:
         attack: The spoofing attack.
         source: Where the utterance was recorded or published: a corpus, a site, a collection. Those
             of one source share rooms, codecs and habits.
+        split: The part that the utterance belongs to, such as "train" or "dev", where one file
+            lists several.
         file: The audio file, relative to the folder of the audio; "-" where the name gives it.
         label: `SPOOF`, `BONAFIDE` or, in a protocol without labels, `UNLABELLED`, as int8.
         format: Which format the file was recognised as.
@@ -132,6 +137,7 @@ class Protocol:
     codec_seed: StringArray
     attack: StringArray
     source: StringArray
+    split: StringArray
     file: StringArray
     label: LabelArray
     format: str

@@ -13,12 +13,17 @@ import torch
 import asvspoof_cm
 from asvspoof_cm.models import (
     AASIST,
+    LCNN,
     TFPARN,
     AASISTConfig,
     CosineHead,
     CosineHeadConfig,
+    Encoder,
+    EncoderConfig,
     RawNet2,
     RawNet2Config,
+    ResNet,
+    ResNetConfig,
     TFPARNConfig,
 )
 from asvspoof_cm.scorer import Scorer
@@ -33,6 +38,13 @@ MAKE = {
     "AASIST": lambda: AASIST(AASISTConfig.light()),
     "RawNet2": lambda: RawNet2(RawNet2Config(d_gru=32, n_gru_layers=2, d_embedding=16)),
     "CosineHead": lambda: CosineHead(CosineHeadConfig(model_config=asdict(SMALL))),
+    "Encoder": lambda: Encoder(
+        EncoderConfig(encoder=("distillmos", "whisper-tiny"), n_layers=1, d_projection=8)
+    ),
+    "ResNet": lambda: ResNet(
+        ResNetConfig(width=4, n_bands=20, attention="channel", pooling="attentive")
+    ),
+    "LCNN": LCNN,
 }
 
 
@@ -71,6 +83,34 @@ def test_scorer_takes_the_file(pair):
     expected = Scorer(model, device="cpu", n_crops=2).score_batch(waveforms)
     np.testing.assert_allclose(scorer.score_batch(waveforms), expected, atol=1e-4)
     assert scorer.settings()["sha256"] == load_onnx(path).sha256
+
+
+@pytest.mark.parametrize("family", ["wav2vec2", "hubert", "wavlm"])
+def test_transformers_encoders(family, tmp_path):
+    pytest.importorskip("transformers")
+    architecture = {
+        "model_type": family,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+        "conv_dim": [8, 8],
+        "conv_kernel": [10, 8],
+        "conv_stride": [20, 16],
+        "num_feat_extract_layers": 2,
+        "num_conv_pos_embeddings": 8,
+        "num_conv_pos_embedding_groups": 2,
+    }
+    torch.manual_seed(4)
+    config = EncoderConfig(encoder="x", architecture={"x": architecture}, d_projection=8)
+    model = Encoder(config).eval()
+    export_onnx(model, tmp_path / "model.onnx")
+    exported = load_onnx(tmp_path / "model.onnx", n_threads=1)
+    for n_samples in (16000, 50001):
+        waveform = noise(2, n_samples)
+        with torch.inference_mode():
+            expected = model(waveform)
+        torch.testing.assert_close(exported(waveform), expected, atol=1e-4, rtol=0)
 
 
 def test_int8(tmp_path):

@@ -175,6 +175,9 @@ class Countermeasure(nn.Module, ABC):
         """
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]
 
+    def load_published(self) -> None:
+        """Load the published weights that training begins with, where a model has any."""
+
     def recompute(self, layer: Callable[..., Any], *args: Any) -> Any:
         """Return ``layer(*args)``; with gradient checkpointing, computed again for the gradient."""
         if self.gradient_checkpointing and self.training and torch.is_grad_enabled():

@@ -139,13 +139,13 @@ class Encoder(Countermeasure):
     encoders are put side by side. Mean and standard deviation over time, weighted by attention for
     each channel, are batch-normalised and classified. Waveforms are divided by their peak first.
 
-    A new model has random weights: `load_pretrained` loads the published ones of its encoders.
+    A new model has random weights: `load_published` loads the published ones of its encoders.
 
     Example:
         >>> model = Encoder(EncoderConfig(encoder="whisper-base", n_layers=3)).eval()
         >>> model(torch.randn(2, 32000)).shape
         torch.Size([2, 2])
-        >>> model.load_pretrained()  # doctest: +SKIP
+        >>> model.load_published()  # doctest: +SKIP
     """
 
     config_type = EncoderConfig
@@ -180,7 +180,7 @@ class Encoder(Countermeasure):
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(2 * d_frames, 2)
 
-    def load_pretrained(self, *paths: str | os.PathLike[str]) -> None:
+    def load_published(self, *paths: str | os.PathLike[str]) -> None:
         """Load the published weights of the encoders.
 
         Args:

@@ -137,10 +137,14 @@ class System:
         object.__setattr__(self, "objective", Objective(self.objective).text)
 
     def build(self, seed: int) -> Countermeasure:
-        """Return a new model with weights drawn from `seed`; the global generator is untouched."""
+        """Return a new model with weights drawn from `seed`, those of its encoders published.
+
+        The global generator is untouched.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             model = build_model(self.model, self.model_config)
+        model.load_published()
         if self.recipe.mask and not isinstance(model, TFPARN):
             raise ValueError(f"`mask` must be False for {self.model}, which is no TFPARN.")
         if self.recipe.residual_scale != 1.0:

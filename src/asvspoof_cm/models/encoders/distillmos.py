@@ -14,7 +14,7 @@ from asvspoof_cm.frontends import stft
 from asvspoof_cm.models.encoders.speech_encoder import Call, SpeechEncoder, call
 from asvspoof_cm.models.encoders.weights import find_weights
 
-__all__ = ["DistillMOSEncoder", "compressed_spectrum"]
+__all__: list[str] = []
 
 _CHANNELS = (2, 64, 64, 128, 256, 256, 256)
 _STRIDES = ((1, 1), (2, 1), (2, 1), (2, 1), (2, 1), (2, 2))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from asvspoof_cm.models.encoders.speech_encoder import Call, SpeechEncoder, call
 from asvspoof_cm.models.encoders.whisper import WhisperEncoder
 
-__all__ = ["HuggingFaceEncoder", "HuggingFaceWhisper", "huggingface_encoder", "read_architecture"]
+__all__: list[str] = []
 
 _FAMILIES = ("wav2vec2", "hubert", "wavlm", "whisper")
 
@@ -82,10 +82,13 @@ class HuggingFaceEncoder(SpeechEncoder):
 
     def set_recompute(self, on: bool) -> None:
         """Switch the gradient checkpointing of transformers on or off."""
+        # What transformers calls it changed within its version 5.
+        renamed = hasattr(self.model, "activation_checkpointing_enable")
+        kind = "activation" if renamed else "gradient"
         if on:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+            getattr(self.model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
         else:
-            self.model.gradient_checkpointing_disable()
+            getattr(self.model, f"{kind}_checkpointing_disable")()
 
     def stages(self) -> list[Iterable[nn.Module]]:
         """Return the convolutions and what prepares their output, then each Transformer layer."""

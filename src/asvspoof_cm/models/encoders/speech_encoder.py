@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-__all__ = ["Call", "SpeechEncoder", "call", "freeze_stages"]
+__all__: list[str] = []
 
 Call = Callable[..., Any]
 """``run(layer, *args)`` returns ``layer(*args)``, perhaps computed again for the gradient."""

@@ -14,7 +14,7 @@ from asvspoof_cm.frontends import no_autocast, power_spectrogram, slaney_filterb
 from asvspoof_cm.models.encoders.speech_encoder import Call, SpeechEncoder, call
 from asvspoof_cm.models.encoders.weights import find_weights, read_ctranslate2
 
-__all__ = ["WHISPER_SIZES", "WhisperEncoder", "whisper_log_mel", "whisper_positions"]
+__all__: list[str] = []
 
 # Width, heads, layers.
 WHISPER_SIZES = {

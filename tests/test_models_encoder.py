@@ -1,0 +1,261 @@
+"""Encoder: which encoders it has, what it trains and stores, and what its head computes."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+import torch
+from torch.nn import functional
+
+from asvspoof_cm.checkpoint import load_checkpoint, save_checkpoint
+from asvspoof_cm.models import Encoder, EncoderConfig, build_model
+from asvspoof_cm.models.pooling import attentive_statistics
+
+WAV2VEC = {
+    "model_type": "wav2vec2",
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "conv_dim": [8, 8],
+    "conv_kernel": [10, 8],
+    "conv_stride": [20, 16],
+    "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 8,
+    "num_conv_pos_embedding_groups": 2,
+}
+HEAD = {"d_projection": 8, "d_attention": 4}
+
+
+def n_trained(module):
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def test_parameters():
+    """The figures of the encoders are those of the issue and of golden_distillmos.json."""
+    assert n_trained(Encoder().encoders) == 1_587_328
+    whisper = Encoder(EncoderConfig(encoder="whisper-base", n_layers=3))
+    assert n_trained(whisper.encoders) == 10_365_952
+    assert n_trained(Encoder(EncoderConfig(n_layers=7)).encoders) > 1_587_328 + 7 * 322_000
+    assert n_trained(Encoder(EncoderConfig(encoder="whisper-tiny", n_layers=0)).encoders) == 535_296
+
+
+@pytest.mark.parametrize(
+    ("config", "widths"),
+    [
+        (EncoderConfig(), [[1024]]),
+        (EncoderConfig(n_layers=2), [[1024, 200, 200]]),
+        (EncoderConfig(encoder="whisper-tiny.en"), [[384] * 4]),
+        (EncoderConfig(encoder=("distillmos", "whisper-tiny")), [[1024], [384] * 4]),
+        (
+            EncoderConfig(encoder=("distillmos", "whisper-tiny"), n_layers=(1, 2)),
+            [[1024, 200], [384] * 3],
+        ),
+    ],
+)
+def test_layers_that_are_not_used_are_not_built(config, widths):
+    model = Encoder(config).eval()
+    assert [list(encoder.widths) for encoder in model.encoders] == widths
+    with torch.no_grad():
+        assert model.embed(torch.randn(1, 4000)).shape == (1, 512 * len(widths))
+
+
+def test_head_against_its_formula():
+    torch.manual_seed(0)
+    model = Encoder(EncoderConfig(encoder="whisper-tiny", n_layers=2, **HEAD)).eval()
+    torch.nn.init.normal_(model.mixtures[0].weights)
+    torch.nn.init.normal_(model.attention.score.weight)
+    waveform = torch.randn(2, 8000)
+    with torch.no_grad():
+        layers = model.encoders[0](waveform / waveform.abs().amax(dim=1, keepdim=True))
+        shares = model.mixtures[0].weights.softmax(dim=0)
+        mixed = sum(
+            w * functional.layer_norm(x, (384,)) for w, x in zip(shares, layers, strict=True)
+        )
+        frames = model.mixtures[0].projections["384"](mixed)
+        scores = model.attention.score(torch.tanh(model.attention.hidden(frames)))
+        weights = scores.exp() / scores.exp().sum(dim=1, keepdim=True)
+        mean = (weights * frames).sum(dim=1)
+        second = (weights * frames**2).sum(dim=1)
+        pooled = torch.cat([mean, (second - mean**2 + 1e-5).sqrt()], dim=1)
+        expected = model.classifier(model.norm(pooled))
+        torch.testing.assert_close(model(waveform), expected, rtol=1e-3, atol=1e-4)
+        attended = model.attend(waveform)
+    torch.testing.assert_close(attended.logits, expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(attended.weights, weights.mean(dim=-1))
+    torch.testing.assert_close(attended.features, frames.transpose(1, 2))
+    assert attended.hop_length == 320
+
+
+def test_attention_begins_with_the_mean():
+    model = Encoder(EncoderConfig(**HEAD)).eval()
+    frames = torch.randn(2, 30, 8)
+    weights = model.attention(frames)
+    assert torch.equal(weights, torch.full_like(weights, 1 / 30))
+    statistics = attentive_statistics(frames, weights)
+    torch.testing.assert_close(statistics[:, :8], frames.mean(dim=1))
+    deviation = (frames.var(dim=1, correction=0) + 1e-5).sqrt()
+    torch.testing.assert_close(statistics[:, 8:], deviation)
+
+
+def test_level_does_not_matter():
+    model = Encoder(
+        EncoderConfig(encoder=("distillmos", "whisper-tiny"), n_layers=(0, 1), **HEAD)
+    ).eval()
+    waveform = torch.randn(1, 8000)
+    with torch.no_grad():
+        torch.testing.assert_close(model(0.01 * waveform), model(waveform), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("freeze", "trained"),
+    [
+        ("none", {"convolutions.0", "convolutions.5", "layers.0", "layers.1", "projection"}),
+        (0, {"convolutions.0", "convolutions.5", "layers.0", "layers.1", "projection"}),
+        (1, {"convolutions.5", "layers.0", "layers.1", "projection"}),
+        (6, {"layers.0", "layers.1", "projection"}),
+        (7, {"layers.1"}),
+        ("all", set()),
+    ],
+)
+def test_freeze(freeze, trained):
+    model = Encoder(EncoderConfig(n_layers=2, freeze=freeze, **HEAD)).train()
+    parts = ("convolutions.0", "convolutions.5", "layers.0", "layers.1", "projection")
+    model(torch.randn(2, 4000)).sum().backward()
+    encoder = model.encoders[0]
+    for part in parts:
+        got = [p.grad is not None for p in encoder.get_submodule(part).parameters()]
+        assert got == [part in trained] * len(got)
+    rebuilt = build_model("Encoder", asdict(model.config))
+    assert n_trained(rebuilt) == n_trained(model)
+    assert all(p.grad is not None for p in model.mixtures.parameters())
+
+
+def test_freeze_of_each_encoder():
+    config = EncoderConfig(
+        encoder=("distillmos", "whisper-tiny"), n_layers=(0, 1), freeze=("all", 1)
+    )
+    model = Encoder(config)
+    assert n_trained(model.encoders[0]) == 0
+    assert n_trained(model.encoders[1].conv1) == 0
+    assert n_trained(model.encoders[1].blocks) > 0
+    with pytest.raises(ValueError, match="must not exceed the 2 stages of the encoder; got 3"):
+        Encoder(EncoderConfig(encoder="whisper-tiny", n_layers=1, freeze=3))
+
+
+def test_parameter_groups_hold_each_trained_parameter_once():
+    model = Encoder(EncoderConfig(n_layers=1, freeze=2, encoder_lr=0.2, **HEAD))
+    head, encoder = model.parameter_groups()
+    assert encoder["lr_scale"] == 0.2
+    assert "lr_scale" not in head
+    together = [id(p) for p in (*head["params"], *encoder["params"])]
+    assert sorted(together) == sorted(id(p) for p in model.parameters() if p.requires_grad)
+    assert id(model.encoders[0].convolutions[5].weight) in map(id, encoder["params"])
+    assert len(Encoder(EncoderConfig(freeze="all")).parameter_groups()) == 1
+
+
+@pytest.mark.parametrize("encoder", ["whisper-tiny", "transformers"])
+def test_recomputing_gives_the_same_gradients(encoder):
+    if encoder == "transformers":
+        pytest.importorskip("transformers")
+        config = EncoderConfig(encoder="w2v", architecture={"w2v": WAV2VEC}, dropout=0.0, **HEAD)
+    else:
+        config = EncoderConfig(encoder=encoder, n_layers=2, dropout=0.0, **HEAD)
+    torch.manual_seed(1)
+    model = Encoder(config)
+    waveform = torch.randn(2, 6000)
+    gradients = []
+    for on in (False, True):
+        model.gradient_checkpointing = on
+        model.train()
+        model.zero_grad()
+        functional.cross_entropy(model(waveform), torch.tensor([0, 1])).backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        norm = model.norm
+        norm.reset_running_stats()
+    for plain, recomputed in zip(*gradients, strict=True):
+        torch.testing.assert_close(recomputed, plain, rtol=1e-4, atol=1e-6)
+
+
+# transformers
+
+
+@pytest.fixture
+def transformers_folder(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    values = dict(WAV2VEC)
+    torch.manual_seed(2)
+    config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "w2v")
+    return tmp_path / "w2v"
+
+
+def test_transformers_by_folder_then_without_it(transformers_folder, tmp_path):
+    config = EncoderConfig(encoder=str(transformers_folder), n_layers=2, freeze=2, **HEAD)
+    model = Encoder(config).eval()
+    before = model.encoders[0].model.encoder.layers[0].attention.k_proj.weight.clone()
+    model.load_published()
+    after = model.encoders[0].model.encoder.layers[0].attention.k_proj.weight
+    assert not torch.equal(before, after)
+    assert n_trained(model.encoders[0]) == n_trained(model.encoders[0].model.encoder.layers[1])
+    save_checkpoint(tmp_path / "model.pt", model)
+    for file in transformers_folder.iterdir():
+        file.unlink()
+    loaded = load_checkpoint(tmp_path / "model.pt")
+    waveform = torch.randn(2, 6000)
+    with torch.no_grad():
+        assert torch.equal(loaded(waveform), model(waveform))
+    assert loaded.config == model.config
+
+
+def test_transformers_joined_with_another(transformers_folder):
+    model = Encoder(
+        EncoderConfig(encoder=("distillmos", str(transformers_folder)), n_layers=(0, 1), **HEAD)
+    ).eval()
+    with torch.no_grad():
+        assert model(torch.randn(2, 6000)).shape == (2, 2)
+
+
+def test_transformers_name_that_is_none(tmp_path):
+    pytest.importorskip("transformers")
+    with pytest.raises(ValueError, match=r"built-in encoder or a transformers model; '.*missing'"):
+        Encoder(EncoderConfig(encoder=str(tmp_path / "missing")))
+
+
+# Configurations and weights
+
+
+def test_configuration_survives_json():
+    config = EncoderConfig(encoder=("distillmos", "whisper-base"), n_layers=(0, 3), freeze=(2, 0))
+    assert EncoderConfig(**json.loads(json.dumps(asdict(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"encoder": ()}, "`encoder` must be a name or a tuple of names"),
+        ({"encoder": ("distillmos", 3)}, "`encoder` must be a name or a tuple of names"),
+        ({"n_layers": -1}, "`n_layers` must be a whole number of at least 0, or None; got -1"),
+        ({"n_layers": (1, 2)}, "one for each of the 1 encoders; got \\(1, 2\\)"),
+        ({"freeze": "some"}, '`freeze` must be "none", "all" or a number of stages'),
+        ({"encoder_lr": 2.0}, r"`encoder_lr` must lie in \[0, 1\]"),
+        ({"dropout": 1.0}, r"`dropout` must lie in \[0, 1\)"),
+        ({"d_projection": 0}, "`d_projection` must be a whole number"),
+    ],
+)
+def test_bad_configurations(values, message):
+    with pytest.raises(ValueError, match=message):
+        EncoderConfig(**values)
+
+
+def test_too_many_layers():
+    with pytest.raises(ValueError, match="between 0 and the 7 of DistillMOS; got 8"):
+        Encoder(EncoderConfig(n_layers=8))
+    with pytest.raises(ValueError, match="between 0 and the 6 of Whisper base; got 7"):
+        Encoder(EncoderConfig(encoder="whisper-base", n_layers=7))
+
+
+def test_a_path_for_each_encoder(tmp_path):
+    model = Encoder(EncoderConfig(encoder=("distillmos", "whisper-tiny"), n_layers=(0, 0)))
+    with pytest.raises(ValueError, match="one file for each of the 2 encoders; got 1"):
+        model.load_published(tmp_path / "x.pt")

@@ -5,7 +5,7 @@ import importlib.util
 import pkgutil
 import sys
 
-EXTRAS = ["matplotlib", "tqdm", "onnx", "onnxruntime", "torchaudio", "pytest"]
+EXTRAS = ["matplotlib", "tqdm", "onnx", "onnxruntime", "starlette", "torchaudio", "pytest"]
 
 
 def main() -> str | None:

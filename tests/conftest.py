@@ -3,6 +3,9 @@
 import importlib.util
 import json
 import os
+import threading
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -125,3 +128,25 @@ def write_run(tmp_path):
         return folder
 
     return write
+
+
+@pytest.fixture(scope="session")
+def serving():
+    """Return a context manager that serves an application with Uvicorn and yields its address."""
+    uvicorn = pytest.importorskip("uvicorn")
+
+    @contextmanager
+    def serve(app):
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+    return serve

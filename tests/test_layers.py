@@ -33,6 +33,7 @@ LAYERS = [
     "plots",
     "export",
     "contrib",
+    "engines",
     "cli",
     "__init__",
     "__main__",

@@ -1,0 +1,707 @@
+"""The service, in this process and over a socket: answers, limits, hostile files, many clients."""
+
+import asyncio
+import io
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+pytest.importorskip("starlette")
+httpx = pytest.importorskip("httpx")
+jsonschema = pytest.importorskip("jsonschema")
+
+from asvspoof_cm import Scorer  # noqa: E402
+from asvspoof_cm.calibration import Calibration, probability  # noqa: E402
+from asvspoof_cm.engines.service import ServiceSettings, create_app, decoding  # noqa: E402
+from asvspoof_cm.engines.service.batching import Batcher  # noqa: E402
+from asvspoof_cm.engines.service.decoding import Decoders  # noqa: E402
+from asvspoof_cm.engines.service.handling import timeline_slices  # noqa: E402
+from asvspoof_cm.engines.service.messages import RefusedError  # noqa: E402
+from asvspoof_cm.models import TFPARN, TFPARNConfig  # noqa: E402
+
+pytestmark = pytest.mark.anyio
+OPENAPI = json.loads((Path(decoding.__file__).parent / "openapi.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    torch.manual_seed(0)
+    model = TFPARN(TFPARNConfig(n_layers=1))
+    return Scorer(model, device="cpu", crop_s=1.0, calibration=Calibration(scale=2.0, offset=0.5))
+
+
+def noise(duration_s=2.0, rate=16000, seed=0, channels=None):
+    size = round(duration_s * rate) if channels is None else (round(duration_s * rate), channels)
+    return 0.1 * np.random.default_rng(seed).standard_normal(size)
+
+
+def encode(samples, rate=16000, *, kind="WAV", subtype=None):
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format=kind, subtype=subtype)
+    return file.getvalue()
+
+
+class InThisProcess:
+    """Decodes without a process of its own, so that a test starts at once."""
+
+    def __init__(self, settings):
+        self.settings, self.processes, self.n_replaced = settings, {None}, 0
+
+    async def start(self):
+        pass
+
+    async def close(self):
+        pass
+
+    async def decode(self, content):
+        return decoding.decode(content, 16000, self.settings.max_duration_s)
+
+
+class Client:
+    """Sends requests to an application and holds every answer against the OpenAPI document."""
+
+    def __init__(self, app):
+        self.app, self.service = app, app.state.service
+
+    async def __aenter__(self):
+        self.lifespan = self.app.router.lifespan_context(self.app)
+        await self.lifespan.__aenter__()
+        transport = httpx.ASGITransport(self.app)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://test", timeout=None)
+        return self
+
+    async def __aexit__(self, *error):
+        await self.http.aclose()
+        await self.lifespan.__aexit__(*error)
+
+    async def get(self, path, **options):
+        return check_answer(await self.http.get(path, **options))
+
+    async def post(self, path, **options):
+        return check_answer(await self.http.post(path, **options))
+
+
+def check_answer(answer):
+    request = answer.request
+    operation = OPENAPI["paths"][request.url.path][request.method.lower()]
+    found = operation["responses"][str(answer.status_code)]
+    if "$ref" in found:
+        found = OPENAPI["components"]["responses"][found["$ref"].rpartition("/")[2]]
+    for name, header in found.get("headers", {}).items():
+        jsonschema.validate(answer.headers[name], header["schema"])
+    (kind,) = found["content"]
+    assert answer.headers["content-type"].startswith(kind)
+    if kind == "application/json":
+        schema = {**found["content"][kind]["schema"], "components": OPENAPI["components"]}
+        jsonschema.validate(answer.json(), schema, cls=jsonschema.Draft202012Validator)
+    return answer
+
+
+def client(scorer, *, processes=False, **settings):
+    app = create_app(scorer, ServiceSettings(**settings))
+    if not processes:
+        app.state.service.decoders = InThisProcess(app.state.service.settings)
+    return Client(app)
+
+
+@pytest.fixture(scope="module")
+async def shared(scorer):
+    async with client(scorer, processes=True, name="small", note="for tests", n_decoders=1) as it:
+        yield it
+
+
+class Blocked:
+    """A scorer whose model stands still until it is released."""
+
+    def __init__(self, scorer):
+        self.scorer, self.calibration = scorer, scorer.calibration
+        self.released, self.started = threading.Event(), threading.Event()
+        self.n_utterances = 0
+
+    def settings(self):
+        return self.scorer.settings()
+
+    def score_batch(self, waveforms, *args, **options):
+        if options:  # not the warm-up
+            self.started.set()
+            self.released.wait()
+            self.n_utterances += len(waveforms)
+        return self.scorer.score_batch(waveforms, *args, **options)
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+# Answers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "subtype", "rate"),
+    [
+        ("WAV", "PCM_16", 16000),
+        ("FLAC", None, 44100),
+        ("OGG", "VORBIS", 8000),
+        ("MP3", None, 22050),
+    ],
+)
+async def test_score_is_that_of_the_scorer(shared, scorer, kind, subtype, rate):
+    content = encode(noise(3.0, rate, channels=2), rate, kind=kind, subtype=subtype)
+    answer = (await shared.post("/v1/score?prior=0.2&c_fa=1", content=content)).json()
+    samples, _ = soundfile.read(io.BytesIO(content), dtype="float32")
+    expected = scorer.score(samples.T, rate, detail=True)
+    assert answer["score"] == pytest.approx(expected.score, abs=1e-4)
+    assert answer["llr"] == pytest.approx(2 * expected.score + 0.5, abs=2e-4)
+    assert answer["crop_llrs"] == pytest.approx(
+        [2 * score + 0.5 for score in expected.crop_scores], abs=2e-4
+    )
+    assert answer["probability"] == pytest.approx(float(probability(answer["llr"], 0.2)))
+    assert answer["threshold"] == pytest.approx(-np.log(0.8 / 0.2))
+    word = "bonafide" if answer["llr"] >= answer["threshold"] else "spoof"
+    assert answer["decision"] == word
+    assert answer["duration_s"] == pytest.approx(expected.duration_s)
+    assert answer["resampled_from"] == (None if rate == 16000 else rate)
+    assert answer["model"] == {"name": "small", "sha256": scorer.settings()["sha256"]}
+
+
+async def test_form_and_body_have_the_same_answer(shared):
+    content = encode(noise())
+    body = await shared.post("/v1/score", content=content)
+    form = await shared.post("/v1/score", files={"file": ("any name.wav", content)})
+    assert body.json() == form.json()
+    assert body.json()["prior"] == 0.05
+
+
+async def test_doubts_are_told(shared):
+    answer = (await shared.post("/v1/score", content=encode(np.zeros(8000)))).json()
+    assert answer["warnings"] == ["silent", "shorter than 1 s"]
+
+
+async def test_timeline_is_that_of_the_scorer(shared, scorer):
+    samples = noise(25.3).astype(np.float32)
+    content = encode(samples, subtype="FLOAT")
+    answer = (await shared.post("/v1/timeline?hop_s=0.5", content=content)).json()
+    expected = scorer.timeline(samples, hop_s=0.5)
+    assert len(expected) > 2 * 16
+    for name, column in (
+        ("start_s", expected.start_s),
+        ("end_s", expected.end_s),
+        ("score", expected.score),
+        ("llr", 2 * expected.score + 0.5),
+    ):
+        found = [window[name] for window in answer["windows"]]
+        assert found == pytest.approx(column.tolist(), abs=1e-4)
+    assert (answer["window_s"], answer["hop_s"]) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize("n_samples", [1, 39, 40, 41, 70, 71, 100, 101, 109, 110])
+@pytest.mark.parametrize(("n_window", "n_hop"), [(40, 10), (40, 7), (10, 40), (40, 40)])
+def test_slices_of_a_timeline_have_its_windows(n_samples, n_window, n_hop):
+    def starts(first, stop):
+        n_whole = max(0, (stop - first - n_window) // n_hop + 1)
+        found = [(first + k * n_hop, first + k * n_hop + n_window) for k in range(n_whole)]
+        rest = first + n_whole * n_hop
+        if rest < stop and (not found or found[-1][1] < stop):
+            found.append((rest, stop))
+        return found
+
+    slices = timeline_slices(n_samples, n_window, n_hop, 3)
+    assert [window for part in slices for window in starts(*part)] == starts(0, n_samples)
+    assert max(len(starts(*part)) for part in slices) <= 4
+
+
+async def test_a_model_without_calibration_has_scores_only(scorer):
+    async with client(Scorer(scorer.model, device="cpu", crop_s=1.0)) as bare:
+        answer = (await bare.post("/v1/score", content=encode(noise()))).json()
+        assert [answer[k] for k in ("llr", "crop_llrs", "probability", "decision")] == [None] * 4
+        assert isinstance(answer["score"], float)
+        windows = (await bare.post("/v1/timeline", content=encode(noise()))).json()["windows"]
+        assert {window["llr"] for window in windows} == {None}
+
+
+async def test_model_health_and_readiness(scorer):
+    waiting = client(scorer, note="careful")
+    waiting.http = httpx.AsyncClient(
+        transport=httpx.ASGITransport(waiting.app), base_url="http://test"
+    )
+    assert (await waiting.get("/healthz")).json() == {"status": "ok"}
+    assert (await waiting.get("/readyz")).status_code == 503
+    async with waiting as ready:
+        assert (await ready.get("/readyz")).json() == {"status": "ready"}
+        about = (await ready.get("/v1/model")).json()
+        assert about["name"] == "TFPARN"
+        assert about["note"] == "careful"
+        assert about["costs"] == {"c_miss": 1.0, "c_fa": 10.0, "p_spoof": 0.05}
+        assert about["limits"]["max_duration_s"] == 600
+
+
+async def test_metrics_count(scorer):
+    async with client(scorer, name='a "b"\\') as counted:
+        await counted.post("/v1/score", content=encode(noise(2.0)))
+        await counted.post("/v1/score", content=b"no audio")
+        text = (await counted.get("/metrics")).text
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert values['asvspoof_cm_requests_total{path="/v1/score",status="200"}'] == "1"
+    assert values['asvspoof_cm_requests_total{path="/v1/score",status="422"}'] == "1"
+    assert values["asvspoof_cm_audio_seconds_total"] == "2"
+    assert values["asvspoof_cm_batch_requests_count"] == "1"
+    assert values["asvspoof_cm_requests_inside"] == "0"
+    assert values["asvspoof_cm_request_seconds_count"] == "1"
+    assert any(name.startswith(r'asvspoof_cm_model_info{name="a \"b\"\\"') for name in values)
+    for line in text.splitlines():
+        assert re.fullmatch(r"# (HELP|TYPE) \w+ .+|\w+(\{.*\})? [0-9.e+-]+", line), line
+
+
+def test_every_path_is_documented(scorer):
+    paths = {route.path for route in create_app(scorer).routes}
+    assert paths - set(OPENAPI["paths"]) == {
+        *("/", "/openapi.json", "/page.css", "/page.js", "/recorder.js")
+    }
+    assert set(OPENAPI["paths"]) <= paths
+
+
+async def test_other_paths_and_methods(shared):
+    missing, wrong = await shared.http.get("/v2/score"), await shared.http.get("/v1/score")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert wrong.headers["allow"] == "POST"
+
+
+async def test_page_asks_no_other_host(shared):
+    texts = {}
+    for path in ("/", "/page.css", "/page.js", "/recorder.js"):
+        answer = await shared.http.get(path)
+        assert answer.status_code == 200
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        texts[path] = answer.text
+        addresses = re.findall(r"https?://[\w.-]+", answer.text)
+        assert set(addresses) <= {"http://www.w3.org"}  # the namespace of SVG, which nobody asks
+    assert set(re.findall(r'(?:src|href)="([^"#]+)"', texts["/"])) == {
+        *("data:,", "page.css", "page.js", "openapi.json")
+    }
+    assert (await shared.http.get("/openapi.json")).json() == OPENAPI
+
+
+# Refusals --------------------------------------------------------------------------------------
+
+WAV = encode(noise())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the body must hold audio; it is empty"),
+        (b"\x00" * 1000, "the audio is not an audio file that libsndfile reads"),
+        (WAV[: len(WAV) // 2], "the audio is truncated: its header announces"),
+        (encode(np.full(100, np.nan), subtype="FLOAT"), "the audio holds NaN or infinite values"),
+        (encode(np.zeros(0)), "the audio holds no samples"),
+        (encode(noise(0.1, channels=65)), "at most 384000 Hz and 64 channels; it has 16000 Hz"),
+        (encode(noise(0.1), rate=400_000), "it has 400000 Hz and 1 channels"),
+    ],
+    ids=["empty", "noise", "truncated", "nan", "no samples", "channels", "rate"],
+)
+async def test_bad_audio_is_refused(shared, content, message):
+    answer = await shared.post("/v1/score", content=content)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["code"] == "not_decodable"
+    assert message in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("prior=0", "`prior` must be a number from 1e-06 to 0.999999; got '0'"),
+        ("prior=nan", "got 'nan'"),
+        ("prior=1_0", "got '1_0'"),
+        ("prior=0.1&prior=0.2", "`prior` must be given once"),
+        ("piror=0.1", "the parameters are prior, c_miss, c_fa; got 'piror'"),
+        ("c_fa=-1", "`c_fa` must be a number from 0.001 to 1e+06"),
+    ],
+)
+async def test_bad_parameters_are_refused(shared, query, message):
+    answer = await shared.post(f"/v1/score?{query}", content=WAV)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "bad_parameter")
+    assert message in answer.json()["error"]["message"]
+
+
+async def test_a_timeline_of_too_many_windows_is_refused(scorer):
+    async with client(scorer, max_windows=10) as small:
+        answer = await small.post("/v1/timeline?hop_s=0.1", content=WAV)
+        assert answer.status_code == 422
+        assert "`hop_s` must be at least 0.200" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"other": b"x"}, "the form must have one part, the file `file`"),
+        ([("file", b"x"), ("file", b"y")], "Too many files"),
+    ],
+)
+async def test_bad_forms_are_refused(shared, files, message):
+    answer = await shared.post("/v1/score", files=files)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "bad_form")
+    assert message in answer.json()["error"]["message"]
+
+
+async def test_a_form_without_boundary_is_refused(shared):
+    headers = {"Content-Type": "multipart/form-data"}
+    answer = await shared.post("/v1/score", content=b"x", headers=headers)
+    assert answer.json()["error"]["message"].startswith("the form can't be read: Missing boundary")
+
+
+async def test_large_bodies_and_long_audio_are_refused(scorer):
+    async def chunks():
+        for _ in range(20):
+            yield b"\x00" * 10_000
+
+    async with client(scorer, max_body_bytes=100_000, max_duration_s=2.0) as small:
+        for options in ({"content": b"\x00" * 100_001}, {"content": chunks()}):
+            answer = await small.post("/v1/score", **options)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+        answer = await small.post("/v1/score", files={"file": b"\x00" * 100_001})
+        assert answer.status_code == 413
+        assert (await small.post("/v1/score", content=encode(noise(2.0)))).status_code == 200
+        answer = await small.post("/v1/score", content=encode(noise(2.1)))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_long")
+        assert "at most 2 s; it lasts 2.1 s" in answer.json()["error"]["message"]
+
+
+async def test_token(scorer):
+    async with client(scorer, token="correct-horse") as guarded:
+        for given in (
+            {},
+            {"Authorization": "Bearer wrong-horse"},
+            {"Authorization": "Bearer é".encode()},
+        ):
+            for path in ("/v1/model", "/metrics"):
+                assert (await guarded.get(path, headers=given)).status_code == 401
+            answer = await guarded.post("/v1/score", content=WAV, headers=given)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+        right = {"Authorization": "Bearer correct-horse"}
+        assert (await guarded.post("/v1/score", content=WAV, headers=right)).status_code == 200
+        assert (await guarded.get("/metrics", headers=right)).status_code == 200
+        assert (await guarded.get("/readyz")).status_code == 200
+        assert (await guarded.http.get("/")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"token": "short"}, "`token` must have at least 8 characters, printable ASCII"),
+        ({"max_batch": 0}, "`max_batch` must be positive; got 0"),
+        ({"time_limit_s": float("nan")}, "`time_limit_s` must be positive; got nan"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ServiceSettings(**settings)
+
+
+def test_the_token_is_not_shown():
+    assert "horse" not in repr(ServiceSettings(token="correct-horse"))
+
+
+def test_without_the_extra(scorer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "starlette.applications", None)
+    with pytest.raises(ImportError, match=r"an extra: pip install 'asvspoof-cm\[serve\]'"):
+        create_app(scorer)
+
+
+async def test_an_error_of_the_service_is_a_500_for_its_clients_only(scorer, monkeypatch, caplog):
+    async with client(scorer) as broken:
+        monkeypatch.setattr(broken.service.scorer, "score_batch", lambda *_, **__: 1 / 0)
+        answer = await broken.http.post("/v1/score", content=WAV)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal")
+        assert "ZeroDivisionError" in caplog.text
+        monkeypatch.undo()
+        assert (await broken.post("/v1/score", content=WAV)).status_code == 200
+
+
+async def test_names_and_audio_stay_out_of_logs_and_off_the_disk(scorer, caplog, monkeypatch):
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(
+        tempfile.SpooledTemporaryFile, "rollover", lambda _: pytest.fail("written to disk")
+    )
+    async with client(scorer) as quiet:
+        content = encode(noise(120.0))
+        assert len(content) > 2**21
+        good = await quiet.post("/v1/score", files={"file": ("Ada Lovelace.wav", content)})
+        bad = await quiet.post("/v1/score", files={"file": ("Ada Lovelace.wav", b"RIFF-secret")})
+    assert (good.status_code, bad.status_code) == (200, 422)
+    assert "Ada" not in bad.text
+    assert not re.search("Ada|RIFF|secret", caplog.text)
+
+
+# Many clients ----------------------------------------------------------------------------------
+
+
+async def test_clients_share_batches(scorer):
+    async with client(scorer, max_wait_s=0.05) as batched:
+        contents = [encode(noise(1.0 + 0.1 * k, seed=k)) for k in range(8)]
+        alone = [(await batched.post("/v1/score", content=c)).json()["llr"] for c in contents]
+        n_before = batched.service.batches._counts[-1]
+        answers = await asyncio.gather(*(batched.post("/v1/score", content=c) for c in contents))
+        together = [answer.json()["llr"] for answer in answers]
+        assert batched.service.batches._counts[-1] - n_before < 8
+        assert together == pytest.approx(alone, abs=1e-4)
+
+
+async def test_one_that_cannot_be_scored_does_not_spoil_a_batch(scorer):
+    def model(waveforms):
+        logits = torch.zeros(len(waveforms), 2)
+        logits[waveforms.mean(dim=1) > 0.1] = torch.nan
+        return logits
+
+    fragile = Scorer(model, crop_s=1.0, calibration=Calibration())
+    async with client(fragile, max_wait_s=0.05) as batched:
+        contents = [encode(noise()), encode(np.abs(noise())), encode(noise(seed=1))]
+        answers = await asyncio.gather(*(batched.post("/v1/score", content=c) for c in contents))
+    assert [answer.status_code for answer in answers] == [200, 422, 200]
+    assert answers[1].json()["error"]["code"] == "not_scorable"
+    assert "logits are not finite" in answers[1].json()["error"]["message"]
+
+
+async def test_a_full_service_says_when_to_come_back(scorer):
+    blocked = Blocked(scorer)
+    async with client(blocked, max_requests=2) as full:
+        inside = [asyncio.ensure_future(full.post("/v1/score", content=WAV)) for _ in range(2)]
+        await until(lambda: full.service.n_inside == 2)
+        answer = await full.post("/v1/score", content=WAV)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
+        assert int(answer.headers["retry-after"]) >= 1
+        blocked.released.set()
+        assert [task.status_code for task in await asyncio.gather(*inside)] == [200, 200]
+        assert (await full.post("/v1/score", content=WAV)).status_code == 200
+        assert full.service.n_inside == 0
+
+
+async def test_a_client_that_hangs_up_frees_its_place(scorer):
+    blocked = Blocked(scorer)
+    async with client(blocked, max_requests=2) as full:
+        first = asyncio.ensure_future(full.post("/v1/score", content=WAV))
+        await until(blocked.started.is_set)
+        sent, left = [], asyncio.Event()
+        messages = [{"type": "http.request", "body": WAV, "more_body": False}]
+
+        async def receive():
+            if messages:
+                return messages.pop()
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/score",
+            "query_string": b"",
+            "headers": [],
+        }
+        second = asyncio.ensure_future(full.app(scope, receive, send))
+        await until(lambda: full.service.batcher.n_waiting == 1)
+        left.set()
+        await second
+        assert (full.service.n_inside, full.service.batcher.n_waiting) == (1, 0)
+        third = asyncio.ensure_future(full.post("/v1/score", content=WAV))
+        await until(lambda: full.service.n_inside == 2)
+        blocked.released.set()
+        assert (await first).status_code == (await third).status_code == 200
+        assert blocked.n_utterances == 2
+        assert sent[0]["status"] == 499
+
+
+async def test_time_limits(scorer):
+    async def slow_body():
+        yield WAV[:100]
+        await asyncio.Event().wait()
+
+    blocked = Blocked(scorer)
+    async with client(blocked, time_limit_s=0.1, body_limit_s=0.1) as limited:
+        answer = await limited.post("/v1/score", content=WAV)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
+        answer = await limited.post("/v1/score", content=slow_body())
+        assert (answer.status_code, answer.json()["error"]["code"]) == (408, "body_timeout")
+        assert limited.service.n_inside == 0
+        blocked.released.set()
+
+
+class Clockwork:
+    """A function for `Batcher` that records its batches."""
+
+    def __init__(self):
+        self.batches, self.gate = [], threading.Event()
+        self.gate.set()
+
+    def __call__(self, items):
+        self.gate.wait()
+        self.batches.append([*items])
+        return [ValueError(str(item)) if item < 0 else 10 * item for item in items]
+
+
+async def batcher(function, **options):
+    made = Batcher(
+        function, **{"max_batch": 4, "max_wait_s": 60.0, "n_coming": lambda: 0, **options}
+    )
+    await made.start()
+    return made
+
+
+async def test_a_lone_item_does_not_wait():
+    work = Clockwork()
+    made = await batcher(work)
+    assert [await made.submit(k) for k in (1, 2)] == [10, 20]
+    assert work.batches == [[1], [2]]
+    await made.close()
+
+
+async def test_a_batch_waits_for_those_who_are_coming():
+    work = Clockwork()
+    made = await batcher(work, n_coming=lambda: 3)
+    tasks = [asyncio.ensure_future(made.submit(k)) for k in (1, 2)]
+    await asyncio.sleep(0.05)
+    assert work.batches == []
+    tasks.append(asyncio.ensure_future(made.submit(3)))
+    assert await asyncio.gather(*tasks) == [10, 20, 30]
+    assert work.batches == [[1, 2, 3]]
+    await made.close()
+
+
+async def test_a_batch_does_not_wait_longer_than_allowed():
+    work = Clockwork()
+    made = await batcher(work, n_coming=lambda: 9, max_wait_s=0.01)
+    assert await made.submit(1) == 10
+    await made.close()
+
+
+async def test_batches_are_bounded_and_in_order():
+    work = Clockwork()
+    work.gate.clear()
+    made = await batcher(work, max_wait_s=0.0)
+    tasks = [asyncio.ensure_future(made.submit(k)) for k in range(7)]
+    tasks[5].cancel()
+    work.gate.set()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert results[:5] + results[6:] == [0, 10, 20, 30, 40, 60]
+    assert isinstance(results[5], asyncio.CancelledError)
+    assert [item for batch in work.batches for item in batch] == [0, 1, 2, 3, 4, 6]
+    assert max(map(len, work.batches)) <= 4
+    await made.close()
+
+
+async def test_an_error_reaches_the_one_who_caused_it():
+    made = await batcher(Clockwork(), n_coming=lambda: 2)
+    results = await asyncio.gather(made.submit(-1), made.submit(1), return_exceptions=True)
+    assert (str(results[0]), results[1]) == ("-1", 10)
+    await made.close()
+
+
+# Decoders --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+async def decoders():
+    made = Decoders(1, sample_rate=16000, limit_s=60.0, max_duration_s=60.0)
+    await made.start()
+    yield made
+    await made.close()
+
+
+def only(processes):
+    (process,) = processes
+    return process
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+async def test_a_decoder_may_die(decoders):
+    n_before = decoders.n_replaced
+    os.kill(only(decoders.processes).pid, signal.SIGKILL)  # idle: nobody notices
+    await only(decoders.processes).wait()
+    assert len((await decoders.decode(WAV)).waveform) == 32000
+    assert decoders.n_replaced - n_before == 1
+    process = only(decoders.processes)
+    os.kill(process.pid, signal.SIGSTOP)
+    task = asyncio.ensure_future(decoders.decode(WAV))
+    await asyncio.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)  # with a file: that file is refused
+    with pytest.raises(RefusedError, match="the decoder died on it"):
+        await task
+    assert len((await decoders.decode(WAV)).waveform) == 32000
+    process = only(decoders.processes)
+    for name in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group by a terminal
+        os.kill(process.pid, name)
+    os.kill(process.pid, signal.SIGSTOP)
+    decoders.limit_s = 0.05
+    with pytest.raises(RefusedError, match=r"can't be decoded within 0.05 s"):
+        await decoders.decode(WAV)
+    decoders.limit_s = 60.0
+    assert len((await decoders.decode(WAV)).waveform) == 32000
+    assert decoders.n_replaced - n_before == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+async def test_a_decoder_can_write_no_file_and_has_little_memory(decoders):
+    limits = Path(f"/proc/{only(decoders.processes).pid}/limits").read_text()
+    assert re.search(r"Max file size +0 +0 ", limits)
+    assert re.search(r"Max core file size +0 +0 ", limits)
+    data = int(re.search(r"Max data size +(\d+)", limits).group(1))
+    assert 2**30 < data < 2**33
+
+
+async def test_a_cancelled_caller_leaves_its_decoder_usable(decoders):
+    n_before = decoders.n_replaced
+    for _ in range(3):
+        task = asyncio.ensure_future(decoders.decode(WAV))
+        await asyncio.sleep(0.001)
+        task.cancel()
+    assert len((await decoders.decode(encode(noise(1.0)))).waveform) == 16000
+    assert decoders.n_replaced == n_before
+
+
+async def test_damaged_files_are_decoded_or_refused(decoders):
+    """Bits flipped, bytes inserted and cut: each file gets an answer, and the decoder lives."""
+    n_before = decoders.n_replaced
+    rng = np.random.default_rng(7)
+    kinds = [("WAV", "PCM_16"), ("WAV", "IMA_ADPCM"), ("FLAC", None), ("OGG", "VORBIS")]
+    kinds += [("OGG", "OPUS"), ("MP3", None), ("AIFF", None), ("AU", "ULAW"), ("CAF", "ALAC_16")]
+    n_decoded, statuses = 0, set()
+    for kind, subtype in kinds:
+        whole = encode(noise(0.5), kind=kind, subtype=subtype)
+        for _ in range(15):
+            content = bytearray(whole)
+            for _ in range(rng.integers(1, 8)):
+                # Headers are where damage hurts most.
+                at = int(rng.integers(0, min(len(content), 200 if rng.random() < 0.7 else 10**9)))
+                content[at] = int(rng.integers(256))
+            if rng.random() < 0.3:
+                del content[int(rng.integers(len(content))) :]
+            try:
+                decoded = await decoders.decode(bytes(content))
+            except RefusedError as error:
+                statuses.add(error.status)
+            else:
+                n_decoded += 1
+                assert np.isfinite(decoded.waveform).all()
+    assert statuses <= {413, 422}
+    assert 10 < n_decoded < 15 * len(kinds)
+    assert decoders.n_replaced == n_before

@@ -1,6 +1,9 @@
 """The train and study commands, and the report of what they made."""
 
+import itertools
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,6 +64,59 @@ def test_train_starts_from_a_checkpoint(tmp_path, data, capsys):
     assert "`residual_scale` must be 1 with `start_from`" in capsys.readouterr().err
 
 
+@pytest.fixture
+def published_weights(tmp_path, monkeypatch):
+    """Random weights under the names and in the place of the published ones of DistillMOS."""
+    torch.manual_seed(3)
+    channels = (2, 64, 64, 128, 256, 256, 256)
+    weights = {}
+    for k, (n_in, n_out) in enumerate(itertools.pairwise(channels)):
+        weights[f"cnn.cnn.{2 * k}.weight"] = 0.1 * torch.randn(n_out, n_in, 3, 3)
+        weights[f"cnn.cnn.{2 * k}.bias"] = torch.zeros(n_out)
+    for norm in ("norm_input", "transformer.norm"):
+        for kind, value in {"weight": 1, "bias": 0, "running_mean": 0, "running_var": 1}.items():
+            weights[f"transformer_pool_attn.{norm}.{kind}"] = torch.full((1024,), float(value))
+    torch.save({"model": weights}, tmp_path / "distill_mos_v7.pt")
+    monkeypatch.setenv("ASVSPOOF_CM_WEIGHTS", str(tmp_path))
+    monkeypatch.setattr("asvspoof_cm.models.encoders.weights.find_spec", lambda name: None)
+    return weights
+
+
+def test_train_resume_score_and_export_another_model(
+    tmp_path, data, capsys, published_weights, monkeypatch
+):
+    pytest.importorskip("onnxruntime")
+    out = tmp_path / "run"
+    options = ["--model", "encoder", "--encoder", "distillmos", "--layers", "0", "--freeze", "all"]
+    arguments = ["train", *options, "--out", str(out), *data, "--augment", "none"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith("encoder, seed ")
+    model = load_checkpoint(out / "best.pt")
+    assert model.config.encoder == "distillmos"
+    # Frozen, so training left what was loaded.
+    expected = published_weights["cnn.cnn.4.weight"]
+    assert torch.equal(model.encoders[0].convolutions[2].weight, expected)
+    before = sha256(out / "best.pt")
+    assert main(arguments) == 0  # finished: nothing is left to do
+    assert sha256(out / "best.pt") == before
+    clip = min(Path(data[5]).rglob("*.flac"))
+    onnx = tmp_path / "model.onnx"
+    assert main(["export", "--checkpoint", str(out / "best.pt"), "--out", str(onnx)]) == 0
+    capsys.readouterr()
+    scores = []
+    for file in (out / "best.pt", onnx):
+        assert main(["score", "--checkpoint", str(file), "--crop-s", "0.3", str(clip)]) == 0
+        scores.append(capsys.readouterr().out)
+    numbers = [float(re.findall(r"-?\d+\.\d+", text)[-1]) for text in scores]
+    assert numbers[0] == pytest.approx(numbers[1], abs=1e-3)
+
+
+def test_train_resnet(tmp_path, data, capsys):
+    arguments = ["train", "--model", "resnet18", "--out", str(tmp_path / "run"), *data]
+    assert main([*arguments, "--augment", "none"]) == 0
+    assert type(load_checkpoint(tmp_path / "run" / "best.pt")).__name__ == "ResNet"
+
+
 def test_study_trains_each_pair_once_and_report_reads_them(tmp_path, data, capsys):
     arguments = ["study", "--systems", "3", "--seeds", "1", "2", "--out", str(tmp_path), *data]
     assert main(arguments) == 0
@@ -84,6 +140,9 @@ def test_study_trains_each_pair_once_and_report_reads_them(tmp_path, data, capsy
         (["--expect"], "182,357"),
         (["--audio", "nowhere"], "nowhere"),
         (["--device", "abacus"], "abacus"),
+        (["--model", "bert"], "`name` must be one of tfparn, aasist, rawnet2, resnet18"),
+        (["--encoder", "distillmos"], "--encoder, --layers and --freeze belong to --model encoder"),
+        (["--model", "encoder", "--layers", "1", "2"], "one for each of the 1 encoders"),
     ],
 )
 def test_bad_arguments_are_one_line_and_exit_code_2(tmp_path, data, capsys, changes, message):

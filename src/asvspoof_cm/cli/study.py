@@ -33,7 +33,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train each pair in turn; a run that fails is reported and the rest goes on."""
-    from asvspoof_cm.training import SEEDS, process_group
+    from asvspoof_cm.training import SEEDS, process_group, system
     from asvspoof_cm.utils.processes import resolve_device
 
     prepare(args)
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
             for seed in args.seeds or SEEDS:
                 out = str(Path(args.out) / f"{number}-{seed}")
                 try:
-                    train(args, number, seed, out)
+                    train(args, system(number, batch_size=args.batch_size), seed, out)
                 except (ValueError, OSError, ArithmeticError) as error:
                     failures.append(out)
                     sys.stderr.write(f"asvspoof-cm study: {out} failed: {error}\n")

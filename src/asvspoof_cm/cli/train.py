@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asvspoof_cm.cli.options import add_device, add_seed
+
+if TYPE_CHECKING:
+    from asvspoof_cm.training import System
 
 __all__ = ["add_parser", "run"]
 
@@ -40,15 +43,31 @@ def add_parser(subparsers: Any) -> None:
     """Describe the arguments."""
     parser = subparsers.add_parser(
         "train",
-        help="train one of the paper's systems",
+        help="train a model, or one of the paper's systems",
         description=(
             "Train a system of the paper: 1 AASIST, 2 RawNet2, 3 TFPARN with cross-entropy, "
-            "4 + pairwise ranking, 5 + focal loss, 6 + attention pooling. A run that was killed "
+            "4 + pairwise ranking, 5 + focal loss, 6 + attention pooling; or, with --model, "
+            "another model with the objective of system 6. A run that was killed "
             "goes on with the same command. Several GPUs: torchrun --nproc-per-node N -m "
             "asvspoof_cm train …"
         ),
     )
-    parser.add_argument("--system", type=int, choices=range(1, 7), default=6, help="1 to 6 (6)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--system", type=int, choices=range(1, 7), default=6, help="1 to 6 (6)")
+    which.add_argument(
+        "--model", metavar="NAME", help="tfparn, aasist, rawnet2, resnet18, resnet34, lcnn, encoder"
+    )
+    encoder = parser.add_argument_group("--model encoder")
+    encoder.add_argument(
+        "--encoder",
+        nargs="+",
+        metavar="NAME",
+        help="distillmos, whisper-base, … or a transformers model; several share a head",
+    )
+    encoder.add_argument("--layers", nargs="+", type=int, metavar="N", help="of each encoder")
+    encoder.add_argument(
+        "--freeze", nargs="+", metavar="N", help="none, all or the lowest stages, of each encoder"
+    )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the run")
     add_seed(parser)
     add_training(parser)
@@ -96,8 +115,24 @@ def run(args: argparse.Namespace) -> int:
 
     prepare(args)
     with process_group(resolve_device(args.device)):
-        train(args, args.system, args.seed, args.out)
+        train(args, _chosen(args), args.seed, args.out)
     return 0
+
+
+def _chosen(args: argparse.Namespace) -> System:
+    """Return the system that ``--system`` or ``--model`` names."""
+    from asvspoof_cm.training import model_system, system
+
+    given = {"encoder": args.encoder, "n_layers": args.layers, "freeze": args.freeze}
+    config: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if config and args.model != "encoder":
+        raise ValueError("--encoder, --layers and --freeze belong to --model encoder.")
+    if "freeze" in config:
+        config["freeze"] = [int(n) if n.isdecimal() else n for n in args.freeze]
+    config = {name: value[0] if len(value) == 1 else value for name, value in config.items()}
+    if args.model is not None:
+        return model_system(args.model, batch_size=args.batch_size, **config)
+    return system(args.system, batch_size=args.batch_size)
 
 
 def prepare(args: argparse.Namespace) -> None:
@@ -113,15 +148,14 @@ def prepare(args: argparse.Namespace) -> None:
         read_protocol(args.dev_protocol, expect="dev")
 
 
-def train(args: argparse.Namespace, number: int, seed: int, out: str) -> None:
-    """Train system `number` with the options of `add_training`."""
+def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None:
+    """Train a system with the options of `add_training`."""
     from asvspoof_cm.data import read_protocol
     from asvspoof_cm.training import (
         Corpus,
         evaluate_run,
         rank_and_size,
         read_final,
-        system,
         train_system,
     )
 
@@ -130,7 +164,6 @@ def train(args: argparse.Namespace, number: int, seed: int, out: str) -> None:
         for name in _RECIPE
         if (value := getattr(args, name.replace("-", "_"))) is not None
     }
-    chosen = system(number, batch_size=args.batch_size)
     result = train_system(
         chosen.with_recipe(**changes, mask=args.mask, compile=args.compile),
         Corpus(

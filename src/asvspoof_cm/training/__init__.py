@@ -7,7 +7,7 @@ from asvspoof_cm.training.loop import EpochResult, train_epoch, validate
 from asvspoof_cm.training.objective import BatchLoss, Objective
 from asvspoof_cm.training.run import Corpus, train_system
 from asvspoof_cm.training.schedule import EarlyStopping, linear_scaling, warmup_cosine
-from asvspoof_cm.training.systems import SEEDS, Recipe, System, system
+from asvspoof_cm.training.systems import MODELS, SEEDS, Recipe, System, model_system, system
 from asvspoof_cm.utils.processes import (
     gather_batch,
     gather_objects,
@@ -17,6 +17,7 @@ from asvspoof_cm.utils.processes import (
 
 __all__ = [
     "BatchLoss",
+    "MODELS",
     "SEEDS",
     "Corpus",
     "EarlyStopping",
@@ -30,6 +31,7 @@ __all__ = [
     "gather_batch",
     "gather_objects",
     "linear_scaling",
+    "model_system",
     "process_group",
     "rank_and_size",
     "read_final",

@@ -31,7 +31,7 @@ from asvspoof_cm.augmentation import (
 )
 from asvspoof_cm.augmentation.base import row_noise
 from asvspoof_cm.augmentation.filters import sos_filter
-from asvspoof_cm.augmentation.tfparn import butterworth_sos
+from asvspoof_cm.augmentation.paper import butterworth_sos
 from harness import Options, Row, interleave
 
 N_CLIPS, N_SAMPLES = 64, 64000

@@ -34,13 +34,15 @@ from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.data import Protocol, open_audio, read_protocol
 from asvspoof_cm.metrics import bootstrap, breakdown, evaluate, read_scores
 from asvspoof_cm.pretrained import DEFAULT_NAME, checkpoint_path
-from asvspoof_cm.utils.files import atomic_path, sha256
+from asvspoof_cm.utils.files import atomic_path, sha256, write_text
 from asvspoof_cm.utils.progress import track
+from asvspoof_cm.utils.tables import render
 from harness import environment
 
 FIGURES = Path(__file__).parent / "model_card" / "figures.json"
 ROBUSTNESS = FIGURES.with_name("robustness.json")
 CARD = Path(__file__).parent.parent / "docs" / "model_card.md"
+NOTES = FIGURES.with_name("NOTES.md")
 PROTOCOLS = {"dev": "ASVspoof5.dev.track_1.tsv", "eval": "ASVspoof5.eval.track_1.tsv"}
 CROP_S = 1.5  # chosen on the development part, from 1, 1.5, 2, 3 and 4
 METRICS = ("eer", "min_dcf", "act_dcf", "cllr")
@@ -253,22 +255,20 @@ def ship(args: argparse.Namespace) -> None:
     }
     path = checkpoint_path(DEFAULT_NAME)
     save_checkpoint(path, model.half())
-    with atomic_path(CARD) as temporary:
-        text = CARD.read_text()
-        for name, table in _tables(figures).items():
-            text = _replace_block(text, name, table)
-        temporary.write_text(text)
+    for name, table in _tables(figures).items():
+        page = NOTES if name == "attacks" else CARD
+        write_text(page, _replace_block(page, name, table))
     print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, SHA-256 {sha256(path)}")
 
 
-def _replace_block(text: str, name: str, content: str) -> str:
-    """Replace what stands between ``<!-- name -->`` and ``<!-- end name -->``."""
+def _replace_block(page: Path, name: str, content: str) -> str:
+    """Return a page with new content between ``<!-- name -->`` and ``<!-- end name -->``."""
     start, end = f"<!-- {name} -->", f"<!-- end {name} -->"
-    before, found, rest = text.partition(start)
+    before, found, rest = page.read_text(encoding="utf-8").partition(start)
     _, closed, after = rest.partition(end)
     if not found or not closed:
-        raise SystemExit(f"{CARD} must have a block {start} … {end}.")
-    return f"{before}{start}\n\n{content}\n{end}{after}"
+        raise SystemExit(f"{page} must have a block {start} … {end}.")
+    return f"{before}{start}\n{content}{end}{after}"
 
 
 def _tables(figures: dict[str, Any]) -> dict[str, str]:
@@ -293,10 +293,10 @@ def _tables(figures: dict[str, Any]) -> dict[str, str]:
         for row in figures["robustness"]
     ]
     return {
-        "pooled": _markdown(["set (bona fide + spoof)", *titles.values()], pooled),
-        "published": _markdown(["system", "all", "neural", "signal processing"], others),
-        "attacks": _markdown(["attack", "generator", "set", "clips", "EER %"], attacks),
-        "robustness": _markdown(["condition", "EER %", "minDCF"], robustness),
+        "pooled": _table(["set (bona fide + spoof)", *titles.values()], pooled),
+        "published": _table(["system", "all", "neural", "signal processing"], others),
+        "attacks": _table(["attack", "generator", "set", "clips", "EER %"], attacks),
+        "robustness": _table(["condition", "EER %", "minDCF"], robustness),
     }
 
 
@@ -311,9 +311,8 @@ def _interval(interval: dict[str, float], factor: float) -> str:
     return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def _markdown(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    return render(header, rows, "markdown", n_names=len(header)) + "\n"
 
 
 def main() -> None:

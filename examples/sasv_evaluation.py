@@ -98,7 +98,7 @@ class Evaluation:
     Attributes:
         systems: By name, as in `Calibrations.systems`.
         asv_eer: Target against nontarget.
-        cm_eer: Bona fide against spoof, one row an utterance.
+        cm_eer: Bona fide against spoof, one row per utterance.
         min_t_dcf: Of the countermeasure beside this ASV at its EER threshold.
         t_eer: The concurrent tandem EER.
         n_trials: By kind.

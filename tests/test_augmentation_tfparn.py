@@ -18,7 +18,7 @@ from asvspoof_cm.augmentation.filters import (
     polynomial_filter,
     sos_filter,
 )
-from asvspoof_cm.augmentation.tfparn import butterworth_sos, convolve_tanh
+from asvspoof_cm.augmentation.paper import butterworth_sos, convolve_tanh
 
 
 def seeded(seed=0):

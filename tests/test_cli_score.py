@@ -11,8 +11,8 @@ import torch
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.cli import main
-from asvspoof_cm.contrib.speech_spoof_bench import SpeechSpoofBenchModel
 from asvspoof_cm.data import write_miniature
+from asvspoof_cm.engines.speech_spoof_bench import SpeechSpoofBenchModel
 from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.scorer import Scorer

@@ -336,5 +336,5 @@ def test_empty_folders_say_what_else_is_there(tmp_path, waves):
 
 
 def test_pyarrow_is_imported_by_parquet_alone():
-    code = "import sys, asvspoof_cm.data.sources; sys.exit('pyarrow' in sys.modules)"
+    code = "import sys, asvspoof_cm.data.audio_sources; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

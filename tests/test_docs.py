@@ -79,7 +79,7 @@ def test_every_name_of_the_package_is_in_the_reference(import_from):
     names = import_from("docs/_extensions", "public_names").public_objects()
     modules = arguments("public-module", (DOCS / "reference").glob("*.md"))
     documented = {name for module in modules for name in names[module]}
-    assert set(asvspoof_cm.__all__) - documented == {"__version__"}
+    assert set(asvspoof_cm.__all__) <= documented
 
 
 def test_every_command_is_in_the_reference():

@@ -6,12 +6,13 @@ from pathlib import Path
 from asvspoof_cm import pretrained
 
 ROOT = Path(__file__).parents[1]
-CARD = (ROOT / "docs" / "model_card.md").read_text()
 FOLDER = ROOT / "benchmarks" / "model_card"
+CARD = (ROOT / "docs" / "model_card.md").read_text()
+PAGES = CARD + (FOLDER / "NOTES.md").read_text()
 
 
 def block(name):
-    _, _, rest = CARD.partition(f"<!-- {name} -->")
+    _, _, rest = PAGES.partition(f"<!-- {name} -->")
     return rest.partition(f"<!-- end {name} -->")[0].strip()
 
 

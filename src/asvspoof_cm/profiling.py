@@ -25,7 +25,7 @@ class Profile:
     """The cost of inference with test-time augmentation.
 
     Attributes:
-        ms_per_utterance: Mean time an utterance, cutting the crops included, reading a file not.
+        ms_per_utterance: Mean time per utterance, cutting the crops included, reading a file not.
         real_time_factor: That time over the duration of the utterance; below 1 is faster than life.
         peak_memory_bytes: The most memory, the weights included.
         n_parameters: Trainable parameters.
@@ -63,9 +63,9 @@ def profile(
         model: A model; it is measured in evaluation mode and left as it was.
         n_utterances: How many to score.
         duration_s: The length of each, in seconds.
-        n_crops: Crops an utterance.
+        n_crops: Crops per utterance.
         n_samples: The length of a crop; None is 4 s.
-        batch_size: Utterances a batch; 1 for the latency of a single one.
+        batch_size: Utterances per batch; 1 for the latency of a single one.
         device: Where to measure, on a copy of the model; None is where the model is.
 
     Note:

@@ -9,43 +9,26 @@ III-B.1 and III-C of the TFPARN paper define how it becomes 4 s crops:
 """
 
 from asvspoof_cm.audio.crops import (
-    CROP_SAMPLES,
-    crop_start,
-    crop_starts,
-    cut,
-    fix_length,
-    last_start,
-    tta_crops,
+    CROP_SAMPLES as CROP_SAMPLES,
+    crop_start as crop_start,
+    crop_starts as crop_starts,
+    cut as cut,
+    fix_length as fix_length,
+    last_start as last_start,
+    tta_crops as tta_crops,
 )
-from asvspoof_cm.audio.files import AUDIO_EXTENSIONS, AudioFile, load_audio
+from asvspoof_cm.audio.reading import (
+    AUDIO_EXTENSIONS as AUDIO_EXTENSIONS,
+    AudioFile as AudioFile,
+    load_audio as load_audio,
+)
 from asvspoof_cm.audio.waveforms import (
-    SAMPLE_RATE,
-    Normalization,
-    peak_normalize,
-    peak_or_one,
-    resample,
-    resampling_reach,
-    set_level,
-    to_mono,
+    SAMPLE_RATE as SAMPLE_RATE,
+    Normalization as Normalization,
+    peak_normalize as peak_normalize,
+    peak_or_one as peak_or_one,
+    resample as resample,
+    resampling_reach as resampling_reach,
+    set_level as set_level,
+    to_mono as to_mono,
 )
-
-__all__ = [
-    "AUDIO_EXTENSIONS",
-    "CROP_SAMPLES",
-    "SAMPLE_RATE",
-    "AudioFile",
-    "Normalization",
-    "crop_start",
-    "crop_starts",
-    "cut",
-    "fix_length",
-    "last_start",
-    "load_audio",
-    "peak_normalize",
-    "peak_or_one",
-    "resample",
-    "resampling_reach",
-    "set_level",
-    "to_mono",
-    "tta_crops",
-]

@@ -9,16 +9,6 @@ from torch import Tensor
 
 from asvspoof_cm.utils.checks import check_waveform
 
-__all__ = [
-    "CROP_SAMPLES",
-    "crop_start",
-    "crop_starts",
-    "cut",
-    "fix_length",
-    "last_start",
-    "tta_crops",
-]
-
 CROP_SAMPLES = 64000
 
 

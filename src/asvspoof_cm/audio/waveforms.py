@@ -13,17 +13,6 @@ from torch import Tensor
 
 from asvspoof_cm.utils.checks import check_float, check_rate
 
-__all__ = [
-    "SAMPLE_RATE",
-    "Normalization",
-    "peak_normalize",
-    "peak_or_one",
-    "resample",
-    "resampling_reach",
-    "set_level",
-    "to_mono",
-]
-
 SAMPLE_RATE = 16000
 
 Normalization = Literal["crop", "utterance", "none"]
@@ -135,6 +124,7 @@ def resampling_reach(orig_rate: int, new_rate: int) -> int:
 
 
 def polyphase(samples: np.ndarray[Any, Any], up: int, down: int) -> np.ndarray[Any, Any]:
+    """Resample (..., time) by up / down."""
     taps: Any = _resampling_filter(max(up, down)).astype(samples.dtype)
     resampled = scipy.signal.resample_poly(samples, up, down, axis=-1, window=taps)
     return np.asarray(resampled)
@@ -148,5 +138,6 @@ def _resampling_filter(factor: int) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def rate_ratio(orig_rate: int, new_rate: int) -> tuple[int, int]:
+    """Return the lowest whole numbers (up, down) in the ratio of the new rate to the old one."""
     divisor = math.gcd(orig_rate, new_rate)
     return new_rate // divisor, orig_rate // divisor

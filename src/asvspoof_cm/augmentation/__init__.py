@@ -28,6 +28,12 @@ from asvspoof_cm.augmentation.folders import (
 from asvspoof_cm.augmentation.gain import Gain as Gain
 from asvspoof_cm.augmentation.masking import LogMelMask as LogMelMask
 from asvspoof_cm.augmentation.notch import NotchBands as NotchBands
+from asvspoof_cm.augmentation.paper import (
+    RandomButterworth as RandomButterworth,
+    RandomFIR as RandomFIR,
+    TFPARNAugment as TFPARNAugment,
+    WhiteNoise as WhiteNoise,
+)
 from asvspoof_cm.augmentation.rawboost import (
     ConvolutiveNoise as ConvolutiveNoise,
     ImpulsiveNoise as ImpulsiveNoise,
@@ -46,9 +52,3 @@ from asvspoof_cm.augmentation.resynthesis import (
 )
 from asvspoof_cm.augmentation.segments import ShuffleSegments as ShuffleSegments
 from asvspoof_cm.augmentation.speed import RandomSpeed as RandomSpeed
-from asvspoof_cm.augmentation.tfparn import (
-    RandomButterworth as RandomButterworth,
-    RandomFIR as RandomFIR,
-    TFPARNAugment as TFPARNAugment,
-    WhiteNoise as WhiteNoise,
-)

@@ -1,4 +1,4 @@
-"""Filters with their own coefficients a row: FIR by FFT, second-order sections, exact SNR."""
+"""Filters with their own coefficients per row: FIR by FFT, second-order sections, exact SNR."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class NotchBands:
         generator: torch.Generator,
         bias_db: tuple[float, float] = (0.0, 0.0),
     ) -> Drawn:
-        """Return `n_filters` filters a row; all but the first have the gain less `bias_db`."""
+        """Return `n_filters` filters per row; all but the first have the gain less `bias_db`."""
         shape = (n_rows, n_filters, self.n_bands)
         low, high = self.n_taps
         n_taps = integers(shape, (low, max(low, high - 1)), generator)

@@ -9,16 +9,16 @@ from asvspoof_cm.augmentation.base import Augmentation
 from asvspoof_cm.augmentation.codecs import Codec
 from asvspoof_cm.augmentation.compose import Compose, OneOf, RandomApply
 from asvspoof_cm.augmentation.equalizer import RandomEqualizer
-from asvspoof_cm.augmentation.rawboost import RawBoost
-from asvspoof_cm.augmentation.resynthesis import CopySynthesis
-from asvspoof_cm.augmentation.segments import ShuffleSegments
-from asvspoof_cm.augmentation.speed import RandomSpeed
-from asvspoof_cm.augmentation.tfparn import (
+from asvspoof_cm.augmentation.paper import (
     RandomButterworth,
     RandomFIR,
     TFPARNAugment,
     WhiteNoise,
 )
+from asvspoof_cm.augmentation.rawboost import RawBoost
+from asvspoof_cm.augmentation.resynthesis import CopySynthesis
+from asvspoof_cm.augmentation.segments import ShuffleSegments
+from asvspoof_cm.augmentation.speed import RandomSpeed
 from asvspoof_cm.utils.checks import check_choice
 
 # The others encode fewer than 25 four-second clips per second on one core.

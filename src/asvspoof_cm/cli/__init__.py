@@ -1,4 +1,4 @@
-"""The ``asvspoof-cm`` command: a thin layer over the library's functions, one module a subcommand.
+"""The ``asvspoof-cm`` command: a thin layer over the library, one module per subcommand.
 
 Each module has ``add_parser(subparsers)``, which describes the arguments and sets ``run``, and
 ``run(args) -> int``, which returns the exit code. Bad input is one line on standard error and exit

@@ -20,8 +20,6 @@ from asvspoof_cm.utils.checks import as_labels
 if TYPE_CHECKING:
     from asvspoof_cm.data.protocol import Protocol
 
-__all__ = ["add_parser", "run"]
-
 COLUMNS = ("speaker", "gender", "codec", "codec_seed", "attack", "source")
 # What messages call an argument, and what it is called here.
 _SPELLINGS = {

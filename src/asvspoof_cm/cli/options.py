@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["add_device", "add_seed"]
-
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add ``--device``."""

@@ -17,7 +17,7 @@ def add_parser(subparsers: Any) -> None:
         "pack",
         help="decode a corpus once, for fast training",
         description="Decode the audio of a protocol into a folder that --audio of the other "
-        "commands takes in its place. Run it again after an interruption, or to check the folder. "
+        "commands takes in its place. It resumes after an interruption. "
         "The exit code is 1 where utterances could not be decoded; the others are packed.",
     )
     parser.add_argument("--protocol", required=True, metavar="PATH", help="the utterances")
@@ -27,14 +27,14 @@ def add_parser(subparsers: Any) -> None:
         "--sample-rate", type=int, default=16000, metavar="HZ", help="resample to (default: 16000)"
     )
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="files to decode at a time (default: one a core)"
+        "--threads", type=int, metavar="N", help="files to decode at a time (default: one per core)"
     )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Pack, and print what came out."""
-    from asvspoof_cm.data.packed import pack
+    from asvspoof_cm.data.cache import pack
 
     protocol = read_protocol(args.protocol, require_labels=False)
     packed = pack(

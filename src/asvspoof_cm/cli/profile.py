@@ -10,8 +10,6 @@ from typing import Any
 
 from asvspoof_cm.cli.options import add_device
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(subparsers: Any) -> None:
     """Describe the arguments."""
@@ -24,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
         ),
     )
     parser.add_argument("checkpoint", metavar="CHECKPOINT")
-    parser.add_argument("--crops", type=int, default=5, help="crops an utterance (5)")
+    parser.add_argument("--crops", type=int, default=5, help="crops per utterance (5)")
     parser.add_argument("--utterances", type=int, default=8, help="how many to score (8)")
     parser.add_argument("--batch-size", type=int, default=4, help="utterances at once (4)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -50,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(
             f"{result.n_parameters:,} parameters on {result.device}: "
-            f"{result.ms_per_utterance:.1f} ms an utterance (real-time factor "
+            f"{result.ms_per_utterance:.1f} ms per utterance (real-time factor "
             f"{result.real_time_factor:.3f}), {result.peak_memory_bytes / 1e6:.0f} MB at the peak\n"
         )
     return 0

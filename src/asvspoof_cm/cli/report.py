@@ -9,8 +9,6 @@ from typing import Any
 
 from asvspoof_cm.utils.files import write_text
 
-__all__ = ["add_parser", "run"]
-
 _SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
 
 
@@ -21,7 +19,7 @@ def add_parser(subparsers: Any) -> None:
         help="make the paper's tables and figure from run folders",
         description=(
             "Print the main table (EER, minDCF, Cllr, actDCF) and the efficiency table of run "
-            "folders, one row a system, mean ± sample standard deviation over its seeds. "
+            "folders, one row per system, mean ± sample standard deviation over its seeds. "
             "Unfinished runs are counted and named, but not averaged."
         ),
     )

@@ -13,8 +13,6 @@ from asvspoof_cm.cli.options import add_device
 if TYPE_CHECKING:
     from asvspoof_cm.scorer import FileScore, Scorer
 
-__all__ = ["add_parser", "build_scorer", "run"]
-
 
 def add_parser(subparsers: Any) -> None:
     """Describe the arguments."""
@@ -51,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
         "logit_difference)",
     )
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    parser.add_argument("--json", action="store_true", help="one JSON object a file, with details")
+    parser.add_argument("--json", action="store_true", help="one JSON object per file")
     parser.set_defaults(run=run)
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from asvspoof_cm.cli.train import add_training, prepare, train
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(subparsers: Any) -> None:
     """Describe the arguments."""

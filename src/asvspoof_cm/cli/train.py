@@ -12,8 +12,6 @@ from asvspoof_cm.cli.options import add_device, add_seed
 if TYPE_CHECKING:
     from asvspoof_cm.training import System
 
-__all__ = ["add_parser", "run"]
-
 # Options that replace a field of the recipe, with the type of their value and their help.
 _RECIPE: dict[str, tuple[type, str]] = {
     "epochs": (int, "the most epochs (100)"),

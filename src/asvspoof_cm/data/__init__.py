@@ -5,63 +5,39 @@ Names are imported when first used: reading a protocol needs NumPy only, not tor
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from asvspoof_cm.utils.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from asvspoof_cm.data.dataset import Failure, Item, SpoofDataset
-    from asvspoof_cm.data.folder import AudioFolder
-    from asvspoof_cm.data.formats import audio_entries
-    from asvspoof_cm.data.loader import Batch, Loader, Order, make_loader
-    from asvspoof_cm.data.miniature import MiniaturePaths, write_miniature
-    from asvspoof_cm.data.orders import group_balanced, matched_pairs
-    from asvspoof_cm.data.packed import PackedAudio, pack
-    from asvspoof_cm.data.protocol import OFFICIAL_COUNTS, UNLABELLED, Protocol, read_protocol
-    from asvspoof_cm.data.sources import AudioSource, open_audio
+    from asvspoof_cm.data.audio_sources import AudioSource as AudioSource, open_audio as open_audio
+    from asvspoof_cm.data.cache import PackedAudio as PackedAudio, pack as pack
+    from asvspoof_cm.data.dataset import (
+        Failure as Failure,
+        Item as Item,
+        SpoofDataset as SpoofDataset,
+    )
+    from asvspoof_cm.data.folder import AudioFolder as AudioFolder
+    from asvspoof_cm.data.formats import audio_entries as audio_entries
+    from asvspoof_cm.data.loader import (
+        Batch as Batch,
+        Loader as Loader,
+        Order as Order,
+        make_loader as make_loader,
+    )
+    from asvspoof_cm.data.miniature import (
+        MiniaturePaths as MiniaturePaths,
+        write_miniature as write_miniature,
+    )
+    from asvspoof_cm.data.orders import (
+        group_balanced as group_balanced,
+        matched_pairs as matched_pairs,
+    )
+    from asvspoof_cm.data.protocol import (
+        OFFICIAL_COUNTS as OFFICIAL_COUNTS,
+        UNLABELLED as UNLABELLED,
+        Protocol as Protocol,
+        read_protocol as read_protocol,
+    )
 
-__all__ = [
-    "OFFICIAL_COUNTS",
-    "UNLABELLED",
-    "Protocol",
-    "read_protocol",
-    "SpoofDataset",
-    "Item",
-    "Failure",
-    "make_loader",
-    "Loader",
-    "Batch",
-    "group_balanced",
-    "matched_pairs",
-    "audio_entries",
-    "Order",
-    "open_audio",
-    "AudioSource",
-    "AudioFolder",
-    "PackedAudio",
-    "pack",
-    "MiniaturePaths",
-    "write_miniature",
-]
-
-_HOMES = {
-    "dataset": ("Failure", "Item", "SpoofDataset"),
-    "folder": ("AudioFolder",),
-    "formats": ("audio_entries",),
-    "loader": ("Batch", "Loader", "Order", "make_loader"),
-    "miniature": ("MiniaturePaths", "write_miniature"),
-    "orders": ("group_balanced", "matched_pairs"),
-    "packed": ("PackedAudio", "pack"),
-    "protocol": ("OFFICIAL_COUNTS", "UNLABELLED", "Protocol", "read_protocol"),
-    "sources": ("AudioSource", "open_audio"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_exports(__name__)

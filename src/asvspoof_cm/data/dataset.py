@@ -20,12 +20,10 @@ from asvspoof_cm.audio import (
     peak_or_one,
     set_level,
 )
+from asvspoof_cm.data.audio_sources import open_audio
 from asvspoof_cm.data.folder import EXTENSION
 from asvspoof_cm.data.protocol import Protocol
-from asvspoof_cm.data.sources import open_audio
 from asvspoof_cm.models import InputSettings
-
-__all__ = ["Augment", "Failure", "Item", "SpoofDataset", "derive_seed"]
 
 
 class Augment(Interface):

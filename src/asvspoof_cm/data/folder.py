@@ -13,8 +13,6 @@ from asvspoof_cm.audio import AUDIO_EXTENSIONS, SAMPLE_RATE, AudioFile
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.labels import ABSENT
 
-__all__ = ["AudioFolder"]
-
 # Where the public corpora keep their files, below the folder that they unpack into.
 SUBFOLDERS: Final = ("flac_T", "flac_D", "flac_E_eval", "flac_E_prog", "flac")
 EXTENSION: Final = ".flac"

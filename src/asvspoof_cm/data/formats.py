@@ -35,8 +35,6 @@ from torch import Tensor
 
 from asvspoof_cm.audio import AUDIO_EXTENSIONS, SAMPLE_RATE, AudioFile
 
-__all__ = ["AudioPath", "OpenAudio", "Opener", "audio_entries"]
-
 AudioPath: TypeAlias = str | os.PathLike[str]
 
 MAX_OVERSHOOT_S: Final = 0.5

@@ -14,8 +14,6 @@ import soundfile
 
 from asvspoof_cm.audio import SAMPLE_RATE
 
-__all__ = ["MiniaturePaths", "write_miniature"]
-
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 # The frame rate of each attack's imagined vocoder, in Hz: what its buzz is a harmonic series of.

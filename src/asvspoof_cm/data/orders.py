@@ -17,8 +17,6 @@ from torch import Tensor
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 
-__all__ = ["group_balanced", "matched_pairs"]
-
 Draw: TypeAlias = Callable[[int, torch.Generator], Tensor]
 
 N_PAIRS = 8

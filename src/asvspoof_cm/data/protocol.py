@@ -11,7 +11,7 @@ A file's format is recognised by its content, never by its name:
 | asvspoof2021-df | thirteen columns: speaker, utterance, codec, source, attack, label, … |
 | in-the-wild | CSV with the header ``file,speaker,label`` |
 | csv, tsv, table | any other header with a name column, by commas, tabs or spaces |
-| names | no header, one name a line, no labels (read with ``require_labels=False``) |
+| names | no header, one name per line, no labels (read with ``require_labels=False``) |
 
 The first five have no header and are separated by white space. A header's name column is one of
 ``utterance``, ``filename``, ``file_name``, ``file``, ``path`` and ``flac_file_name``, its label
@@ -36,8 +36,6 @@ from typing_extensions import Self
 
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, LABELS, SPOOF
 from asvspoof_cm.utils.tables import read_table
-
-__all__ = ["OFFICIAL_COUNTS", "UNLABELLED", "Protocol", "read_protocol"]
 
 StringArray: TypeAlias = np.ndarray[Any, np.dtype[np.str_]]
 LabelArray: TypeAlias = np.ndarray[Any, np.dtype[np.int8]]
@@ -101,7 +99,7 @@ _FALLBACK_OF: Final[Mapping[str, str]] = {"generator": "attack", "parent": "code
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Protocol:
-    """The table of a corpus: one row an utterance, one NumPy array of shape (n,) a column.
+    """The table of a corpus: one row per utterance, one NumPy array of shape (n,) per column.
 
     Strings are those of the file; "-" stands where a file does not say, and for the attack of
     every bona fide utterance.
@@ -366,7 +364,7 @@ def _labels(words: StringArray, lines: np.ndarray[Any, Any]) -> LabelArray:
 def _strings(name: str, values: Sequence[str] | StringArray) -> StringArray:
     column = np.asarray(values, dtype=np.str_)
     if column.ndim != 1:
-        raise ValueError(f"`{name}` must have shape (n,), one a row; got {column.shape}.")
+        raise ValueError(f"`{name}` must have shape (n,), one per row; got {column.shape}.")
     return column
 
 
@@ -374,7 +372,7 @@ def _known_labels(label: Sequence[int] | Sequence[str] | LabelArray) -> LabelArr
     """Return numbers or words as int8; compared before they are cast, so that none wraps round."""
     values = np.asarray(label)
     if values.ndim != 1:
-        raise ValueError(f"`label` must have shape (n,), one a row; got {values.shape}.")
+        raise ValueError(f"`label` must have shape (n,), one per row; got {values.shape}.")
     labels = np.zeros(len(values), dtype=np.int8)
     known = np.zeros(len(values), dtype=bool)
     words: dict[str | int, int] = {}

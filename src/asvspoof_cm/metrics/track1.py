@@ -281,7 +281,7 @@ def spoof_bits(llr: FloatArray) -> FloatArray:
 
 
 def _sum_softplus(scores: FloatArray, *, negate: bool = False) -> float:
-    """Sum of log(1 + e^x) = max(x, 0) + log(1 + e^(−|x|)) over x = s, or −s; 32 factors a log.
+    """Sum of log(1 + e^x) = max(x, 0) + log(1 + e^(−|x|)) over x = s, or −s; 32 factors per log.
 
     Chunks stay in the cache. Each halving multiplies pairs, (1 + a)(1 + b) = 1 + (a + b + ab), and
     keeps only what exceeds one, so tiny terms lose no digits; 2³² bounds the product.

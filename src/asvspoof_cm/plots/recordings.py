@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def timeline(timeline: Timeline, ax: Axes | None = None, *, threshold: float | None = None) -> Axes:
-    """Draw the score along time: one step a window, at its centre.
+    """Draw the score along time: one step per window, at its centre.
 
     Args:
         timeline: What `Scorer.timeline` returned.

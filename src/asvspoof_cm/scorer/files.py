@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from asvspoof_cm.audio import AudioFile
-from asvspoof_cm.data.sources import OpenAudio
+from asvspoof_cm.data.formats import OpenAudio
 from asvspoof_cm.scorer.inputs import Utterance, take_crops
 from asvspoof_cm.scorer.packing import map_ahead
 from asvspoof_cm.scorer.results import FileScore, ScoreResult

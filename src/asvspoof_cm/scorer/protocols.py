@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from asvspoof_cm.data.audio_sources import open_audio
 from asvspoof_cm.data.folder import EXTENSION
 from asvspoof_cm.data.protocol import Protocol, read_protocol
-from asvspoof_cm.data.sources import open_audio
 from asvspoof_cm.metrics import read_scores, write_scores
 from asvspoof_cm.scorer.files import score_opened
 from asvspoof_cm.utils.files import atomic_path

@@ -4,14 +4,13 @@ Decoding FLAC dominates an epoch of training; reading a crop of a shard is one c
 folder with
 
 - ``shard-00000.i16``, …: the samples of one utterance after another, little-endian int16;
-- ``shard-00000.json``, …: the utterances' names, lengths and errors, and the SHA-256 of the
-  samples. It is written after them, so a shard that has a record is whole;
+- ``shard-00000.json``, …: the utterances' names, lengths and errors. It is written after the
+  samples, so a shard that has a record is whole;
 - ``packed.json``: the rate and the number of shards, written last.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator
@@ -28,10 +27,8 @@ from torch import Tensor
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.data.folder import EXTENSION, AudioFolder
 from asvspoof_cm.data.protocol import Protocol
-from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.files import atomic_path, write_text
 from asvspoof_cm.utils.progress import Progress
-
-__all__ = ["PackedAudio", "pack"]
 
 INDEX_NAME: Final = "packed.json"
 SHARD_PATTERN: Final = "shard-*.json"
@@ -39,7 +36,6 @@ SHARD_SAMPLES: Final = 1 << 29
 _FORMAT: Final = 1
 _DTYPE: Final = np.dtype("<i2")
 _FULL_SCALE: Final = 32768
-_HASH_BYTES: Final = 1 << 24
 
 _Samples: TypeAlias = np.ndarray[Any, np.dtype[np.int16]]
 
@@ -52,11 +48,6 @@ class _Shard:
     utterances: list[str]
     lengths: list[int]
     errors: dict[str, str]
-    sha256: str
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(self.lengths) * _DTYPE.itemsize
 
 
 def pack(
@@ -72,9 +63,8 @@ def pack(
 ) -> PackedAudio:
     """Decode the audio of a protocol once, into a folder that `SpoofDataset` reads in its place.
 
-    It can be killed at any moment and run again: shards that are there and whole, by their
-    SHA-256, are kept. Run on a finished pack it checks it, and packs again what is damaged and
-    what could not be decoded before but can be now. One process at a time may write a folder.
+    It can be killed at any moment and resumes where it was: shards that have a record are kept.
+    One process at a time may write a folder.
 
     Args:
         protocol: The utterances, all of them and in this order.
@@ -82,7 +72,7 @@ def pack(
         out: The folder to write.
         sample_rate: The rate to resample to.
         extension: What names without the extension of an audio format get.
-        n_threads: How many files to decode at a time; None for one a core, at most 8.
+        n_threads: How many files to decode at a time; None for one per core, at most 8.
         shard_samples: A shard is closed when it has this many samples; 2^29 are 1 GiB.
         progress: Show how far it is.
 
@@ -119,19 +109,16 @@ def pack(
     ):
         while row < len(names):
             shard = _read_record(out, n_shards)
-            stop = len(names)
             if shard is not None:
                 stop = row + len(shard.utterances)
                 if shard.utterances != names[row:stop] or shard.sample_rate != sample_rate:
                     raise _holds_another_pack(out)
-            if shard is None or not _is_whole(out, n_shards, shard) or _mended(folder, row, shard):
-                limit = shard_samples if shard is None else None
-                blocks = _decode(pool, folder, range(row, stop), block_rows=4 * n_threads)
-                shard = _write_shard(
-                    out, n_shards, names[row:stop], blocks, sample_rate, limit, bar
-                )
-            else:
                 bar.update(len(shard.utterances))
+            else:
+                blocks = _decode(pool, folder, range(row, len(names)), block_rows=4 * n_threads)
+                shard = _write_shard(
+                    out, n_shards, names[row:], blocks, sample_rate, shard_samples, bar
+                )
             row += len(shard.utterances)
             n_shards += 1
     if _read_record(out, n_shards) is not None:
@@ -213,14 +200,6 @@ class PackedAudio:
         part = samples[start : start + n_samples]
         return nullcontext(PackedUtterance(part, self.sample_rate))
 
-    def damaged(self) -> list[str]:
-        """Return the names of shards whose samples no longer have their SHA-256; reads them all."""
-        return [
-            _shard_path(self.folder, number).name
-            for number, shard in enumerate(self._records())
-            if not _is_whole(self.folder, number, shard)
-        ]
-
     def __len__(self) -> int:
         return len(self._utterance)
 
@@ -254,7 +233,7 @@ class PackedAudio:
             path = _shard_path(self.folder, number)
             # Reading a map beyond the end of its file would kill the process.
             if path.stat().st_size != self._shard_samples[number] * _DTYPE.itemsize:
-                raise ValueError(f"{path} is damaged: its size has changed. Run pack again.")
+                raise _is_damaged(path, "its size has changed")
             self._maps[number] = np.memmap(path, dtype=_DTYPE, mode="r")
         return self._maps[number]
 
@@ -299,12 +278,11 @@ def _write_shard(
     names: list[str],
     blocks: Iterable[list[_Samples | str]],
     sample_rate: int,
-    limit: int | None,
+    limit: int,
     bar: Progress,
 ) -> _Shard:
     lengths: list[int] = []
     errors: dict[str, str] = {}
-    digest = hashlib.sha256()
     path = _shard_path(out, number)
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         n_samples = 0
@@ -315,39 +293,19 @@ def _write_shard(
                     lengths.append(0)
                     continue
                 n_samples += len(samples)
-                content = samples.tobytes()
-                digest.update(content)
-                file.write(content)
+                file.write(samples.tobytes())
                 lengths.append(len(samples))
             bar.update(len(block))
-            if limit is not None and n_samples >= limit:
+            if n_samples >= limit:
                 break
     shard = _Shard(
         sample_rate=sample_rate,
         utterances=names[: len(lengths)],
         lengths=lengths,
         errors=errors,
-        sha256=digest.hexdigest(),
     )
     _write_json(path.with_suffix(".json"), asdict(shard))
     return shard
-
-
-def _is_whole(out: Path, number: int, shard: _Shard) -> bool:
-    path = _shard_path(out, number)
-    if not path.is_file() or path.stat().st_size != shard.n_bytes:
-        return False
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while content := file.read(_HASH_BYTES):
-            digest.update(content)
-    return digest.hexdigest() == shard.sha256
-
-
-def _mended(folder: AudioFolder, first_row: int, shard: _Shard) -> bool:
-    """Whether an utterance that could not be decoded now can be."""
-    rows = (first_row + shard.utterances.index(name) for name in shard.errors)
-    return any(not isinstance(_decode_one(folder, row), str) for row in rows)
 
 
 def _read_record(out: Path, number: int) -> _Shard | None:
@@ -369,8 +327,7 @@ def _read_json(path: Path, names: Collection[str]) -> dict[str, Any]:
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    write_text(path, json.dumps(content, ensure_ascii=False))
 
 
 def _shard_path(folder: Path, number: int) -> Path:
@@ -378,7 +335,7 @@ def _shard_path(folder: Path, number: int) -> Path:
 
 
 def _is_damaged(path: Path, why: str) -> ValueError:
-    return ValueError(f"{path} is damaged: {why}. Delete it and run pack again.")
+    return ValueError(f"{path} is damaged: {why}. Delete its folder and pack again.")
 
 
 def _holds_another_pack(out: Path) -> ValueError:

@@ -210,7 +210,7 @@ class WhiteNoise(Augmentation):
 
 
 class TFPARNAugment(RandomApply):
-    """The paper's augmentation: with probability `p`, one of its three algorithms a row.
+    """The paper's augmentation: with probability `p`, one of its three algorithms per row.
 
     Args:
         p: Probability that a row is augmented.

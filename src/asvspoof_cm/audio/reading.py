@@ -25,8 +25,6 @@ from asvspoof_cm.audio.waveforms import (
 )
 from asvspoof_cm.utils.checks import check_rate
 
-__all__ = ["AUDIO_EXTENSIONS", "AudioFile", "load_audio"]
-
 AUDIO_EXTENSIONS = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au")
 """How the names of audio files end, in lower case."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol as Interface
 
 from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.data.cache import INDEX_NAME, SHARD_PATTERN, PackedAudio
 from asvspoof_cm.data.folder import EXTENSION, AudioFolder
 from asvspoof_cm.data.formats import (
     OpenAudio,
@@ -17,10 +18,7 @@ from asvspoof_cm.data.formats import (
     is_seekable,
     stem,
 )
-from asvspoof_cm.data.packed import INDEX_NAME, SHARD_PATTERN, PackedAudio
 from asvspoof_cm.data.protocol import Protocol
-
-__all__ = ["AudioSource", "OpenAudio", "open_audio"]
 
 
 class AudioSource(Interface):

@@ -1,1 +1,0 @@
-"""Adapters to other projects, none of which needs to be installed."""

@@ -57,7 +57,7 @@ def load(name: str, n_layers: int | None = None) -> Countermeasure:
     if Path(name).is_file():
         return load_checkpoint(name)
     model = Encoder(EncoderConfig(encoder=name, n_layers=n_layers))
-    model.load_pretrained()
+    model.load_published()
     return model.eval()
 
 

@@ -44,7 +44,6 @@ ASV_CALIBRATION = Calibration(scale=40.6, offset=-28.0)
 """Cosine of `SpeakerEncoder` to log-likelihood ratio, for want of data of your own: fitted on the
 646 dev trials of docs/sasv.md, enrolments of three utterances, clips of 1 to 4 s."""
 
-UNUSABLE = {"silent": "it is silent", "constant": "it is a constant"}
 CLIPS = Path(__file__).resolve().parent / "audio"
 MARKERS = ("<!-- figures: begin -->\n", "<!-- figures: end -->\n")
 
@@ -144,9 +143,8 @@ class Verifier:
             if len(mono) < self.min_speech_s * sample_rate:
                 return self._too_short(len(mono) / sample_rate, "audio")
             result = self.scorer.score(audio, sample_rate, detail=True)
-            unusable = [text for name, text in UNUSABLE.items() if name in result.warnings]
-            if unusable:
-                return Decision(accept=False, reason="bad audio", detail=unusable[0])
+            if not result.has_speech:
+                return Decision(accept=False, reason="bad audio", detail="; ".join(result.warnings))
             speech = prepare_speech(as_waveform(audio, sample_rate))
             if len(speech) < self.min_speech_s * SAMPLE_RATE:
                 return self._too_short(len(speech) / SAMPLE_RATE, "speech")

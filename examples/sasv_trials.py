@@ -174,7 +174,7 @@ def score_trials(
     part = "all" if corpus.path is None else corpus.path.stem
     vectors = embed_corpus(corpus, audio_dir, encoder, work / f"{part}.npz", progress=progress)
     weights = str(scorer.settings()["sha256"])[:12]
-    output = work / f"{part}.{weights}.{scorer.n_crops}.tsv"
+    output = work / f"{part}.{weights}.{scorer.input.n_crops}.tsv"
     done = scorer.score_protocol(corpus, audio_dir, output, progress=progress)
     if done.n_failed:
         raise ValueError(f"{done.n_failed} clips can't be scored; {output}.errors.tsv has them.")

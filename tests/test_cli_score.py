@@ -149,3 +149,12 @@ def test_arena(checkpoint):
     system.unload()
     with pytest.raises(RuntimeError):
         system.score_batch(audios, [16000, 16000])
+
+
+def test_no_speech_is_said_and_sets_the_exit_code(tmp_path, capsys):
+    silence = tmp_path / "silence.wav"
+    soundfile.write(silence, np.zeros(16000), 16000)
+    assert main(["score", str(silence), "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["warnings"] == ["no speech to judge", "silent"]
+    assert f"asvspoof-cm score: {silence}: no speech to judge, silent" in err

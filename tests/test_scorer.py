@@ -23,6 +23,7 @@ from asvspoof_cm.models import (
     TFPARNConfig,
 )
 from asvspoof_cm.scorer import Scorer
+from asvspoof_cm.scorer.inputs import NO_SPEECH
 from asvspoof_cm.utils.processes import resolve_device
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
@@ -352,12 +353,14 @@ def test_resampling_does_not_alias():
 @pytest.mark.parametrize(
     ("waveform", "warnings"),
     [
-        (np.ones(1), ("constant", "clipped", "shorter than 1 s")),
-        (speech(0.005), ("shorter than 1 s",)),
-        (np.zeros(64000), ("silent",)),
-        (np.zeros(1), ("silent", "shorter than 1 s")),
-        (np.full(32000, 0.3), ("constant",)),
-        (np.full(32000, 1e-5), ("silent",)),
+        (np.ones(1), (NO_SPEECH, "constant", "clipped", "shorter than 1 s")),
+        (speech(0.005), (NO_SPEECH, "shorter than 1 s")),
+        (speech(0.49), (NO_SPEECH, "shorter than 1 s")),
+        (speech(0.5), ("shorter than 1 s",)),
+        (np.zeros(64000), (NO_SPEECH, "silent")),
+        (np.zeros(1), (NO_SPEECH, "silent", "shorter than 1 s")),
+        (np.full(32000, 0.3), (NO_SPEECH, "constant")),
+        (np.full(32000, 1e-5), (NO_SPEECH, "silent")),
         (np.where(np.arange(80000) % 100 < 50, 1.0, -1.0), ("clipped",)),
         (np.where(np.arange(80000) % 100 < 50, 32767, -32768).astype(np.int16), ("clipped",)),
         (np.clip(3 * speech(5), -1, 1), ("clipped",)),
@@ -372,7 +375,21 @@ def test_warnings(scorer, waveform, warnings):
 
 
 def test_constant_survives_resampling(scorer):
-    assert scorer.score(np.full(44100, 0.5), 44100, detail=True).warnings == ("constant",)
+    found = scorer.score(np.full(44100, 0.5), 44100, detail=True)
+    assert found.warnings == (NO_SPEECH, "constant")
+
+
+def test_a_decision_abstains_without_speech():
+    scorer = Scorer(Spy(), device="cpu", calibration=Calibration(scale=1.0, offset=50.0))
+    for waveform in (np.zeros(32000), np.full(32000, 0.3), speech(0.4)):
+        result = scorer.score(waveform, detail=True)
+        assert not result.has_speech
+        assert result.decision() is None
+        assert result.probability(prior=0.3) == pytest.approx(0.7)
+    heard = scorer.score(speech(0.6), detail=True)
+    assert heard.has_speech
+    assert heard.decision() == BONAFIDE
+    assert heard.probability(prior=0.3) > 0.99
 
 
 @pytest.mark.parametrize("empty", [np.zeros(0), np.zeros((2, 0)), np.zeros((0, 5)), torch.empty(0)])

@@ -21,7 +21,7 @@ def add_parser(subparsers: Any) -> None:
         help="score audio files or a protocol",
         description="Score audio files to standard output, or every utterance of a protocol to a "
         "score file of the challenge; higher means bonafide. An interrupted protocol is continued "
-        "by the same command. The exit code is 1 where any file failed.",
+        "by the same command. The exit code is 1 where any file failed or held no speech to judge.",
     )
     parser.add_argument("files", nargs="*", metavar="FILE", type=Path, help="audio files")
     parser.add_argument("--protocol", metavar="P", type=Path, help="score its utterances instead")
@@ -103,6 +103,11 @@ def _score_files(scorer: Scorer, args: argparse.Namespace) -> int:
         )
         if scored.error is not None:
             sys.stderr.write(f"asvspoof-cm score: {scored.error}\n")
+        elif scored.result is not None and scored.result.warnings:
+            n_failed += not scored.result.has_speech
+            sys.stderr.write(
+                f"asvspoof-cm score: {scored.path}: {', '.join(scored.result.warnings)}\n"
+            )
         sys.stdout.flush()
     return 1 if n_failed else 0
 

@@ -22,6 +22,7 @@ from asvspoof_cm.models import InputSettings
 from asvspoof_cm.utils.checks import check_rate
 
 __all__ = [
+    "NO_SPEECH",
     "InMemory",
     "Readable",
     "Utterance",
@@ -44,6 +45,12 @@ CLIPPED_LEVEL, CLIPPED_SHARE = 0.999, 1e-3
 
 CONSTANT_SHARE = 0.01
 """An utterance is "constant" if what varies in it has less than this share of its power."""
+
+SHORTEST_S = 0.5
+"""What is shorter has, like silence and constants, nothing in it that could be judged."""
+
+NO_SPEECH = "no speech to judge"
+"""The warning of an utterance on which a decision abstains."""
 
 BLOCK_SAMPLES = 1 << 18
 
@@ -201,9 +208,12 @@ class _Levels:
     def warnings(self) -> tuple[str, ...]:
         is_silent = self.peak < SILENT_PEAK
         varying = self.power - self.total**2 / self.n_samples
+        is_constant = not is_silent and varying < CONSTANT_SHARE * self.power
+        is_short = self.n_samples < SHORTEST_S * self.sample_rate
         found = {
+            NO_SPEECH: is_silent or is_constant or is_short,
             "silent": is_silent,
-            "constant": not is_silent and varying < CONSTANT_SHARE * self.power,
+            "constant": is_constant,
             "clipped": self.n_clipped >= CLIPPED_SHARE * self.n_samples,
             "shorter than 1 s": self.n_samples < self.sample_rate,
         }

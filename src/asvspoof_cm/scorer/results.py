@@ -10,6 +10,7 @@ import numpy as np
 
 from asvspoof_cm.calibration import decide, probability
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
+from asvspoof_cm.scorer.inputs import NO_SPEECH
 
 __all__ = ["FileScore", "ScoreResult"]
 
@@ -27,12 +28,17 @@ class ScoreResult:
         resampled_from: Its sampling rate in Hz where that was not 16 kHz, else None.
         warnings: Any of "silent" (peak 80 dB below full scale), "constant" (99 % of the power is
             a constant offset), "clipped" (0.1 % of the samples reach full scale) and "shorter than
-            1 s": the score may mean little.
+            1 s": the score may mean little. Silence, a constant and less than 0.5 s are also "no
+            speech to judge": a decision abstains.
 
     Example:
         >>> result = ScoreResult(score=1.5, crop_scores=(1.0, 2.0), llr=0.0, duration_s=3.0)
         >>> round(result.probability(prior=0.05), 2), result.decision()
         (0.95, 1)
+        >>> from dataclasses import replace
+        >>> empty = replace(result, llr=9.0, warnings=("no speech to judge", "silent"))
+        >>> round(empty.probability(prior=0.05), 2), empty.decision()
+        (0.95, None)
     """
 
     score: float
@@ -42,13 +48,26 @@ class ScoreResult:
     resampled_from: int | None = None
     warnings: tuple[str, ...] = ()
 
-    def probability(self, prior: float = ASVSPOOF5.p_spoof) -> float:
-        """Return the probability of bonafide, given the prior probability of spoof."""
-        return float(probability(self._calibrated(), prior))
+    @property
+    def has_speech(self) -> bool:
+        """False where there is no speech to judge: silence, a constant, less than 0.5 s."""
+        return NO_SPEECH not in self.warnings
 
-    def decision(self, costs: DetectionCosts = ASVSPOOF5) -> int:
-        """Return the cheapest label, 0 (spoof) or 1 (bonafide), given costs and prior."""
-        return int(decide(self._calibrated(), costs))
+    def probability(self, prior: float = ASVSPOOF5.p_spoof) -> float:
+        """Return the probability of bonafide, given the prior probability of spoof.
+
+        Without speech to judge, that is what the prior says.
+        """
+        llr = self._calibrated()
+        return float(probability(llr if self.has_speech else np.float64(0.0), prior))
+
+    def decision(self, costs: DetectionCosts = ASVSPOOF5) -> int | None:
+        """Return the cheapest label, 0 (spoof) or 1 (bonafide), given costs and prior.
+
+        None abstains: there is no speech to judge.
+        """
+        llr = self._calibrated()
+        return int(decide(llr, costs)) if self.has_speech else None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; `llr` only where there is one."""

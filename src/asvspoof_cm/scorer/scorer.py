@@ -88,7 +88,7 @@ class Scorer:
         True
         >>> result = scorer.score(np.zeros((2, 22050), np.int16), sample_rate=44100, detail=True)
         >>> len(result.crop_scores), result.duration_s, result.resampled_from, result.warnings
-        (5, 0.5, 44100, ('silent', 'shorter than 1 s'))
+        (5, 0.5, 44100, ('no speech to judge', 'silent', 'shorter than 1 s'))
     """
 
     def __init__(
@@ -195,8 +195,8 @@ class Scorer:
         Example:
             >>> scorer = Scorer.from_pretrained("tfparn-small-corpus", device="cpu")
             >>> result = scorer.score(np.zeros(16000), detail=True)
-            >>> result.llr is not None, result.warnings
-            (True, ('silent',))
+            >>> result.decision(), result.warnings
+            (None, ('no speech to judge', 'silent'))
         """
         return cls.from_model(load_pretrained(name), calibration=calibration, **options)
 

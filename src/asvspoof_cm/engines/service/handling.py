@@ -29,7 +29,7 @@ from asvspoof_cm.engines.service.messages import (
     read_parameters,
     refusal_reply,
 )
-from asvspoof_cm.labels import BONAFIDE
+from asvspoof_cm.labels import LABEL_NAMES
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.scorer import Scorer, ScoreResult, Timeline
 
@@ -290,8 +290,8 @@ class Service:
         }
         if result.llr is not None:
             answer["probability"] = result.probability(costs.p_spoof)
-            is_bonafide = result.decision(costs) == BONAFIDE
-            answer["decision"] = "bonafide" if is_bonafide else "spoof"
+            decision = result.decision(costs)  # None where there is no speech to judge
+            answer["decision"] = None if decision is None else LABEL_NAMES[decision]
         return answer
 
     async def _timeline(self, decoded: Decoded, parameters: dict[str, float]) -> dict[str, Any]:

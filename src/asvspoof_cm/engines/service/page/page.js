@@ -124,12 +124,13 @@ function judge() {
   const prior = Number(byId("prior").value) / 100;
   byId("prior-value").textContent = byId("prior").value;
   const verdict = byId("verdict");
-  const calibrated = result.llr !== null;
-  for (const id of ["scale", "assume", "figures"]) byId(id).hidden = !calibrated;
-  if (!calibrated) {
+  const heard = !result.warnings.includes("no speech to judge");
+  const judged = heard && result.llr !== null;
+  for (const id of ["scale", "assume", "figures"]) byId(id).hidden = !judged;
+  if (!judged) {
     verdict.textContent = "No verdict";
     verdict.dataset.side = "";
-    byId("certainty").textContent = `The score is ${signed(result.score)}; this model is not calibrated, so nobody knows what that means.`;
+    byId("certainty").textContent = !heard ? "There is no speech to judge." : `The score is ${signed(result.score)}; this model is not calibrated, so nobody knows what that means.`;
     explain(prior, []);
     return;
   }
@@ -156,7 +157,8 @@ function judge() {
 }
 
 function explain(prior, pieces) {
-  const reasons = result.warnings.map((warning) => DOUBTS[warning] ?? sentence(warning) + ".");
+  const doubts = result.warnings.filter((warning) => warning !== "no speech to judge");
+  const reasons = doubts.map((warning) => DOUBTS[warning] ?? sentence(warning) + ".");
   if (pieces.length) {
     const share = probability(result.llr, prior);
     if (share > 0.35 && share < 0.65) reasons.push("The evidence is weak: this score is about as common among human as among synthetic voices.");

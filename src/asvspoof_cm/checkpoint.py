@@ -1,11 +1,14 @@
 """One safe file per model: tensors and plain values, read with ``torch.load(weights_only=True)``.
 
 It holds the format number, the model's name and configuration, its input settings, its weights,
-and what else is known about it. Format 1, of version 0.1.0, has no input settings of its own.
+and what else is known about it. Format 1, of version 0.1.0, has no input settings of its own. The
+checkpoints of a run leave out what was not trained: it stands once in a file beside them, which
+they name by its hash.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import pickle
@@ -36,19 +39,31 @@ __all__ = [
     "load_published_aasist",
     "load_published_lcnn",
     "load_tensors",
+    "load_trained",
     "save_checkpoint",
+    "trained_state",
 ]
 
 FORMAT = 2
 _KEYS = {"format", "model", "config", "input", "state_dict", "meta"}
 
 
-def save_checkpoint(path: str | os.PathLike[str], model: Countermeasure, /, **meta: Any) -> None:
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    model: Countermeasure,
+    /,
+    *,
+    frozen_apart: bool = False,
+    **meta: Any,
+) -> None:
     """Write a model, its configuration and what is known about it to one file, atomically.
 
     Args:
         path: The file to write or replace.
         model: The model; its configuration and its `input` settings are stored too.
+        frozen_apart: Write the parameters that are not trained, such as those of a frozen encoder,
+            to a file ``frozen-….pt`` beside it, named by their hash: once for all checkpoints of
+            a run, which need it there.
         **meta: Plain values (numbers, strings, lists, dicts, tensors), added to `model.meta`.
 
     Example:
@@ -71,6 +86,10 @@ def save_checkpoint(path: str | os.PathLike[str], model: Countermeasure, /, **me
         "state_dict": {name: tensor.cpu() for name, tensor in model.state_dict().items()},
         "meta": meta,
     }
+    frozen = _frozen(model) if frozen_apart else {}
+    if frozen:
+        content["state_dict"] = trained_state(model)
+        content["frozen"] = _save_frozen(Path(path).parent, frozen)
     with atomic_path(path) as temporary:
         torch.save(content, temporary)
 
@@ -105,6 +124,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
         )
     if content["format"] == 1 and isinstance(content.get("meta"), dict):
         content["input"] = _first_input(content["meta"])
+    frozen = content.pop("frozen", None)
     if content.keys() != _KEYS:
         missing, extra = _KEYS - content.keys(), content.keys() - _KEYS
         raise ValueError(f"{path} is damaged: {_differences(missing, extra)}.")
@@ -114,8 +134,75 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
         model.meta = dict(content["meta"])
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{path} can't be rebuilt: {error}") from error
-    _load_weights(model, content["state_dict"], path)
+    weights = content["state_dict"]
+    if frozen is not None and isinstance(weights, Mapping):
+        weights = {**weights, **_load_frozen(path, frozen)}
+    _load_weights(model, weights, path)
     return model.eval()
+
+
+def trained_state(model: Countermeasure) -> dict[str, Tensor]:
+    """Return the state dict without the parameters that are not trained.
+
+    Example:
+        >>> from asvspoof_cm.models import Encoder, EncoderConfig
+        >>> model = Encoder(EncoderConfig(freeze="all"))
+        >>> len(trained_state(model)), len(model.state_dict())
+        (15, 27)
+    """
+    frozen = _frozen(model)
+    return {name: t.cpu() for name, t in model.state_dict().items() if name not in frozen}
+
+
+def load_trained(model: Countermeasure, state: Mapping[str, Tensor]) -> None:
+    """Load what `trained_state` returned into a model like that one.
+
+    Example:
+        >>> from asvspoof_cm.models import Encoder, EncoderConfig
+        >>> model = Encoder(EncoderConfig(freeze="all"))
+        >>> load_trained(model, trained_state(model))
+    """
+    model.load_state_dict({**_frozen(model), **state})
+
+
+def _frozen(model: Countermeasure) -> dict[str, Tensor]:
+    return {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
+
+
+def _save_frozen(folder: Path, frozen: Mapping[str, Tensor]) -> dict[str, str]:
+    """Write the tensors unless they are there; return the name of their file and their hash."""
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in frozen.items()}
+    digest = _hash(tensors)
+    path = folder / f"frozen-{digest[:16]}.pt"
+    if not path.exists():
+        with atomic_path(path) as temporary:
+            torch.save(tensors, temporary)
+    return {"file": path.name, "sha256": digest}
+
+
+def _load_frozen(path: str | os.PathLike[str], frozen: Any) -> dict[str, Tensor]:
+    if not isinstance(frozen, Mapping) or frozen.keys() != {"file", "sha256"}:
+        raise ValueError(f"{path} is damaged: it does not say where its frozen weights are.")
+    name = str(frozen["file"])
+    beside = Path(path).parent / name
+    if Path(name).name != name or not beside.is_file():
+        raise FileNotFoundError(
+            f"{path} needs its frozen weights, {name}, in the same folder. Copy both; "
+            "save_checkpoint(path, load_checkpoint(…)) makes one file of them."
+        )
+    tensors: dict[str, Tensor] = load_tensors(beside)
+    if not isinstance(tensors, dict) or _hash(tensors) != frozen["sha256"]:
+        raise ValueError(f"{beside} does not hold the frozen weights of {path}.")
+    return tensors
+
+
+def _hash(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _first_input(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -117,6 +117,15 @@ def test_train_resnet(tmp_path, data, capsys):
     assert type(load_checkpoint(tmp_path / "run" / "best.pt")).__name__ == "ResNet"
 
 
+def test_train_with_another_loss(tmp_path, data, capsys):
+    arguments = ["train", "--model", "lcnn", "--loss", "p2sgrad", "--out", str(tmp_path / "run")]
+    assert main([*arguments, *data, "--augment", "none"]) == 0
+    assert capsys.readouterr().out.startswith("lcnn, p2sgrad, seed ")
+    model = load_checkpoint(tmp_path / "run" / "best.pt")
+    assert (type(model).__name__, type(model.body).__name__) == ("CosineHead", "LCNN")
+    assert model.meta["system"]["objective"] == "p2sgrad"
+
+
 def test_study_trains_each_pair_once_and_report_reads_them(tmp_path, data, capsys):
     arguments = ["study", "--systems", "3", "--seeds", "1", "2", "--out", str(tmp_path), *data]
     assert main(arguments) == 0
@@ -141,6 +150,7 @@ def test_study_trains_each_pair_once_and_report_reads_them(tmp_path, data, capsy
         (["--audio", "nowhere"], "nowhere"),
         (["--device", "abacus"], "abacus"),
         (["--model", "bert"], "`name` must be one of tfparn, aasist, rawnet2, resnet18"),
+        (["--loss", "hinge"], "a loss must be one of cross_entropy, focal"),
         (["--encoder", "distillmos"], "--encoder, --layers and --freeze belong to --model encoder"),
         (["--model", "encoder", "--layers", "1", "2"], "one for each of the 1 encoders"),
     ],

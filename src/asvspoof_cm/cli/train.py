@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asvspoof_cm.cli.options import add_device, add_seed
@@ -54,6 +55,11 @@ def add_parser(subparsers: Any) -> None:
     which.add_argument("--system", type=int, choices=range(1, 7), default=6, help="1 to 6 (6)")
     which.add_argument(
         "--model", metavar="NAME", help="tfparn, aasist, rawnet2, resnet18, resnet34, lcnn, encoder"
+    )
+    parser.add_argument(
+        "--loss",
+        metavar="TEXT",
+        help='what to minimise, such as "focal + 0.3 * listwise"; docs/losses.md has the names',
     )
     encoder = parser.add_argument_group("--model encoder")
     encoder.add_argument(
@@ -129,8 +135,22 @@ def _chosen(args: argparse.Namespace) -> System:
         config["freeze"] = [int(n) if n.isdecimal() else n for n in args.freeze]
     config = {name: value[0] if len(value) == 1 else value for name, value in config.items()}
     if args.model is not None:
-        return model_system(args.model, batch_size=args.batch_size, **config)
-    return system(args.system, batch_size=args.batch_size)
+        chosen = model_system(args.model, batch_size=args.batch_size, **config)
+    else:
+        chosen = system(args.system, batch_size=args.batch_size)
+    return chosen if args.loss is None else _with_loss(chosen, args.loss)
+
+
+def _with_loss(chosen: System, text: str) -> System:
+    """Return a system with another objective, and the head that a loss with margins needs."""
+    from asvspoof_cm.training import Objective
+
+    changes: dict[str, Any] = {"objective": text}
+    if Objective(text).is_of_cosines:
+        body = {"model": chosen.model, "model_config": chosen.model_config}
+        changes["model"] = "CosineHead"
+        changes["model_config"] = {**body, "n_vectors": 1 if "oc_softmax" in text else 2}
+    return replace(chosen, name=f"{chosen.name}, {text}", **changes)
 
 
 def prepare(args: argparse.Namespace) -> None:

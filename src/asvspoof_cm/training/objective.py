@@ -84,6 +84,11 @@ class Objective(BatchLoss):
         batch = {"embedding": torch.eye(2), "group": torch.zeros(2, dtype=torch.int64)}
         self(torch.zeros(2, 2), torch.tensor([SPOOF, BONAFIDE]), **batch)  # checks the settings
 
+    @property
+    def is_of_cosines(self) -> bool:
+        """Whether a loss with margins is among the terms: it is for the logits of a CosineHead."""
+        return any(name in _OF_COSINES for _, name, _ in self.terms)
+
     def forward(
         self,
         logits: Tensor,
@@ -145,6 +150,8 @@ LOSSES: dict[str, tuple[Callable[..., Tensor], frozenset[str]]] = {
     "group_contrastive": (_group_contrastive, frozenset({"embedding", "group"})),
 }
 """The losses of `Objective`: name, function, and what it needs beside logits and labels."""
+
+_OF_COSINES = ("am_softmax", "oc_softmax", "p2sgrad")
 
 
 def _parse(text: str) -> list[tuple[float, str, dict[str, Any]]]:

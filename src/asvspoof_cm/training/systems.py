@@ -134,7 +134,13 @@ class System:
     recipe: Recipe = field(default_factory=Recipe)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "objective", Objective(self.objective).text)
+        objective = Objective(self.objective)
+        if objective.is_of_cosines and self.model != "CosineHead":
+            raise ValueError(
+                f"`objective` {objective.text} is for cosines; {self.model} has other logits. Take "
+                f'the model "CosineHead" with {{"model": "{self.model}"}} as its configuration.'
+            )
+        object.__setattr__(self, "objective", objective.text)
 
     def build(self, seed: int) -> Countermeasure:
         """Return a new model with weights drawn from `seed`, those of its encoders published.

@@ -89,6 +89,10 @@ class CosineHead(Countermeasure):
         """Return the body's weights of the frames of waveforms (batch, time), and our logits."""
         return self.body.attend(waveform)._replace(logits=self(waveform))
 
+    def load_published(self) -> None:
+        """Load the published weights of the body, where it has any."""
+        self.body.load_published()
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the body's groups, and one with the class vectors."""
         return [*self.body.parameter_groups(), {"params": [self.vectors]}]

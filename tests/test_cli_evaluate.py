@@ -275,10 +275,10 @@ def test_uncoded_utterances_are_clusters_of_their_own(coded, capsys):
     assert content["high"] - content["low"] > 0.1
 
 
-def test_one_cluster_is_refused_in_the_words_of_the_options(coded, capsys):
+def test_one_cluster_is_refused(coded, capsys):
     assert main([*coded.command, "--cluster", "speaker"]) == 2
     error = capsys.readouterr().err
-    assert "--cluster must name at least 2 clusters; all trials are in one, 'S_1'" in error
+    assert "`clusters` must name at least 2 clusters; all trials are in one, 'S_1'" in error
 
 
 def test_intervals_have_the_titles_and_units_of_the_breakdown(trials, protocol, capsys):

@@ -41,7 +41,7 @@ def command(model, tmp_path):
 @pytest.fixture
 def server(command, tmp_path):
     (tmp_path / "token").write_text("correct-horse\n")
-    options = ["--token-file", str(tmp_path / "token"), "--n-decoders", "1"]
+    options = ["--token-file", str(tmp_path / "token"), "--decoders", "1"]
     process = subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "asvspoof_cm", *command, *options],
         stderr=subprocess.PIPE,

@@ -1,8 +1,7 @@
 """The ``asvspoof-cm`` command: a thin layer over the library, one module per subcommand.
 
-Each module has ``add_parser(subparsers)``, which describes the arguments and sets ``run``, and
-``run(args) -> int``, which returns the exit code. Bad input is one line on standard error and exit
-code 2; a traceback means a bug.
+Each module has a ``SUMMARY``, ``add_arguments(parser)`` and ``run(args) -> int``, which returns the
+exit code. Bad input is one line on standard error and exit code 2; a traceback means a bug.
 """
 
 from __future__ import annotations
@@ -35,8 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         >>> main([])
         2
     """
-    parser = _build_parser()
-    args = parser.parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    parser = _build_parser(next((word for word in arguments if word in COMMANDS), None))
+    args = parser.parse_args(arguments)
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
@@ -49,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _build_parser() -> argparse.ArgumentParser:
+def _build_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """Return the parser; only the chosen command describes its arguments, which may need torch."""
     from asvspoof_cm import __version__
 
     parser = argparse.ArgumentParser(
@@ -58,5 +59,9 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"asvspoof-cm {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for command in COMMANDS:
-        import_module(f"{__name__}.{command}").add_parser(subparsers)
+        module = import_module(f"{__name__}.{command}")
+        of_command = subparsers.add_parser(command, help=module.SUMMARY)
+        of_command.set_defaults(run=module.run)
+        if command == chosen:
+            module.add_arguments(of_command)
     return parser

@@ -16,26 +16,20 @@ from asvspoof_cm import metrics
 from asvspoof_cm.labels import ABSENT, BONAFIDE, SASV_CLASSES, SPOOF
 from asvspoof_cm.metrics.det import Ties
 from asvspoof_cm.utils.checks import as_labels
+from asvspoof_cm.utils.tables import render
 
 if TYPE_CHECKING:
     from asvspoof_cm.data.protocol import Protocol
 
 COLUMNS = ("speaker", "gender", "codec", "codec_seed", "attack", "source")
-# What messages call an argument, and what it is called here.
-_SPELLINGS = {
-    "`clusters` must": "--cluster must",
-    "`clusters`": "clusters",
-    'ties="grouped"': "--ties grouped",
-}
 
 
-def add_parser(subparsers: Any) -> None:
-    """Describe the arguments of the subcommand."""
-    parser = subparsers.add_parser(
-        "evaluate",
-        help="compute the official metrics of a score file",
-        description="Compute the official metrics of a score file.",
-    )
+SUMMARY = "compute the official metrics of a score file"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.description = "Compute the official metrics of a score file."
     parser.add_argument("--scores", required=True, type=Path, help="score file of the challenge")
     parser.add_argument("--key", type=Path, help="key file; Track 1 can take --protocol instead")
     parser.add_argument("--track", type=int, choices=(1, 2), default=1)
@@ -59,62 +53,46 @@ def add_parser(subparsers: Any) -> None:
         "--bootstrap", type=int, default=0, metavar="N", help="replicates for 95 %% intervals"
     )
     parser.add_argument("--cluster", choices=COLUMNS, help="draw whole clusters of this column")
-    parser.add_argument("--seed", type=int, help="seed of the draws (0)")
+    parser.add_argument("--seed", type=int, help="seed of the draws (default: 0)")
     parser.add_argument(
-        "--ties", choices=("official", "grouped"), help="how equal scores pass (official)"
+        "--ties", choices=("official", "grouped"), help="how equal scores pass (default: official)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="write figures there (Track 1)")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compute, print and draw what the arguments ask for."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        try:
-            report = _track2(args) if args.track == 2 else _track1(args)
-        except ValueError as error:
-            raise ValueError(_in_options(str(error))) from error
+        report = _track2(args) if args.track == 2 else _track1(args)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
-        sys.stderr.write(f"asvspoof-cm evaluate: warning: {_in_options(message)}\n")
+        sys.stderr.write(f"asvspoof-cm evaluate: warning: {message}\n")
     if args.json:
-        content = {name: part.as_dict() for name, part in report.items()}
-        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(_plain(report), indent=1, ensure_ascii=False, allow_nan=False)
         sys.stdout.write(text + "\n")
     else:
-        sys.stdout.write("\n\n".join(str(part) for part in report.values()) + "\n")
+        sys.stdout.write("\n\n".join(map(_text, report.values())) + "\n")
     return 0
 
 
-class _Table(dict[str, Any]):
-    """A report that prints as aligned lines."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            name: value.as_dict() if hasattr(value, "as_dict") else value
-            for name, value in self.items()
-        }
-
-    def __str__(self) -> str:
-        width = max(map(len, self))
-        texts = {k: f"{v:.4f}" if isinstance(v, float) else str(v) for k, v in self.items()}
-        return "\n".join(f"{name:<{width}}  {text}" for name, text in texts.items())
+def _text(part: Any) -> str:
+    """Return a part of the report as a table: a result of its own, intervals, or values by name."""
+    if not isinstance(part, dict):
+        return str(part)
+    first = next(iter(part.values()))
+    if isinstance(first, metrics.Interval):
+        rows = [(metrics.METRICS[k].head, v.text(metrics.METRICS[k])) for k, v in part.items()]
+        return render(("metric", f"value [{100 * first.confidence:g} % interval]"), rows, n_names=2)
+    rows = [(k, f"{v:.4f}" if isinstance(v, float) else str(v)) for k, v in part.items()]
+    return render(("track 2", ""), rows, n_names=2)
 
 
-class _Intervals(_Table):
-    """Intervals by metric, printed under the titles and in the units of a breakdown."""
-
-    def __str__(self) -> str:
-        confidence = next(iter(self.values())).confidence
-        texts = {metrics.METRICS[k].head: v.text(metrics.METRICS[k]) for k, v in self.items()}
-        return str(_Table({"metric": f"value [{100 * confidence:g} % interval]", **texts}))
-
-
-def _in_options(message: str) -> str:
-    for argument, option in _SPELLINGS.items():
-        message = message.replace(argument, option)
-    return message
+def _plain(part: Any) -> Any:
+    """Return a part of the report as plain values, for JSON."""
+    if isinstance(part, dict):
+        return {name: _plain(value) for name, value in part.items()}
+    return part if isinstance(part, int | float | str) else part.as_dict()
 
 
 def _check_track1(args: argparse.Namespace) -> None:
@@ -173,7 +151,7 @@ def _track1(args: argparse.Namespace) -> dict[str, Any]:
             clusters=None if clusters is None else (clusters[is_bonafide], clusters[~is_bonafide]),
             seed=seed,
         )
-        report["intervals"] = _Intervals(intervals)
+        report["intervals"] = intervals
     if protocol is not None and _has_matched_source(protocol):
         known = protocol.source != ABSENT
         report["within_source"] = metrics.within_sources(
@@ -222,7 +200,7 @@ def _track2(args: argparse.Namespace) -> dict[str, Any]:
         )
     masks = [key.asv_label == name for name in SASV_CLASSES]
     counts = zip(SASV_CLASSES, masks, strict=True)
-    result = _Table({f"n_{name}": int(mask.sum()) for name, mask in counts})
+    result: dict[str, Any] = {f"n_{name}": int(mask.sum()) for name, mask in counts}
     if scores.sasv is not None:
         target, nontarget, spoof = (scores.sasv[mask] for mask in masks)
         a_dcf = metrics.a_dcf(target, nontarget, spoof)

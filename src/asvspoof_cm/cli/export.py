@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+
+SUMMARY = "write a checkpoint as ONNX"
 
 
-def add_parser(subparsers: Any) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
-    parser = subparsers.add_parser(
-        "export",
-        help="write a checkpoint as ONNX",
-        description="Write a checkpoint as ONNX: waveform (batch, time) in, logits (batch, 2) out.",
+    parser.description = (
+        "Write a checkpoint as ONNX: waveform (batch, time) in, logits (batch, 2) out."
     )
     parser.add_argument(
-        "--checkpoint", metavar="PATH", type=Path, help="(the one that comes with the package)"
+        "--checkpoint",
+        metavar="PATH",
+        type=Path,
+        help="(default: the one that comes with the package)",
     )
     parser.add_argument("--out", metavar="ONNX", type=Path, required=True, help="file to write")
     parser.add_argument("--int8", action="store_true", help="quantise linear layers to int8")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

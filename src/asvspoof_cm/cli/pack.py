@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
 from asvspoof_cm.data.protocol import read_protocol
 
 _N_SHOWN = 5
 
 
-def add_parser(subparsers: Any) -> None:
+SUMMARY = "decode a corpus once, for fast training"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
-    parser = subparsers.add_parser(
-        "pack",
-        help="decode a corpus once, for fast training",
-        description="Decode the audio of a protocol into a folder that --audio of the other "
+    parser.description = (
+        "Decode the audio of a protocol into a folder that --audio of the other "
         "commands takes in its place. It resumes after an interruption. "
-        "The exit code is 1 where utterances could not be decoded; the others are packed.",
+        "The exit code is 1 where utterances could not be decoded; the others are packed."
     )
     parser.add_argument("--protocol", required=True, metavar="PATH", help="the utterances")
     parser.add_argument("--audio", required=True, metavar="DIR", help="where their files are")
@@ -29,7 +29,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--threads", type=int, metavar="N", help="files to decode at a time (default: one per core)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,28 +6,24 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from typing import Any
 
 from asvspoof_cm.cli.options import add_device
 
+SUMMARY = "measure latency and memory of a checkpoint"
 
-def add_parser(subparsers: Any) -> None:
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
-    parser = subparsers.add_parser(
-        "profile",
-        help="measure latency and memory of a checkpoint",
-        description=(
-            "Measure the time an utterance of 8 s takes with test-time augmentation, the real-time "
-            "factor and the peak memory, on synthetic utterances."
-        ),
+    parser.description = (
+        "Measure the time an utterance of 8 s takes with test-time augmentation, the real-time "
+        "factor and the peak memory, on synthetic utterances."
     )
     parser.add_argument("checkpoint", metavar="CHECKPOINT")
-    parser.add_argument("--crops", type=int, default=5, help="crops per utterance (5)")
-    parser.add_argument("--utterances", type=int, default=8, help="how many to score (8)")
-    parser.add_argument("--batch-size", type=int, default=4, help="utterances at once (4)")
+    parser.add_argument("--crops", type=int, default=5, help="crops per utterance (default: 5)")
+    parser.add_argument("--utterances", type=int, default=8, help="how many to score (default: 8)")
+    parser.add_argument("--batch-size", type=int, default=4, help="utterances at once (default: 4)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     add_device(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

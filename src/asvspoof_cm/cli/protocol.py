@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
 import numpy as np
 
@@ -14,20 +13,20 @@ from asvspoof_cm.labels import ABSENT
 _N_SHOWN = 5
 
 
-def add_parser(subparsers: Any) -> None:
+SUMMARY = "say what a protocol holds"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
-    parser = subparsers.add_parser(
-        "protocol",
-        help="say what a protocol holds",
-        description="Say which format a protocol has and what it holds. "
-        "The exit code is 1 where audio files are missing.",
+    parser.description = (
+        "Say which format a protocol has and what it holds. "
+        "The exit code is 1 where audio files are missing."
     )
     parser.add_argument("path", metavar="PATH", help="the protocol")
     parser.add_argument(
         "--expect", choices=[*OFFICIAL_COUNTS], help="check the counts of this ASVspoof 5 subset"
     )
     parser.add_argument("--audio", metavar="DIR", help="look for the audio files in this folder")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,30 +5,33 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from asvspoof_cm.utils.files import write_text
 
 _SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
 
 
-def add_parser(subparsers: Any) -> None:
+SUMMARY = "make the paper's tables and figure from run folders"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
-    parser = subparsers.add_parser(
-        "report",
-        help="make the paper's tables and figure from run folders",
-        description=(
-            "Print the main table (EER, minDCF, Cllr, actDCF) and the efficiency table of run "
-            "folders, one row per system, mean ± sample standard deviation over its seeds. "
-            "Unfinished runs are counted and named, but not averaged."
-        ),
+    parser.description = (
+        "Print the main table (EER, minDCF, Cllr, actDCF) and the efficiency table of run "
+        "folders, one row per system, mean ± sample standard deviation over its seeds. "
+        "Unfinished runs are counted and named, but not averaged."
     )
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="folder that train or study wrote"
     )
-    parser.add_argument("--format", choices=[*_SUFFIXES], default="markdown", help="(markdown)")
     parser.add_argument(
-        "--split", choices=("dev", "eval"), default="dev", help="set of the main table (dev)"
+        "--format", choices=[*_SUFFIXES], default="markdown", help="default: markdown"
+    )
+    parser.add_argument(
+        "--split",
+        choices=("dev", "eval"),
+        default="dev",
+        help="of the main table (default: dev)",
     )
     parser.add_argument(
         "--out",
@@ -42,7 +45,6 @@ def add_parser(subparsers: Any) -> None:
         metavar="FILE",
         help="draw every metric over training time, for example into figure.pdf",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

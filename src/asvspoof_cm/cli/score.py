@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from asvspoof_cm.scorer import FileScore, Scorer
 
 
-def add_parser(subparsers: Any) -> None:
+SUMMARY = "score audio files or a protocol"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
-    parser = subparsers.add_parser(
-        "score",
-        help="score audio files or a protocol",
-        description="Score audio files to standard output, or every utterance of a protocol to a "
+    parser.description = (
+        "Score audio files to standard output, or every utterance of a protocol to a "
         "score file of the challenge; higher means bonafide. An interrupted protocol is continued "
-        "by the same command. The exit code is 1 where any file failed or held no speech to judge.",
+        "by the same command. The exit code is 1 where any file failed or held no speech to judge."
     )
     parser.add_argument("files", nargs="*", metavar="FILE", type=Path, help="audio files")
     parser.add_argument("--protocol", metavar="P", type=Path, help="score its utterances instead")
@@ -32,14 +33,17 @@ def add_parser(subparsers: Any) -> None:
         "--checkpoint",
         metavar="PATH",
         type=Path,
-        help="a checkpoint, or an exported .onnx model (the one that comes with the package)",
+        help="a checkpoint, or an exported .onnx model (default: the shipped one)",
     )
     add_device(parser)
     parser.add_argument(
-        "--crops", type=int, metavar="N", help="crops of each file (the checkpoint's)"
+        "--crops", type=int, metavar="N", help="crops of each file (default: the checkpoint's)"
     )
     parser.add_argument(
-        "--crop-s", type=float, metavar="S", help="their length in seconds (the checkpoint's)"
+        "--crop-s",
+        type=float,
+        metavar="S",
+        help="their length, in s (default: the checkpoint's)",
     )
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="crops in a batch")
     parser.add_argument(
@@ -50,7 +54,6 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--json", action="store_true", help="one JSON object per file")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

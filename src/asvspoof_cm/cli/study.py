@@ -5,20 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from asvspoof_cm.cli.train import add_training, prepare, train
 
+SUMMARY = "train several systems with several seeds"
 
-def add_parser(subparsers: Any) -> None:
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
-    parser = subparsers.add_parser(
-        "study",
-        help="train several systems with several seeds",
-        description=(
-            "Train systems × seeds into DIR/SYSTEM-SEED, one after another. Finished runs are "
-            "skipped and killed ones resumed, so the same command can be given again."
-        ),
+    parser.description = (
+        "Train systems × seeds into DIR/SYSTEM-SEED, one after another. Finished runs are "
+        "skipped and killed ones resumed, so the same command can be given again."
     )
     parser.add_argument(
         "--systems", type=int, nargs="+", choices=range(1, 7), default=[1, 2, 3, 4, 5, 6]
@@ -26,7 +23,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", help="the paper's: 42 63 2026")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the run folders")
     add_training(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -38,18 +38,17 @@ _RECIPE: dict[str, tuple[type, str]] = {
 _FIELDS = {"epochs": "n_epochs", "augment": "augmentation", "accumulate": "n_accumulate"}
 
 
-def add_parser(subparsers: Any) -> None:
+SUMMARY = "train a model, or one of the paper's systems"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
-    parser = subparsers.add_parser(
-        "train",
-        help="train a model, or one of the paper's systems",
-        description=(
-            "Train a system of the paper: 1 AASIST, 2 RawNet2, 3 TFPARN with cross-entropy, "
-            "4 + pairwise ranking, 5 + focal loss, 6 + attention pooling; or, with --model, "
-            "another model with the objective of system 6. A run that was killed "
-            "goes on with the same command. Several GPUs: torchrun --nproc-per-node N -m "
-            "asvspoof_cm train …"
-        ),
+    parser.description = (
+        "Train a system of the paper: 1 AASIST, 2 RawNet2, 3 TFPARN with cross-entropy, "
+        "4 + pairwise ranking, 5 + focal loss, 6 + attention pooling; or, with --model, "
+        "another model with the objective of system 6. A run that was killed "
+        "goes on with the same command. Several GPUs: torchrun --nproc-per-node N -m "
+        "asvspoof_cm train …"
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--system", type=int, choices=range(1, 7), default=6, help="1 to 6 (6)")
@@ -75,7 +74,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the run")
     add_seed(parser)
     add_training(parser)
-    parser.set_defaults(run=run)
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:

@@ -21,16 +21,19 @@ if TYPE_CHECKING:
     from asvspoof_cm.augmentation import RawBoost as RawBoost, TFPARNAugment as TFPARNAugment
     from asvspoof_cm.calibration import (
         Calibration as Calibration,
+        decide as decide,
         fit_calibration as fit_calibration,
+        probability as probability,
     )
     from asvspoof_cm.checkpoint import (
         load_checkpoint as load_checkpoint,
         load_published_aasist as load_published_aasist,
         save_checkpoint as save_checkpoint,
     )
+    from asvspoof_cm.data.cache import pack as pack
     from asvspoof_cm.data.dataset import SpoofDataset as SpoofDataset
     from asvspoof_cm.data.loader import make_loader as make_loader
-    from asvspoof_cm.data.protocol import read_protocol as read_protocol
+    from asvspoof_cm.data.protocol import Protocol as Protocol, read_protocol as read_protocol
     from asvspoof_cm.export import export_onnx as export_onnx, load_onnx as load_onnx
     from asvspoof_cm.labels import BONAFIDE as BONAFIDE, SPOOF as SPOOF
     from asvspoof_cm.losses import (
@@ -40,14 +43,26 @@ if TYPE_CHECKING:
     )
     from asvspoof_cm.models import (
         AASIST as AASIST,
+        LCNN as LCNN,
         TFPARN as TFPARN,
         AASISTConfig as AASISTConfig,
+        Countermeasure as Countermeasure,
+        Encoder as Encoder,
         RawNet2 as RawNet2,
         RawNet2Config as RawNet2Config,
+        ResNet as ResNet,
         TFPARNConfig as TFPARNConfig,
     )
+    from asvspoof_cm.pretrained import load_pretrained as load_pretrained
     from asvspoof_cm.scorer import Scorer as Scorer, StreamingScorer as StreamingScorer
-    from asvspoof_cm.training import fit as fit, system as system
+    from asvspoof_cm.training import (
+        Objective as Objective,
+        Recipe as Recipe,
+        System as System,
+        fit as fit,
+        system as system,
+        train_system as train_system,
+    )
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__)
 __version__ = _version("asvspoof-cm")

@@ -11,6 +11,7 @@ import torch
 import asvspoof_cm.augmentation as augmentation
 from asvspoof_cm.augmentation import (
     Codec,
+    ColouredNoise,
     Compose,
     ConvolutiveNoise,
     CopySynthesis,
@@ -25,6 +26,7 @@ from asvspoof_cm.augmentation import (
     RandomButterworth,
     RandomEqualizer,
     RandomFIR,
+    RandomRoom,
     RandomSpeed,
     RawBoost,
     ShuffleSegments,
@@ -58,6 +60,8 @@ NAMES = {
     **{f"rawboost_{a}": lambda folder, a=a: RawBoost(a) for a in range(1, 9)},
     "segments": lambda folder: ShuffleSegments(mean_s=(0.01, 0.02)),
     "equalizer": lambda folder: RandomEqualizer(),
+    "room": lambda folder: RandomRoom(decay_s=(0.01, 0.1)),
+    "coloured_noise": lambda folder: ColouredNoise(),
     "band_limit": lambda folder: RandomBandLimit(),
     "speed": lambda folder: RandomSpeed(percent=(105, 110)),
     "copy_synthesis": lambda folder: CopySynthesis(

@@ -1,6 +1,8 @@
 """The pages: their Python runs, their links lead somewhere, what they collect is complete."""
 
 import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -12,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+STEP = re.compile(r"^```(python|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+WITH_COMMANDS = [DOCS / "own_recordings.md"]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 DIRECTIVE = re.compile(r"^```\{([\w-]+)\} +(.+)$", re.MULTILINE)
 
@@ -38,7 +42,27 @@ def import_from(monkeypatch):
     return load
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=page_name)
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=page_name)
+def test_commands_run_between_the_python(page, tmp_path, monkeypatch):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT / 'examples'}")
+    namespace = {"__name__": "__main__"}
+    for language, block in STEP.findall(page.read_text()):
+        if language == "python":
+            exec(compile(block, str(page), "exec"), namespace)
+            continue
+        for command in block.strip().splitlines():
+            words = command.replace("asvspoof-cm", "python -m asvspoof_cm").split()
+            assert words[0] == "python", command
+            run = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True)
+            assert run.returncode == 0, run.stderr
+
+
+PYTHON_PAGES = [page for page in PAGES if blocks(page) and page not in WITH_COMMANDS]
+
+
+@pytest.mark.parametrize("page", PYTHON_PAGES, ids=page_name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from asvspoof_cm.utils.files import atomic_path
 from manyvoices.copies import make_copies, plan
-from manyvoices.table import TABLE, Row, read_table
+from manyvoices.folder import add_folder
+from manyvoices.gather import INDEX, REPOSITORIES, gather, read_index
+from manyvoices.report import make_report
+from manyvoices.table import TABLE, Row, join, read_table
+from manyvoices.vocoders import available
 from manyvoices.voices import make_voices, plan_voices
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the step that the arguments ask for."""
     parser = argparse.ArgumentParser(prog="manyvoices", description=__doc__)
     steps = parser.add_subparsers(required=True, metavar="STEP")
+    step = steps.add_parser("gather", help="clips of public repositories, from the index")
+    step.add_argument("--repos", type=Path, required=True, help="folder of the repositories")
+    step.add_argument("--clone", action="store_true", help="fetch those that are not there")
+    step.add_argument("--index", type=Path, default=INDEX)
+    step.add_argument("--split", choices=("train", "dev"))
+    step.add_argument("--jobs", type=int, default=1, help="repositories at the same time (1)")
+    step.add_argument("--out", type=Path, required=True)
+    step.set_defaults(run=_gather)
+    step = steps.add_parser("folder", help="clips of a folder of human speech of your own")
+    step.add_argument("folder", type=Path)
+    step.add_argument("--source", help="what to call it; the folder's name unless given")
+    step.add_argument("--dev-share", type=float, default=0.2, help="of speakers, for dev (0.2)")
+    step.add_argument("--out", type=Path, required=True)
+    step.set_defaults(run=_folder)
     for name, run, about in (
         ("copies", _copies, "copies of the human clips of corpora"),
         ("voices", _voices, "new voices in the channels of their human clips"),
@@ -25,13 +45,51 @@ def main() -> int:
         step = steps.add_parser(name, help=about)
         step.add_argument("corpora", type=Path, nargs="+", metavar="CORPUS")
         step.add_argument("--out", type=Path, required=True)
-        step.add_argument("--weights", type=Path, required=True)
+        step.add_argument("--weights", type=Path, default=Path("weights"))
         step.add_argument("--seed", type=int, default=5)
         step.set_defaults(run=run)
-    arguments = parser.parse_args()
+    step = steps.add_parser("join", help="train.tsv and dev.tsv of corpora below one folder")
+    step.add_argument("corpora", type=Path, nargs="+", metavar="CORPUS")
+    step.add_argument("--root", type=Path, required=True)
+    step.set_defaults(run=_join)
+    step = steps.add_parser("report", help="counts, shared recordings and floors of corpora")
+    step.add_argument("corpora", type=Path, nargs="+", metavar="CORPUS")
+    step.add_argument("--out", type=Path, help="write it there as well, as Markdown")
+    step.set_defaults(run=_report)
+    chosen = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    arguments.run(arguments)
+    try:
+        chosen.run(chosen)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     return 0
+
+
+def _gather(arguments: argparse.Namespace) -> None:
+    commits = None
+    if arguments.clone:
+        with REPOSITORIES.open(encoding="utf-8", newline="") as file:
+            lines = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+            commits = {line["repo"]: line["commit"] for line in lines}
+    entries = read_index(arguments.index, split=arguments.split)
+    rows, problems = gather(
+        entries, arguments.repos, arguments.out, n_jobs=arguments.jobs, commits=commits
+    )
+    print(f"{len(rows)} of {len(entries)} clips in {arguments.out}")
+    for why, n in Counter(problems.values()).most_common():
+        print(f"{n} times: {why}")
+
+
+def _folder(arguments: argparse.Namespace) -> None:
+    rows, problems = add_folder(
+        arguments.folder,
+        arguments.out,
+        source=arguments.source,
+        dev_share=arguments.dev_share,
+    )
+    print(f"{len(rows)} clips in {arguments.out}: {dict(Counter(row.split for row in rows))}")
+    for origin, why in problems.items():
+        print(f"left out: {origin}: {why}")
 
 
 def _tables(corpora: Sequence[Path]) -> list[tuple[Path, list[Row]]]:
@@ -39,7 +97,11 @@ def _tables(corpora: Sequence[Path]) -> list[tuple[Path, list[Row]]]:
 
 
 def _copies(arguments: argparse.Namespace) -> None:
-    jobs = plan(_tables(arguments.corpora), seed=arguments.seed)
+    copiers, held_out, lacking = available(arguments.weights)
+    for name, what in lacking.items():
+        print(f"left out: {name} needs {what}")
+    tables = _tables(arguments.corpora)
+    jobs = plan(tables, seed=arguments.seed, copiers=copiers, held_out=held_out)
     print(f"{len(jobs)} copies: {dict(Counter(job.row.generator for job in jobs))}")
     rows = make_copies(jobs, arguments.out, arguments.weights, seed=arguments.seed)
     print(f"{len(rows)} copies in {arguments.out}")
@@ -50,6 +112,26 @@ def _voices(arguments: argparse.Namespace) -> None:
     print(f"{sum(len(part.rows) for part in parts)} clips of new voices")
     rows = make_voices(parts, arguments.out, arguments.weights, seed=arguments.seed)
     print(f"{len(rows)} clips of new voices in {arguments.out}")
+
+
+def _join(arguments: argparse.Namespace) -> None:
+    for split, rows in join(arguments.root, arguments.corpora).items():
+        human = sum(row.is_human for row in rows)
+        print(f"{arguments.root / split}.tsv: {human} human, {len(rows) - human} synthetic clips")
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    problems: Counter[str] = Counter()
+    for corpus in arguments.corpora:
+        skipped = corpus / "skipped.tsv"
+        if skipped.exists():
+            lines = skipped.read_text(encoding="utf-8").splitlines()
+            problems.update(line.split("\t")[-1] for line in lines)
+    text = str(make_report(_tables(arguments.corpora), problems=problems))
+    print(text)
+    if arguments.out is not None:
+        with atomic_path(arguments.out) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ _QUIETEST_PEAK: Final = 1e-4
 _WINDOW: Final = SAMPLE_RATE // 40
 _MARGIN: Final = SAMPLE_RATE // 10
 _RANGE: Final = 10 ** (-38 / 20)
-_FULL_SCALE: Final = 0.9 * 32767
+_PEAK: Final = 0.9
 
 Samples = np.ndarray[Any, np.dtype[Any]]
 
@@ -47,8 +47,6 @@ def make_clip(data: bytes, name: str) -> Samples:
     Raises:
         ValueError: The recording is too short, silent, not finite or sampled below 8 kHz.
     """
-    import soxr
-
     channels, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
     waveform = channels.mean(axis=1)[: _LONGEST_READ_S * rate]
     if rate < _LOWEST_RATE:
@@ -58,6 +56,8 @@ def make_clip(data: bytes, name: str) -> Samples:
     if not np.isfinite(waveform).all() or np.abs(waveform).max() < _QUIETEST_PEAK:
         raise ValueError("silent or not finite")
     if rate != SAMPLE_RATE:
+        import soxr
+
         waveform = soxr.resample(waveform, rate, SAMPLE_RATE, "VHQ")
     waveform = trimmed(waveform)
     if len(waveform) < SHORTEST_S * SAMPLE_RATE:
@@ -66,4 +66,5 @@ def make_clip(data: bytes, name: str) -> Samples:
         digest = int(hashlib.md5(name.encode(), usedforsecurity=False).hexdigest(), 16)
         start = digest % (len(waveform) - LONGEST)
         waveform = waveform[start : start + LONGEST]
-    return np.round(waveform / np.abs(waveform).max() * _FULL_SCALE).astype(np.int16)
+    # In this order: in single precision the products round, and clips are known by their bytes.
+    return np.round(waveform / np.abs(waveform).max() * _PEAK * 32767).astype(np.int16)

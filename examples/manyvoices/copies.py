@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,8 +51,8 @@ class Shares:
     """How many human clips are copied, as fractions.
 
     A clip of a source with humans alone gets one copy, or with probability `second` two; a clip of
-    a source that has both classes gets one with probability `mixed`. In the dev split it is one
-    with probability `dev`, for at most `most_per_dev_source` clips of a source.
+    a source that has both classes gets one with probability `mixed`. In dev, the share `dev`
+    of the clips of a source get one, at most `most_per_dev_source`.
     """
 
     second: float = 0.3
@@ -78,36 +79,41 @@ def plan(
         held_out: Those of the dev split.
 
     Returns:
-        First a copy for each clip of a source that has humans alone, then those of the dev split,
-        then those of other sources, then second copies; a random order within each.
+        First a copy for each clip of a source that has humans alone, then those of other sources,
+        then those of the dev split, then second copies; a random order within each.
     """
-    stages: list[list[tuple[float, Job]]] = [[], [], [], []]
+    first: list[tuple[float, Job]] = []
+    dev: list[tuple[float, Job]] = []
+    mixed: list[tuple[float, Job]] = []
+    second: list[tuple[float, Job]] = []
     for folder, rows in tables:
         for of_source in by_source(rows).values():
-            n_dev = 0
-            for row in sorted(of_source, key=lambda row: row.utterance):
-                if not row.is_human:
-                    continue
+            of_dev: list[tuple[float, tuple[float, Job]]] = []
+            for row in (row for row in of_source if row.is_human):
                 rng = generator(seed, "copies", row.utterance)
                 place, chance = rng.random(2)
                 chosen = copiers if row.split == "train" else held_out
-                names, weights = list(chosen), np.array([c.share for c in chosen.values()])
-                n_names = min(2, len(names))
-                drawn = rng.choice(len(names), n_names, replace=False, p=weights / weights.sum())
-                jobs = [_job(row, folder, names[number]) for number in drawn]
+                jobs = [(place, _job(row, folder, name)) for name in _two_of(chosen, rng)]
                 if row.split == "dev":
-                    if chance < shares.dev and n_dev < shares.most_per_dev_source:
-                        stages[1].append((place, jobs[0]))
-                        n_dev += 1
-                elif row.split != "train":
-                    continue
-                elif not both_classes(of_source):
-                    stages[0].append((place, jobs[0]))
-                    if chance < shares.second:
-                        stages[3].extend((place, job) for job in jobs[1:])
-                elif chance < shares.mixed:
-                    stages[2].append((place, jobs[0]))
-    return [job for stage in stages for _, job in sorted(stage, key=lambda pair: pair[0])]
+                    of_dev.append((chance, jobs[0]))
+                elif row.split == "train" and not both_classes(of_source):
+                    first.append(jobs[0])
+                    second += jobs[1:] if chance < shares.second else []
+                elif row.split == "train" and chance < shares.mixed:
+                    mixed.append(jobs[0])
+            n_dev = min(shares.most_per_dev_source, math.ceil(shares.dev * len(of_dev)))
+            dev += [job for _, job in sorted(of_dev, key=lambda pair: pair[0])[:n_dev]]
+    stages = (sorted(stage, key=lambda pair: pair[0]) for stage in (first, mixed, dev, second))
+    return [job for stage in stages for _, job in stage]
+
+
+def _two_of(copiers: Mapping[str, Copier], rng: np.random.Generator) -> list[str]:
+    """Draw two copiers by their shares, one where there is no other."""
+    names = list(copiers)
+    weights = np.array([copiers[name].share for name in names])
+    n_names = min(2, len(names))
+    drawn = rng.choice(len(names), n_names, replace=False, p=weights / weights.sum())
+    return [names[number] for number in drawn]
 
 
 def _job(row: Row, folder: Path, name: str) -> Job:

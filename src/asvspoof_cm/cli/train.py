@@ -25,7 +25,7 @@ _RECIPE: dict[str, tuple[type, str]] = {
         str,
         (
             "none, or some of tfparn (the paper's), rawboost, codec, voices, band, light, "
-            "channel, telephone, wide, joined by + (tfparn)"
+            "channel, telephone, wide, robust, joined by + (tfparn)"
         ),
     ),
     "extra-spoof": (float, "changed copies added as spoof, a bona fide clip (0)"),

@@ -1,0 +1,487 @@
+"""The corpus builder of examples/manyvoices, without its repositories, weights and engines."""
+
+import csv
+import hashlib
+import io
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from asvspoof_cm import SpoofDataset, read_protocol
+from asvspoof_cm.augmentation import transcode
+from manyvoices import (
+    channel,
+    clips,
+    copies,
+    engines,
+    fingerprints,
+    folder,
+    gather,
+    report,
+    table,
+    vocoders,
+    voices,
+)
+from manyvoices.__main__ import main as run_step
+from manyvoices.table import Row
+from minispoof.randomness import generator
+from minispoof.speech import mean_spectrum
+
+RATE = 16_000
+
+
+def voice(seed, duration_s=2.0):
+    """Noise in syllables under a few resonances: no two seconds are alike."""
+    rng = np.random.default_rng(seed)
+    n_samples = int(duration_s * RATE)
+    knots = rng.uniform(0.1, 1, int(duration_s * 8) + 2)
+    envelope = np.interp(np.arange(n_samples) / RATE * 8, np.arange(len(knots)), knots)
+    waveform = envelope * np.convolve(rng.standard_normal(n_samples), np.ones(4) / 4, "same")
+    for _ in range(4):
+        at, hz = rng.integers(n_samples - 4000), rng.uniform(300, 3000)
+        waveform[at : at + 4000] += np.sin(2 * np.pi * hz * np.arange(4000) / RATE)
+    return waveform * 0.5 / np.abs(waveform).max()
+
+
+def write_wav(path, waveform, rate=RATE):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, waveform, rate, subtype="PCM_16")
+
+
+def row(name, *, label="bonafide", source="page", split="train", **more):
+    more = {"generator": "-" if label == "bonafide" else "gan", "speaker": "Ada", **more}
+    path = f"audio/{name}.flac"
+    return Row(utterance=name, path=path, label=label, source=source, split=split, **more)
+
+
+def corpus(out, rows):
+    """Write clips and table of a corpus."""
+    for number, of in enumerate(rows):
+        write_wav(out / of.path, 0.9 / 0.5 * voice(number))
+    table.write_table(out / table.TABLE, rows)
+    return out
+
+
+def digests(out):
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(out.rglob("*.flac"))}
+
+
+def git(place, *arguments):
+    settings = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    command = ["git", *settings, "-C", str(place), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repositories(tmp_path):
+    """Two repositories in two layouts, and an index that names a third, which is not there."""
+    lines = [["split", "repo", "blob", "path", "label", "generator", "speaker"]]
+    for number, (name, place) in enumerate(
+        [("ada/page", "ada/page"), ("bob/talk", "bob+talk/repo")], start=1
+    ):
+        work = tmp_path / "repos" / place
+        for k in range(3):
+            write_wav(work / f"sound/{k} é.wav", voice(10 * number + k, 2 + 3 * k))
+        (work / "notes.wav").write_text("no sound")
+        git(tmp_path, "init", "--quiet", str(work))
+        git(work, "add", ".")
+        git(work, "commit", "--quiet", "--message", "clips")
+        for k, label in enumerate(["bonafide", "spoof", "spoof"]):
+            blob = git(work, "rev-parse", f"HEAD:sound/{k} é.wav")
+            generator_name = "-" if label == "bonafide" else f"G{k}"
+            path = f"sound/{k} é.wav"
+            lines.append(["train", name, blob, path, label, generator_name, "Ada"])
+        blob = git(work, "rev-parse", "HEAD:notes.wav")
+        lines.append(["dev", name, blob, "notes.wav", "spoof", "G9", "-"])
+    lines.append(["dev", "bob/talk", "0" * 40, "gone.wav", "spoof", "G9", "-"])
+    lines.append(["train", "eve/gone", "0" * 40, "a.wav", "bonafide", "-", "Eve"])
+    path = tmp_path / "index.tsv"
+    path.write_text("".join("\t".join(line) + "\n" for line in lines))
+    return path, tmp_path / "repos"
+
+
+def test_gather_finds_clips_by_blob_and_reports_the_rest(repositories, tmp_path):
+    index, repos = repositories
+    rows, problems = gather.gather(gather.read_index(index), repos, tmp_path / "out")
+    assert [of.generator for of in rows] == ["-", "G1", "G2"] * 2
+    assert {of.source for of in rows} == {"ada/page", "bob/talk"}
+    assert problems[("eve/gone", "*")] == "the repository is not here"
+    assert problems[("bob/talk", "gone.wav")] == "the blob is missing"
+    assert "Format not recognised" in problems[("ada/page", "notes.wav")]
+    assert table.read_table(tmp_path / "out" / table.TABLE) == rows
+    skipped = (tmp_path / "out" / "skipped.tsv").read_text().splitlines()
+    assert len(skipped) == len(problems) == 4
+    protocol = read_protocol(tmp_path / "out" / table.TABLE)
+    assert protocol.counts() == {"bonafide": 2, "spoof": 4}
+    dataset = SpoofDataset(protocol, tmp_path / "out")
+    assert dataset[0].waveform.shape == (64000,)
+
+
+def test_gather_has_equal_bytes_twice_in_parallel_and_after_an_interruption(
+    repositories, tmp_path, monkeypatch
+):
+    index, repos = repositories
+    entries = gather.read_index(index)
+    first = gather.gather(entries, repos, tmp_path / "a")
+    assert gather.gather(entries, repos, tmp_path / "b", n_jobs=2)[0] == first[0]
+
+    made, make_clip = [], gather.make_clip
+
+    def stop_at_the_third(data, name):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(name)
+        return make_clip(data, name)
+
+    monkeypatch.setattr(gather, "make_clip", stop_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        gather.gather(entries, repos, tmp_path / "c")
+    assert len(digests(tmp_path / "c")) == 2
+    monkeypatch.setattr(gather, "make_clip", lambda *a: made.append(a) or make_clip(*a))
+    gather.gather(entries, repos, tmp_path / "c")
+    assert digests(tmp_path / "a") == digests(tmp_path / "b") == digests(tmp_path / "c")
+    tables = [(tmp_path / name / table.TABLE).read_bytes() for name in "abc"]
+    assert tables[0] == tables[1] == tables[2]
+
+
+def test_gather_fetches_what_is_not_there(repositories, tmp_path):
+    index, repos = repositories
+    commits = {"ada/page": git(repos / "ada/page", "rev-parse", "HEAD"), "eve/gone": "0" * 40}
+    entries = [e for e in gather.read_index(index, split="train") if e.row.source != "bob/talk"]
+    host, clones = f"{repos}/", tmp_path / "clones"
+    rows, problems = gather.gather(entries, clones, tmp_path / "out", commits=commits, host=host)
+    assert len(rows) == 3
+    assert problems[("eve/gone", "*")].startswith("not fetched: ")
+    assert gather.find_repository(clones, "ada/page") == clones / "ada/page"
+    assert gather.find_repository(clones, "eve/gone") is None
+
+
+def test_the_index_that_ships():
+    entries = gather.read_index()
+    counts = {
+        split: [
+            sum(e.row.is_human == human for e in entries if e.row.split == split)
+            for human in (1, 0)
+        ]
+        for split in ("train", "dev")
+    }
+    assert counts == {"train": [4483, 6097], "dev": [2062, 995]}
+    assert len({e.row.utterance for e in entries}) == len(entries) == 13_637
+    train, dev = ({e.row.source for e in entries if e.row.split == s} for s in ("train", "dev"))
+    assert (len(train), len(dev), len(train & dev)) == (133, 31, 0)
+    with gather.REPOSITORIES.open(newline="") as file:
+        known = {line["repo"] for line in csv.DictReader(file, delimiter="\t")}
+    assert train | dev == known
+
+
+def test_a_clip_is_trimmed_and_at_most_six_seconds():
+    def recorded(waveform):
+        file = io.BytesIO()
+        soundfile.write(file, waveform, RATE, format="WAV", subtype="FLOAT")
+        return file.getvalue()
+
+    silence = np.zeros(RATE)
+    clip = clips.make_clip(recorded(np.concatenate([silence, voice(1), silence])), "a")
+    assert clip.dtype == np.int16
+    assert np.abs(clip).max() == round(0.9 * 32767)
+    assert 2.0 * RATE <= len(clip) <= 2.3 * RATE
+    long = recorded(voice(2, 9.0))
+    assert len(clips.make_clip(long, "a")) == 6 * RATE
+    assert (clips.make_clip(long, "a") == clips.make_clip(long, "a")).all()
+    assert (clips.make_clip(long, "a") != clips.make_clip(long, "b")).any()
+    for waveform, why in [
+        (voice(1, 0.5), "too short"),
+        (np.concatenate([silence, voice(1, 0.5), silence]), "too short without its silence"),
+        (silence, "silent or not finite"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            clips.make_clip(recorded(waveform), "a")
+
+
+@pytest.mark.parametrize("name", ["copy-griffin-lim", "copy-phases"])
+def test_a_copy_keeps_length_level_and_band(name):
+    """Of a recording from the telephone: nothing above 3.4 kHz comes back."""
+    waveform = transcode(torch.from_numpy(voice(3)), "mu-law", narrowband=True).numpy()
+    known = {**vocoders.COPIERS, **vocoders.HELD_OUT}
+    vocoder = known[name].make(Path("weights"))
+    copied = copies.copy(waveform, vocoder, "call.wav", generator(5, "x"))
+    assert copied.shape == waveform.shape
+    assert np.abs(copied).max() == pytest.approx(0.9)
+    correlation = np.corrcoef(copied, waveform)[0, 1]
+    assert correlation < 0.9  # it is not the recording
+    spectra_db = [10 * np.log10(mean_spectrum(x / x.std(), 0, 100)) for x in (copied, waveform)]
+    below = slice(6, 105)  # up to 3.3 kHz
+    assert np.abs(spectra_db[0] - spectra_db[1])[below].mean() < 1.5
+    assert spectra_db[0][140:].max() < spectra_db[0][below].max() - 40
+
+
+def test_a_band_that_a_vocoder_loses_is_filled():
+    waveform = np.random.default_rng(0).standard_normal(RATE)
+    dull = np.convolve(waveform, np.ones(8) / 8, "same")  # zeros at 2, 4, 6 and 8 kHz
+    matched = channel.match_spectrum(dull, waveform, generator(5, "x"))
+    wanted, power = (mean_spectrum(x, 0, 100) for x in (waveform, matched))
+    assert np.abs(10 * np.log10(power / wanted)).max() < 3
+
+
+@pytest.mark.parametrize(
+    ("origin", "codec"), [("a.mp3", "mp3"), ("b.OGG", "vorbis"), ("c.wav", None)]
+)
+def test_a_copy_goes_through_the_codec_of_its_recording(origin, codec, monkeypatch):
+    used = []
+
+    def spy(waveform, name, **options):
+        used.append(name)
+        return waveform
+
+    monkeypatch.setattr(channel, "transcode", spy)
+    channel.recode(voice(4), origin, generator(5, "x"))
+    assert used == ([] if codec is None else [codec])
+
+
+def test_silence_has_no_copy():
+    with pytest.raises(ValueError, match=r"must have a finite peak above 0; got 0\.0"):
+        copies.copy(voice(1), lambda waveform, rng: 0 * waveform, "a.wav", generator(5, "x"))
+
+
+def planned(rows, **options):
+    jobs = copies.plan([(Path("here"), rows)], **options)
+    return jobs, [job.row for job in jobs]
+
+
+def test_every_source_of_humans_gets_copies_of_half_its_clips():
+    alone = [row(f"a{k}", source="alone") for k in range(200)]
+    mixed = [row(f"m{k}", source="mixed") for k in range(200)]
+    mixed += [row("fake", source="mixed", label="spoof")]
+    dev = [row(f"d{k}", source="dev", split="dev") for k in range(200)]
+    other = [row("e", source="eval", split="eval")]
+    jobs, rows = planned([*mixed, *dev, *alone, *other])
+    of = {source: [r for r in rows if r.source == source] for source in ("alone", "mixed", "dev")}
+    per_clip = np.unique([r.parent for r in of["alone"]], return_counts=True)[1]
+    assert len(per_clip) == 200
+    assert per_clip.max() == 2
+    assert 30 < (per_clip == 2).sum() < 90
+    assert 50 < len(of["mixed"]) < 110
+    assert len(of["dev"]) == 12
+    assert {r.generator for r in of["dev"]} <= set(vocoders.HELD_OUT)
+    assert {r.generator for r in rows if r.split == "train"} == set(vocoders.COPIERS)
+    assert {r.split for r in rows} == {"train", "dev"}
+    assert all(r.label == "spoof" and r.speaker == "Ada" for r in rows)
+    assert len({r.utterance for r in rows}) == len(rows)
+    assert [r.source for r in rows[:200]] == ["alone"] * 200
+    assert planned([*reversed(alone), *mixed, *dev])[0] == jobs
+    assert planned(alone, seed=6)[1] != of["alone"]
+
+
+def test_copies_go_on_after_an_interruption(tmp_path, monkeypatch, caplog):
+    source = corpus(tmp_path / "human", [row(f"u{k}", source="alone") for k in range(6)])
+    fakes = {
+        "copy-a": vocoders.Copier(lambda weights: lambda x, rng: x[::-1], 1.0),
+        "copy-b": vocoders.Copier(lambda weights: lambda x, rng: x / 0, 1.0),
+    }
+    monkeypatch.setattr(copies, "COPIERS", fakes)
+    jobs = copies.plan([(source, table.read_table(source / table.TABLE))], copiers=fakes)
+    assert {job.row.generator for job in jobs} == set(fakes)
+    good = [job.row for job in jobs if job.row.generator == "copy-a"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        assert copies.make_copies(jobs, tmp_path / "out", tmp_path) == good
+        first = digests(tmp_path / "out")
+        (tmp_path / "out" / good[1].path).unlink()
+        assert copies.make_copies(jobs, tmp_path / "out", tmp_path) == good
+    assert digests(tmp_path / "out") == first
+    assert "no copy: `waveform` must have a finite peak" in caplog.text
+    failed = (tmp_path / "out" / "failed.tsv").read_text().splitlines()
+    assert len(failed) == len(jobs) - len(good)
+    assert table.read_table(tmp_path / "out" / table.TABLE) == good
+
+
+def test_vocoders_without_packages_or_weights_are_left_out(tmp_path):
+    train, dev, lacking = vocoders.available(tmp_path / "nowhere")
+    assert "copy-griffin-lim" in train
+    assert [*dev] == ["copy-phases"]
+    assert "copy-hifigan-universal" in lacking
+    assert set(train).isdisjoint(lacking)
+
+
+def test_hifigan_has_the_published_shape():
+    """13.9 million weights; a frame of 256 samples for each of the analysis."""
+    model = vocoders.HiFiGAN().eval()
+    n_weights = sum(weight.numel() for weight in model.parameters())
+    assert n_weights == 13_926_017
+    bands = vocoders.log_mel(voice(5, 0.5)[: 256 * 20])
+    assert bands.shape == (80, 20)
+    with torch.inference_mode():
+        waveform = model(torch.from_numpy(bands).float()[None])
+    assert waveform.shape == (1, 256 * 20)
+
+
+def test_weight_normalisation_is_folded_in(tmp_path):
+    model = vocoders.HiFiGAN()
+    stored = {}
+    for name, value in model.state_dict().items():
+        if name.endswith("weight"):
+            stored[f"{name}_g"] = value.flatten(1).norm(dim=1).view(-1, 1, 1)
+            stored[f"{name}_v"] = 3 * value
+        else:
+            stored[name] = value
+    torch.save({"generator": stored}, tmp_path / "generator.pt")
+    loaded = vocoders._hifigan(tmp_path / "generator.pt").state_dict()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(loaded[name], value)
+
+
+def fake_voice(name="joe", split="train", n_clips=14):
+    def make(weights):
+        def speak(texts, seed):
+            return (voice(seed + k, 3.0) for k, _ in enumerate(texts))
+
+        return speak
+
+    return engines.Voice(
+        name=name, generator="tts", language="en", make=make, n_clips=n_clips, split=split
+    )
+
+
+def test_new_voices_take_the_channel_and_the_source_of_a_human_clip(tmp_path):
+    rows = [row(f"u{k}", source=f"s{k % 3}") for k in range(6)]
+    rows += [row(f"d{k}", source="sd", split="dev") for k in range(2)]
+    source = corpus(tmp_path / "human", rows)
+    tables = [(source, rows)]
+    chosen = [fake_voice(), fake_voice("sue", split="dev", n_clips=3)]
+    parts = voices.plan_voices(tables, voices=chosen)
+    assert [(part.name, len(part.rows)) for part in parts] == [
+        ("joe-0", 10),
+        ("sue-0", 3),
+        ("joe-1", 4),
+    ]
+    made = voices.make_voices(parts, tmp_path / "out", tmp_path)
+    assert len(made) == 17
+    parents = {of.utterance: of for of in rows}
+    for of in made:
+        donor = parents[of.parent]
+        assert (of.source, of.split) == (donor.source, donor.split)
+        assert soundfile.info(tmp_path / "out" / of.path).frames <= 2 * RATE
+    first = digests(tmp_path / "out")
+    (tmp_path / "out" / made[12].path).unlink()
+    assert voices.make_voices(parts, tmp_path / "out", tmp_path) == made
+    assert digests(tmp_path / "out") == first
+
+
+def test_a_voice_that_fails_is_left_out(tmp_path, caplog):
+    source = corpus(tmp_path / "human", [row("u")])
+
+    def broken(weights):
+        raise FileNotFoundError("no weights")
+
+    parts = voices.plan_voices(
+        [(source, [row("u")])], voices=[replace(fake_voice(), make=broken), fake_voice("sue")]
+    )
+    made = voices.make_voices(parts, tmp_path / "out", tmp_path)
+    assert {of.speaker for of in made} == {"tts:sue"}
+    assert "joe-0 is left out: FileNotFoundError: no weights" in caplog.text
+
+
+def test_the_catalogue_of_voices():
+    names = [(v.generator, v.name) for v in engines.VOICES]
+    assert len(set(names)) == len(names) == 60
+    assert [v.name for v in engines.VOICES if v.split == "dev"] == ["joe", "bm_lewis"]
+    sentences = voices.read_sentences()
+    assert {v.language for v in engines.VOICES} == set(sentences) == set(engines.ESPEAK)
+    assert len(sentences["en"]) > 90
+    assert sum(map(len, sentences.values())) == len({t for s in sentences.values() for t in s})
+
+
+def test_fingerprints_know_a_recording_by_level_codec_and_cut():
+    first = {f"u{k}": fingerprints.fingerprint(voice(k)) for k in range(30)}
+    second = {}
+    for k in range(0, 30, 3):
+        waveform = torch.from_numpy(0.2 * voice(k)[501 + 40 * k :])
+        codec, narrowband = [("mp3", False), ("mu-law", True)][k % 2]
+        coded = transcode(waveform, codec, narrowband=narrowband).numpy()
+        second[f"v{k}"] = fingerprints.fingerprint(coded)
+    second["other"] = fingerprints.fingerprint(voice(99))
+    found = fingerprints.shared_recordings(first, second)
+    assert {(m.first, m.second) for m in found} == {(f"u{k}", f"v{k}") for k in range(0, 30, 3)}
+    assert max(match.error for match in found) < 0.3
+    assert fingerprints.shared_recordings(first, {}) == []
+
+
+def test_a_source_that_gives_the_label_away():
+    words = ["bonafide", "spoof"]
+    balanced = [row(f"{k}", source="ab"[k // 2 % 2], label=words[k % 2]) for k in range(400)]
+    one_class = [row(f"x{k}", source="cd"[k % 2], label=words[k % 2]) for k in range(400)]
+    assert report.source_floor(balanced) == pytest.approx(0.5, abs=0.05)
+    assert report.source_floor(one_class) == 0.0
+    assert report.source_floor([*balanced, *one_class]) == pytest.approx(0.25, abs=0.05)
+
+
+def test_report(tmp_path):
+    rows = [row(f"u{k}", source=f"s{k % 2}") for k in range(8)]
+    rows += [row(f"f{k}", source="s0", label="spoof") for k in range(6)]
+    rows += [
+        row(f"d{k}", source="sd", split="dev", label=["bonafide", "spoof"][k % 2]) for k in range(4)
+    ]
+    source = corpus(tmp_path, rows)
+    write_wav(source / rows[-1].path, 0.3 * voice(2)[1000:])  # a recording of train
+    made = report.make_report([(source, rows)], problems={"the blob is missing": 3})
+    assert made.counts["train"]["human clips"] == 8
+    assert made.counts["train"]["sources with both classes"] == 1
+    assert [(match.first, match.second) for match in made.shared] == [("d3", "u2")]
+    text = str(made)
+    assert "1 recordings are in two splits" in text
+    assert "| the blob is missing | 3 |" in text
+    assert "EER of the source alone" in text
+
+
+def test_a_folder_of_ones_own_becomes_train_and_dev(tmp_path):
+    for speaker in range(12):
+        for k in range(2):
+            write_wav(
+                tmp_path / "calls" / f"speaker{speaker}" / f"{k}.wav", voice(20 * speaker + k)
+            )
+    write_wav(tmp_path / "calls" / "short.wav", voice(1, 0.3))
+    rows, problems = folder.add_folder(tmp_path / "calls", tmp_path / "mine")
+    assert len(rows) == 24
+    assert problems == {"short.wav": "too short"}
+    assert {of.source for of in rows} == {"calls"}
+    splits = {}
+    for of in rows:
+        splits.setdefault(of.speaker, set()).add(of.split)
+    assert all(len(found) == 1 for found in splits.values())
+    assert {split for found in splits.values() for split in found} == {"train", "dev"}
+    with pytest.raises(FileNotFoundError, match="`folder` must hold recordings"):
+        folder.add_folder(tmp_path / "nothing", tmp_path / "mine")
+
+
+def test_steps_on_the_command_line(tmp_path, repositories, capsys):
+    index, repos = repositories
+    pages, copied = str(tmp_path / "data/pages"), str(tmp_path / "data/copies")
+    gathering = ["gather", "--repos", str(repos), "--index", str(index), "--out", pages]
+    assert run_step(gathering) == 0
+    assert "6 of 10 clips" in capsys.readouterr().out
+    assert run_step(["copies", pages, "--out", copied, "--weights", str(tmp_path)]) == 0
+    assert "left out: copy-hifigan-universal needs" in capsys.readouterr().out
+    assert run_step(["join", pages, "--root", str(tmp_path / "data")]) == 0
+    protocol = read_protocol(tmp_path / "data" / "train.tsv")
+    assert protocol.file[0].startswith("pages/audio/")
+    assert set(protocol.source) == {"ada/page", "bob/talk"}
+    assert run_step(["report", pages, "--out", str(tmp_path / "report.md")]) == 0
+    assert "sources with both classes" in (tmp_path / "report.md").read_text()
+    with pytest.raises(SystemExit):
+        run_step(["join", pages, "--root", str(tmp_path / "elsewhere")])
+    assert "must lie below" in capsys.readouterr().err
+
+
+def test_tables_say_what_they_miss(tmp_path):
+    (tmp_path / "corpus.tsv").write_text("utterance\tlabel\na\tspoof\n")
+    with pytest.raises(ValueError, match="must have a column path"):
+        table.read_table(tmp_path / "corpus.tsv")
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        table.write_table(tmp_path / name / table.TABLE, [row("same")])
+    with pytest.raises(ValueError, match="an utterance must stand once; got 'same'"):
+        table.join(tmp_path, [tmp_path / "a", tmp_path / "b"])

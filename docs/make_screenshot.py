@@ -28,7 +28,7 @@ def main(clip=CLIP, picture=HERE / "_static" / "service.png", width=760, scheme=
     driver = webdriver.Chrome(
         options=options, service=webdriver.ChromeService(shutil.which("chromedriver"))
     )
-    screen = {"width": int(width), "height": 800, "deviceScaleFactor": 1.5, "mobile": False}
+    screen = {"width": int(width), "height": 800, "deviceScaleFactor": 1, "mobile": False}
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     try:
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)

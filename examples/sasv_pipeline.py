@@ -242,12 +242,12 @@ def measure(
     return scored
 
 
-def write_figures(text: str, page: Path) -> None:
+def write_figures(text: str, page: Path, markers: tuple[str, str] = MARKERS) -> None:
     """Put `text` between the markers of a page."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(MARKERS[0])
-    _, end, after = rest.partition(MARKERS[1])
+    before, begin, rest = page.read_text(encoding="utf-8").partition(markers[0])
+    _, end, after = rest.partition(markers[1])
     if not (begin and end):
-        raise ValueError(f"{page} must have the lines {MARKERS[0]!r} and {MARKERS[1]!r}.")
+        raise ValueError(f"{page} must have the lines {markers[0]!r} and {markers[1]!r}.")
     with atomic_path(page) as temporary:
         temporary.write_text(before + begin + text + end + after, encoding="utf-8")
 

@@ -191,8 +191,8 @@ async def test_form_and_body_have_the_same_answer(shared):
 
 async def test_doubts_are_told(shared):
     answer = (await shared.post("/v1/score", content=encode(np.zeros(8000)))).json()
-    assert answer["warnings"] == ["no speech to judge", "silent", "shorter than 1 s"]
-    assert answer["decision"] is None
+    assert set(answer["warnings"]) == {"no speech to judge", "silent", "shorter than 1 s"}
+    assert (answer["decision"], answer["probability"]) == (None, pytest.approx(0.95))
 
 
 async def test_timeline_is_that_of_the_scorer(shared, scorer):

@@ -151,8 +151,8 @@ function judge() {
   byId("pieces").textContent = low100 === high100 ? `${low100} in 100 human` : `${low100} to ${high100} in 100 human`;
   const { c_miss, c_fa } = model.costs;
   const threshold = -Math.log((c_miss * (1 - prior)) / (c_fa * prior));
-  byId("decision").textContent =
-    `${result.llr >= threshold ? "take it for human" : "take it for synthetic"}, if a missed fake costs ${c_fa / c_miss} times a false alarm`;
+  byId("stakes").textContent = `If a missed fake costs ${c_fa / c_miss} times a false alarm`;
+  byId("decision").textContent = result.llr >= threshold ? "treat it as human" : "treat it as synthetic";
   explain(prior, pieces);
 }
 

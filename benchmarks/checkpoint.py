@@ -18,6 +18,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +59,19 @@ def measure(args: argparse.Namespace) -> None:
         split: _scores(scorer, protocol, args.corpus, args.work / f"{split}.tsv")
         for split, protocol in protocols.items()
     }
-    calibration = fit_calibration(raw["dev"], protocols["dev"].label, prior=0.5)
+    calibration = fit_calibration(
+        raw["dev"], protocols["dev"].label, prior=0.5, fitted_for=scorer.conditions()
+    )
     llr = {split: calibration.apply(scores) for split, scores in raw.items()}
     generator = _generators(args.corpus)
+    meta: dict[str, Any] = scorer.model.meta  # type: ignore[attr-defined]
+    trained = meta.get("training", meta)  # version 0.1.0 wrote these at the top
     content = {
         "environment": environment(),
         "checkpoint_sha256": sha256(args.checkpoint),
-        "recipe": scorer.model.meta.get("recipe"),  # type: ignore[attr-defined]
-        "seed": scorer.model.meta.get("seed"),  # type: ignore[attr-defined]
-        "epoch": scorer.model.meta.get("epoch"),  # type: ignore[attr-defined]
+        "recipe": trained.get("recipe"),
+        "seed": trained.get("seed"),
+        "epoch": meta.get("epoch"),
         "calibration": calibration.as_dict(),
         **{split: _pooled(llr[split], protocol) for split, protocol in protocols.items()},
         "attacks": {
@@ -236,9 +241,9 @@ def ship(args: argparse.Namespace) -> None:
             raise SystemExit(f"{path} was measured on another checkpoint; measure this one.")
     figures["robustness"] = conditions["rows"]
     model = load_checkpoint(args.checkpoint)
+    model.input = replace(model.input, crop_s=CROP_S)
     model.meta = {
         "calibration": figures["calibration"],
-        "crop_s": CROP_S,
         "card": {
             "name": DEFAULT_NAME,
             "use": USE,

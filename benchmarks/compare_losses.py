@@ -31,7 +31,15 @@ import numpy as np
 from asvspoof_cm import BONAFIDE, read_protocol
 from asvspoof_cm.data import Protocol
 from asvspoof_cm.metrics import act_dcf, cllr, eer, min_dcf, read_scores
-from asvspoof_cm.training import Corpus, Recipe, System, evaluate_run, read_final, train_system
+from asvspoof_cm.training import (
+    Augmented,
+    Corpus,
+    Recipe,
+    System,
+    evaluate_run,
+    read_final,
+    train_system,
+)
 from asvspoof_cm.utils.files import atomic_path, sha256
 from harness import environment
 
@@ -104,11 +112,8 @@ def make_system(model: str, objective: str, args: argparse.Namespace) -> System:
     recipe = Recipe(
         n_epochs=args.epochs,
         patience=args.epochs,
-        batch_size=args.batch_size,
         lr=LEARNING_RATES[model] * args.batch_size / 64,
         warmup_epochs=args.epochs / 20,
-        crop_s=args.crop_s,
-        augmentation=args.augment,
         clip_norm=1.0,
     )
     return System(
@@ -117,6 +122,9 @@ def make_system(model: str, objective: str, args: argparse.Namespace) -> System:
         model_config=args.config.get(model, {}),
         objective=objective,
         recipe=recipe,
+        transform=Augmented(augmentation=args.augment),
+        batch_size=args.batch_size,
+        crop_s=args.crop_s,
     )
 
 
@@ -158,10 +166,14 @@ def write_figures(args: argparse.Namespace, evaluation: Protocol) -> None:
                 }
             )
     protocols = {"train": args.train, "dev": args.dev, "eval": args.eval}
+    reference = make_system(args.models[0], REFERENCE, args)
     content = {
         "environment": environment(),
         "budget": {
-            "recipe": asdict(make_system(args.models[0], REFERENCE, args).recipe) | {"lr": None},
+            "recipe": asdict(reference.recipe) | {"lr": None},
+            "batch_size": reference.batch_size,
+            "crop_s": reference.crop_s,
+            "augmentation": reference.transform.augmentation,
             "learning_rates": {model: LEARNING_RATES[model] for model in args.models},
             "n_crops": args.crops,
         },
@@ -287,13 +299,13 @@ def table(args: argparse.Namespace) -> None:
 
 def render(content: Mapping[str, Any]) -> str:
     """Return the budget in a sentence and the table in Markdown."""
-    recipe, data = content["budget"]["recipe"], content["data"]
+    budget, data = content["budget"], content["data"]
     n_train = data["train"]["bonafide"] + data["train"]["spoof"]
     n_seeds = len(content["rows"][0]["seeds"])
-    budget = (
-        f"Each run: {recipe['n_epochs']} epochs of {n_train:,} clips, batch "
-        f"{recipe['batch_size']}, crops of {recipe['crop_s']:g} s, augmentation "
-        f"`{recipe['augmentation']}`, the epoch of the lowest Dev minDCF kept. Figures: the "
+    said = (
+        f"Each run: {budget['recipe']['n_epochs']} epochs of {n_train:,} clips, batch "
+        f"{budget['batch_size']}, crops of {budget['crop_s']:g} s, augmentation "
+        f"`{budget['augmentation']}`, the epoch of the lowest Dev minDCF kept. Figures: the "
         f"evaluation part ({data['eval']['bonafide']:,} bona fide and {data['eval']['spoof']:,} "
         f"spoofed clips), mean of {n_seeds} seeds, with 95 % intervals over "
         f"{content['n_replicates']:,} draws of whole clusters ({content['clusters']}); scores are "
@@ -302,7 +314,7 @@ def render(content: Mapping[str, Any]) -> str:
     )
     titles = [TITLES[name] for name in content["rows"][0]["figures"]]
     lines = [
-        budget,
+        said,
         "",
         f"| model | objective | {' | '.join(titles)} |",
         "|---|---" + "|---" * len(titles) + "|",

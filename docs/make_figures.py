@@ -107,7 +107,7 @@ def training_figure(paths: MiniaturePaths, folder: Path) -> None:
     runs = []
     for number in (3, 6):
         full = system(number, batch_size=16)
-        small = replace(full, model_config={**full.model_config, **size}).with_recipe(
+        small = replace(full, model_config={**full.model_config, **size}).with_changes(
             n_epochs=15, crop_s=1.0, lr=1e-3, warmup_epochs=1.0
         )
         for seed in (42, 63):

@@ -35,7 +35,7 @@ def test_train_writes_a_run(tmp_path, data, capsys):
     assert line.rstrip().endswith("best.pt")
     run = json.loads((tmp_path / "6-7" / "run.json").read_text())
     assert run["system"]["recipe"]["lr"] == 0.001
-    assert run["system"]["recipe"]["augmentation"] == "none"
+    assert run["system"]["transform"]["augmentation"] == "none"
     assert run["n_parameters"] == 4_846_275
     assert (tmp_path / "6-7" / "final.json").exists()
 
@@ -54,7 +54,7 @@ def test_train_starts_from_a_checkpoint(tmp_path, data, capsys):
     for name, tensor in before.state_dict().items():
         assert torch.allclose(after.state_dict()[name], tensor, atol=1e-5), name
     assert after.meta["data"]["start_from"] == {"file": "start.pt", "sha256": sha256(start)}
-    assert json.loads((tmp_path / "run" / "final.json").read_text())["n_crops"] == 1
+    assert json.loads((tmp_path / "run" / "final.json").read_text())["dev"]["n_crops"] == 1
     capsys.readouterr()
     save_checkpoint(start, TFPARN(TFPARNConfig(pooling="mean")))
     arguments[4] = str(tmp_path / "other")

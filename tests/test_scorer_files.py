@@ -305,13 +305,13 @@ def test_another_model_does_not_continue(scorer, corpus, tmp_path):
     scorer.score_protocol(protocol, folder, output)
     before = output.read_bytes()
     other = Scorer(Cheap(), device="cpu", n_crops=2)
-    with pytest.raises(ValueError, match=r"was begun with another n_crops. Pass resume=False"):
+    with pytest.raises(ValueError, match=r"another n_crops \(5, now 2\)\. Pass resume=False"):
         other.score_protocol(protocol, folder, output)
     assert output.read_bytes() == before
     other.score_protocol(protocol, folder, output, resume=False)
     assert output.read_bytes() != before
     torch.manual_seed(0)
-    with pytest.raises(ValueError, match="was begun with another model, sha256"):
+    with pytest.raises(ValueError, match=r"another model \(Cheap, now TFPARN\); another sha256"):
         Scorer(TFPARN(SMALL), device="cpu", n_crops=2).score_protocol(protocol, folder, output)
     (tmp_path / "scores.tsv.run.json").unlink()
     with pytest.raises(ValueError, match=r"scores.tsv.run.json is not, so nothing says which"):

@@ -12,13 +12,13 @@ import hashlib
 import math
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asvspoof_cm.models import (
     AASIST,
@@ -213,7 +213,10 @@ def _first_input(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def average_checkpoints(
-    paths: Sequence[str | os.PathLike[str]], shares: Sequence[float] | None = None
+    paths: Sequence[str | os.PathLike[str]],
+    shares: Sequence[float] | None = None,
+    *,
+    batches: Iterable[Tensor] | None = None,
 ) -> Countermeasure:
     """Return a model whose weights are the mean of several checkpoints of one training.
 
@@ -226,10 +229,12 @@ def average_checkpoints(
         shares: The weight of each in the mean, positive; their sum does not matter. None gives all
             the same. A fine-tuned model mixed with the one it began with keeps more of what that
             one knew (Wortsman et al., CVPR 2022).
+        batches: Waveforms (batch, time) as the model was trained on, a few hundred of them: needed
+            by a model with batch normalisation, whose statistics must be those of the mean.
 
     Returns:
         The model; its `meta` is that of the last checkpoint, with ``averaged``, the file names, and
-        ``shares``, which sum to 1.
+        ``shares``, which sum to 1. Buffers are those of the last checkpoint too.
 
     Example:
         >>> import tempfile
@@ -259,17 +264,41 @@ def average_checkpoints(
             )
     weights = torch.tensor(shares, dtype=torch.float64)
     weights /= weights.sum()
-    states = [model.state_dict() for model in models]
-    mean = {
-        name: torch.tensordot(weights, torch.stack([s[name].double() for s in states]), dims=1).to(
-            tensor.dtype
+    norms = [m for m in result.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    if norms and batches is None:
+        raise ValueError(
+            f"`batches` must be given for {type(result).__name__}, which has batch normalisation: "
+            "its statistics are not those of any checkpoint. Pass waveforms of the training set."
         )
-        for name, tensor in states[-1].items()
-    }
-    result.load_state_dict(mean)
+    columns = zip(*(model.parameters() for model in models), strict=True)
+    with torch.no_grad():
+        for of_models in columns:
+            stacked = torch.stack([parameter.double() for parameter in of_models])
+            of_models[-1].copy_(torch.tensordot(weights, stacked, dims=1))
+    if batches is not None and norms:
+        _renew_statistics(result, norms, batches)
     result.meta["averaged"] = [Path(path).name for path in paths]
     result.meta["shares"] = weights.tolist()
     return result
+
+
+def _renew_statistics(
+    model: Countermeasure,
+    norms: Sequence[nn.modules.batchnorm._BatchNorm],
+    batches: Iterable[Tensor],
+) -> None:
+    """Give batch normalisation the mean statistics of the batches."""
+    momenta = [module.momentum for module in norms]
+    for module in norms:
+        module.reset_running_stats()
+        module.momentum = None  # a plain mean over the batches
+        module.train()
+    with torch.no_grad():
+        for waveforms in batches:
+            model(waveforms)
+    for module, momentum in zip(norms, momenta, strict=True):
+        module.momentum = momentum
+    model.eval()
 
 
 def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import copy
+import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asvspoof_cm.runs import BEST_NAME, FINAL_NAME, read_final, write_json
 
 if TYPE_CHECKING:
     import torch
 
     from asvspoof_cm.models import Countermeasure
 
-__all__ = ["Profile", "profile"]
+__all__ = ["Profile", "profile", "profile_run"]
 
 _SAMPLING_S = 0.002
 
@@ -49,7 +53,7 @@ def profile(
     *,
     n_utterances: int = 64,
     duration_s: float = 8.0,
-    n_crops: int = 5,
+    n_crops: int | None = None,
     n_samples: int | None = None,
     batch_size: int = 16,
     device: torch.device | str | None = None,
@@ -63,8 +67,8 @@ def profile(
         model: A model; it is measured in evaluation mode and left as it was.
         n_utterances: How many to score.
         duration_s: The length of each, in seconds.
-        n_crops: Crops per utterance.
-        n_samples: The length of a crop; None is 4 s.
+        n_crops: Crops per utterance; None is what the model says.
+        n_samples: The length of a crop; None is what the model says.
         batch_size: Utterances per batch; 1 for the latency of a single one.
         device: Where to measure, on a copy of the model; None is where the model is.
 
@@ -84,27 +88,28 @@ def profile(
     """
     import torch
 
-    from asvspoof_cm.audio import CROP_SAMPLES, SAMPLE_RATE, tta_crops
+    from asvspoof_cm.audio import tta_crops
     from asvspoof_cm.labels import BONAFIDE, SPOOF
 
+    n_crops = model.input.n_crops if n_crops is None else n_crops
+    length = model.input.n_samples if n_samples is None else n_samples
+    rate = model.input.sample_rate
     counts = {"n_utterances": n_utterances, "n_crops": n_crops, "batch_size": batch_size}
     for name, count in counts.items():
         if count < 1:
             raise ValueError(f"`{name}` must be at least 1; got {count}.")
-    if not duration_s * SAMPLE_RATE >= 1:
+    if not duration_s * rate >= 1:
         raise ValueError(f"`duration_s` must be positive seconds; got {duration_s}.")
     home = next(model.parameters()).device
     place = home if device is None else torch.device(device)
     measured = model if place == home else copy.deepcopy(model).to(place)
     generator = torch.Generator().manual_seed(0)
     waveforms = 0.1 * torch.randn(
-        min(n_utterances, batch_size), round(duration_s * SAMPLE_RATE), generator=generator
+        min(n_utterances, batch_size), round(duration_s * rate), generator=generator
     )
 
     def score(n: int) -> None:
-        crops = torch.cat(
-            [tta_crops(waveform, n_crops, n_samples or CROP_SAMPLES) for waveform in waveforms[:n]]
-        )
+        crops = torch.cat([tta_crops(waveform, n_crops, length) for waveform in waveforms[:n]])
         logits = measured(crops.to(place))
         scores = logits[:, BONAFIDE] - logits[:, SPOOF]
         scores.reshape(n, n_crops).mean(dim=1).cpu()  # waits for the device
@@ -127,6 +132,24 @@ def profile(
         n_parameters=sum(p.numel() for p in measured.parameters() if p.requires_grad),
         device=str(place),
     )
+
+
+def profile_run(run: str | os.PathLike[str], **options: Any) -> Profile:
+    """Measure the best checkpoint of a run folder, and add what it costs to ``final.json``.
+
+    In a process that has trained, memory is that of training: measure in a fresh one, as
+    ``asvspoof-cm profile RUN`` does.
+
+    Args:
+        run: The folder of a finished run.
+        **options: As for `profile`.
+    """
+    from asvspoof_cm.checkpoint import load_checkpoint
+
+    final = read_final(run)
+    result = profile(load_checkpoint(Path(run) / BEST_NAME), **options)
+    write_json(Path(run) / FINAL_NAME, {**final, **asdict(result)})
+    return result
 
 
 @contextmanager

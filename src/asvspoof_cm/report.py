@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from asvspoof_cm.metrics import METRICS
-from asvspoof_cm.runs import FINAL_SPLITS, RECORDED_METRICS, SPLITS, Run, group_by_system
+from asvspoof_cm.runs import COSTS, FINAL_SPLITS, RECORDED_METRICS, SPLITS, Run, group_by_system
 from asvspoof_cm.utils.checks import FloatArray, check_choice
 from asvspoof_cm.utils.tables import Form, render
 
@@ -124,7 +124,8 @@ def summarize(runs: Iterable[Run], *, split: Literal["dev", "eval"] = "dev") -> 
 
     Args:
         runs: What `read_run` returned, seeds and systems mixed.
-        split: The set of the main table. Memory and latency are those of the final evaluation.
+        split: The set of the main table. Memory and latency are there once ``asvspoof-cm profile``
+            has measured the run.
 
     Note:
         The paper says "standard deviation" only; this is the sample one, with n − 1, which for
@@ -172,7 +173,7 @@ def summarize(runs: Iterable[Run], *, split: Literal["dev", "eval"] = "dev") -> 
 
 def _row(name: str, runs: list[Run], measured: list[dict[str, float]]) -> Row:
     values = {}
-    for key in measured[0] if measured else ():
+    for key in dict.fromkeys(key for of_run in measured for key in of_run):
         numbers = [of_run[key] for of_run in measured if key in of_run]
         std = statistics.stdev(numbers) if len(numbers) > 1 else None
         values[key] = MeanStd(statistics.fmean(numbers), std)
@@ -189,10 +190,9 @@ def _quantities(run: Run, final: Mapping[str, Any], split: str) -> dict[str, flo
         )
     return {
         **{metric: final[split][metric] for metric in METRICS if metric in final[split]},
-        "peak_memory_bytes": final["peak_memory_bytes"],
+        **{name: final[name] for name in COSTS if name in final},
         "train_s": run.mean_train_s,
         "best_s": run.best["cumulative_s"],
-        "ms_per_utterance": final["ms_per_utterance"],
     }
 
 

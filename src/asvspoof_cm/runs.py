@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Run", "read_history", "read_run"]
+from asvspoof_cm.utils.files import atomic_path
+
+__all__ = ["Run", "read_final", "read_history", "read_run"]
 
 RUN_NAME = "run.json"
 HISTORY_NAME = "history.jsonl"
 BEST_NAME = "best.pt"
+LAST_NAME = "last.pt"
+STATE_NAME = "resume.pt"
 FINAL_NAME = "final.json"
 
 RECORDED_METRICS = ("min_dcf", "eer", "cllr", "act_dcf")
@@ -22,6 +26,9 @@ RECORDED_METRICS = ("min_dcf", "eer", "cllr", "act_dcf")
 
 SPLITS = ("train", "dev")
 """The sets of a record."""
+
+COSTS = ("peak_memory_bytes", "ms_per_utterance")
+"""What `profile_run` adds to the final evaluation."""
 
 FINAL_SPLITS = ("dev", "eval")
 """The sets that the final evaluation may have."""
@@ -106,7 +113,8 @@ def read_run(path: str | os.PathLike[str]) -> Run:
             raise ValueError(f"{folder / HISTORY_NAME} must hold an epoch: the run is finished.")
         splits = [split for split in FINAL_SPLITS if split == "dev" or split in final]
         names = [f"{split}.{metric}" for split in splits for metric in RECORDED_METRICS]
-        _check_numbers(final_path, final, [*names, "peak_memory_bytes", "ms_per_utterance"])
+        measured = [name for name in COSTS if name in final]
+        _check_numbers(final_path, final, [*names, *measured])
     system = about.get("system")
     if not isinstance(system, dict) or not isinstance(system.get("name"), str):
         raise ValueError(
@@ -143,6 +151,36 @@ def read_history(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
     path = Path(run) / HISTORY_NAME
     lines = enumerate(_read(path).splitlines(), start=1)
     return [_parse(f"{path}, line {number}", line) for number, line in lines]
+
+
+def read_final(run: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the content of a run folder's ``final.json``; empty where there is none yet.
+
+    Example:
+        >>> read_final("no such run")
+        {}
+    """
+    path = Path(run) / FINAL_NAME
+    return _parse(path, _read(path)) if path.exists() else {}
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file of a run folder, whole or not at all."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def check_unchanged(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise unless the settings of a run folder are those of this run, and name what differs."""
+    changes = [
+        f"{name} was {old!r}, now {new!r}"
+        for name, old, new in changed_settings(before, json.loads(json.dumps(now)))
+    ]
+    if changes:
+        raise ValueError(
+            f"`out_dir` {folder} holds a run with other settings: {'; '.join(changes)}. "
+            "Use the same ones to resume it, or another folder."
+        )
 
 
 def group_by_system(runs: Iterable[Run]) -> dict[str, list[Run]]:

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 from asvspoof_cm.cli.options import add_device
 
@@ -18,8 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Measure the time an utterance of 8 s takes with test-time augmentation, the real-time "
         "factor and the peak memory, on synthetic utterances."
     )
-    parser.add_argument("checkpoint", metavar="CHECKPOINT")
-    parser.add_argument("--crops", type=int, default=5, help="crops per utterance (default: 5)")
+    parser.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        type=Path,
+        help="a checkpoint, or the folder of a run: then final.json gets the figures",
+    )
+    parser.add_argument("--crops", type=int, help="crops per utterance (default: the checkpoint's)")
     parser.add_argument("--utterances", type=int, default=8, help="how many to score (default: 8)")
     parser.add_argument("--batch-size", type=int, default=4, help="utterances at once (default: 4)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -29,16 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
     from asvspoof_cm.checkpoint import load_checkpoint
-    from asvspoof_cm.profiling import profile
+    from asvspoof_cm.profiling import profile, profile_run
     from asvspoof_cm.utils.processes import resolve_device
 
     device = resolve_device(args.device)
-    result = profile(
-        load_checkpoint(args.checkpoint).to(device),
-        n_utterances=args.utterances,
-        n_crops=args.crops,
-        batch_size=args.batch_size,
-    )
+    options = {
+        "n_utterances": args.utterances,
+        "n_crops": args.crops,
+        "batch_size": args.batch_size,
+        "device": device,
+    }
+    if args.checkpoint.is_dir():
+        result = profile_run(args.checkpoint, **options)
+    else:
+        result = profile(load_checkpoint(args.checkpoint), **options)
     if args.json:
         sys.stdout.write(json.dumps(asdict(result)) + "\n")
     else:

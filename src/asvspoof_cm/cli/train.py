@@ -33,7 +33,8 @@ _RECIPE: dict[str, tuple[type, str]] = {
     "residual-scale": (float, "factor on a TFPARN's first residual weights (1)"),
     "clip-norm": (float, "largest norm of the gradient (no limit)"),
     "accumulate": (int, "batches whose gradients are averaged before a step (1)"),
-    "precision": (str, "fp32 or bf16 (fp32)"),
+    "precision": (str, "fp32, bf16, or auto: bf16 where it is faster (fp32)"),
+    "ema-decay": (float, "decay of a moving average of the weights (none)"),
 }
 _FIELDS = {"epochs": "n_epochs", "augment": "augmentation", "accumulate": "n_accumulate"}
 
@@ -105,6 +106,9 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     recipe.add_argument(
         "--mask", action="store_true", help="mask bands and frames of a TFPARN (SpecAugment)"
     )
+    recipe.add_argument(
+        "--gradient-checkpointing", action="store_true", help="less memory, more time"
+    )
     recipe.add_argument("--compile", action="store_true", help="use torch.compile")
     add_device(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -166,12 +170,10 @@ def prepare(args: argparse.Namespace) -> None:
 
 def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None:
     """Train a system with the options of `add_training`."""
-    from asvspoof_cm.data import read_protocol
     from asvspoof_cm.training import (
         Corpus,
         evaluate_run,
         rank_and_size,
-        read_final,
         train_system,
     )
 
@@ -180,8 +182,10 @@ def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None
         for name in _RECIPE
         if (value := getattr(args, name.replace("-", "_"))) is not None
     }
+    for name in ("mask", "compile", "gradient_checkpointing"):
+        changes[name] = getattr(args, name)
     result = train_system(
-        chosen.with_recipe(**changes, mask=args.mask, compile=args.compile),
+        chosen.with_changes(**changes),
         Corpus(
             train_protocol=args.train_protocol,
             dev_protocol=args.dev_protocol,
@@ -197,10 +201,10 @@ def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None
         n_crops=args.crops,
         progress=not args.quiet,
     )
-    if args.eval_protocol is not None and "eval" not in read_final(out):
+    if args.eval_protocol is not None:
         evaluate_run(
             out,
-            read_protocol(args.eval_protocol),
+            args.eval_protocol,
             args.eval_audio or args.audio,
             split="eval",
             n_crops=args.crops,

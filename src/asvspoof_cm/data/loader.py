@@ -46,7 +46,7 @@ class Shuffle:
 
 
 class Batch(NamedTuple):
-    """Several utterances; `index` stays on the CPU.
+    """Several utterances; `label` and `index` stay on the CPU, where looking at them is free.
 
     Example:
         >>> waveform, label, index = Batch(torch.zeros(2, 5), torch.tensor([0, 1]), torch.arange(2))
@@ -89,7 +89,7 @@ def make_loader(
         seed: The seed of the order; an epoch's order follows from it and the epoch alone.
         n_workers: Processes that read ahead; None for one a core less one, at most 8, divided by
             the processes on this machine. 0 reads in this process.
-        device: Where to put waveforms and labels; None leaves them on the CPU. Memory is pinned
+        device: Where to put the waveforms; None leaves them on the CPU. Memory is pinned
             for CUDA only.
         drop_last: Leave out the last batch where it is smaller.
 
@@ -215,8 +215,7 @@ class Loader:
         )
 
     def _move(self, batch: Batch) -> Batch:
-        waveform = batch.waveform.to(self._device, non_blocking=True)
-        return Batch(waveform, batch.label.to(self._device, non_blocking=True), batch.index)
+        return batch._replace(waveform=batch.waveform.to(self._device, non_blocking=True))
 
 
 def collate(items: Sequence[Item | Failure]) -> tuple[Batch | None, list[Failure]]:

@@ -35,6 +35,7 @@ import numpy as np
 from typing_extensions import Self
 
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, LABELS, SPOOF
+from asvspoof_cm.utils.settings import digest
 from asvspoof_cm.utils.tables import read_table
 
 StringArray: TypeAlias = np.ndarray[Any, np.dtype[np.str_]]
@@ -199,6 +200,10 @@ class Protocol:
         }
         n_unlabelled = len(self) - sum(counts.values())
         return {**counts, "unlabelled": n_unlabelled} if n_unlabelled else counts
+
+    def sha256(self) -> str:
+        """Return a hash of the utterances and their labels, in their order."""
+        return digest(self.utterance, self.label)
 
     def clusters(self, column: str) -> StringArray:
         """Return the cluster of each utterance, to draw whole clusters in a bootstrap.

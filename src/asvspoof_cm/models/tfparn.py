@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asvspoof_cm.augmentation import LogMelMask
 from asvspoof_cm.frontends import LogMel
 from asvspoof_cm.models.countermeasure import Attended, Countermeasure
 from asvspoof_cm.models.dropout import attention, dropout
@@ -138,6 +139,9 @@ class TFPARN(Countermeasure):
     Log-Mel (160 bands) → LayerNorm over frequency → Linear 160→256 → sinusoidal positions → six
     post-norm Transformer layers → attention pooling or masked mean → 256→128→2.
 
+    Attributes:
+        feature_mask: Masks over the features in training; None, the paper's, leaves them.
+
     Example:
         >>> model = TFPARN().eval()
         >>> model(torch.randn(2, 64000)).shape
@@ -172,6 +176,7 @@ class TFPARN(Countermeasure):
             nn.Dropout(config.classifier_dropout),
             nn.Linear(config.d_classifier, 2),
         )
+        self.feature_mask: LogMelMask | None = None
 
     @torch.no_grad()
     def scale_residuals(self, factor: float) -> None:
@@ -206,8 +211,7 @@ class TFPARN(Countermeasure):
 
         With `return_attention`, also the pooling weight of each frame, (batch, n_frames).
         """
-        check_waveforms(waveform, self.config.n_fft)
-        features = self.log_mel(waveform)
+        features = self._features(waveform)
         if return_attention:
             return self.forward_features(features, return_attention=True)
         return self.forward_features(features)
@@ -246,8 +250,7 @@ class TFPARN(Countermeasure):
 
     def embed(self, waveform: Tensor) -> Tensor:
         """Return the pooled utterance vectors (batch, d_model) of waveforms (batch, time)."""
-        check_waveforms(waveform, self.config.n_fft)
-        return self._pool(self.log_mel(waveform), None)[0]
+        return self._pool(self._features(waveform), None)[0]
 
     def classify(self, embedding: Tensor) -> Tensor:
         """Return logits (batch, 2) of utterance vectors (batch, d_model)."""
@@ -256,10 +259,17 @@ class TFPARN(Countermeasure):
 
     def attend(self, waveform: Tensor) -> Attended:
         """Return logits, pooling weights and log-Mel features of waveforms (batch, time)."""
-        check_waveforms(waveform, self.config.n_fft)
-        log_mel = self.log_mel(waveform)
+        log_mel = self._features(waveform)
         logits, weights = self.forward_features(log_mel, return_attention=True)
         return Attended(logits, weights, log_mel, self.config.hop_length)
+
+    def _features(self, waveform: Tensor) -> Tensor:
+        """Return log-Mel features (batch, n_mels, n_frames), masked in training where asked for."""
+        check_waveforms(waveform, self.config.n_fft)
+        features: Tensor = self.log_mel(waveform)
+        if self.feature_mask is not None and self.training:  # drawn as dropout is
+            features = self.feature_mask(features, generator=torch.default_generator)
+        return features
 
     def _pool(self, log_mel: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         if log_mel.dim() != 3 or log_mel.shape[1] != self.config.n_mels:

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import soundfile
+
 from asvspoof_cm.audio import AudioFile
 from asvspoof_cm.data.formats import OpenAudio
 from asvspoof_cm.scorer.inputs import Utterance, take_crops
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["score_files", "score_opened"]
 
 MAX_THREADS = 4
+BAD_AUDIO = (OSError, ValueError, soundfile.SoundFileError)
+"""What a bad file can raise. It must not stop the others; an error in the code must."""
 T = TypeVar("T")
 
 
@@ -62,7 +66,7 @@ def score_opened(
                 rate = getattr(source, "native_rate", scorer.input.sample_rate)
                 resampled_from = None if rate == scorer.input.sample_rate else rate
                 return tag, take_crops(source, scorer.input, resampled_from=resampled_from)
-        except Exception as error:  # whatever is wrong with one file must not stop the others
+        except BAD_AUDIO as error:
             return tag, one_line(error)
 
     n_in_batch = -(-scorer.batch_size // scorer.input.n_crops)

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from asvspoof_cm.data.audio_sources import open_audio
 from asvspoof_cm.data.folder import EXTENSION
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.metrics import read_scores, write_scores
 from asvspoof_cm.scorer.files import score_opened
-from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.files import atomic_path, exclusive
 from asvspoof_cm.utils.processes import share_work
 from asvspoof_cm.utils.progress import Progress
+from asvspoof_cm.utils.settings import digest
 
 if TYPE_CHECKING:
     from asvspoof_cm.scorer.scorer import Scorer
@@ -55,7 +57,7 @@ def score_protocol(
     audio_dir: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
-    resume: bool = True,
+    resume: bool | Literal["if_same"] = True,
     n_threads: int | None = None,
     progress: bool = False,
     extension: str = EXTENSION,
@@ -75,16 +77,16 @@ def score_protocol(
         protocol: The utterances, or the file that lists them; labels are not needed.
         audio_dir: Their folder; see `asvspoof_cm.data.open_audio`.
         output: The score file to write.
-        resume: Continue an interrupted run of the same model, settings and `audio_dir`; anything
-            else that is there is an error. False starts over.
+        resume: Resume an interrupted run of the same model, settings, protocol and `audio_dir`;
+            anything else that is there is an error. "if_same" starts over instead, False always.
         n_threads: Threads that decode; None is one for each core, up to four.
         progress: Show progress on standard error.
         extension: What names without the extension of an audio format get.
 
     Raises:
-        ValueError: Before anything is scored: `output` belongs to another model or other settings,
-            or the protocol names an utterance twice or with a tab. At the end: nothing could be
-            scored.
+        ValueError: Before anything is scored: `output` belongs to another model, other settings or
+            another protocol, or is being written by another process; or the protocol names an
+            utterance twice or with a tab. At the end: nothing could be scored.
 
     Example:
         >>> import tempfile
@@ -105,9 +107,18 @@ def score_protocol(
         protocol, audio_dir, sample_rate=scorer.input.sample_rate, extension=extension
     )
     run = _Run(Path(output))
-    with share_work() as processes:
-        settings = {**scorer.settings(), "audio_dir": str(Path(audio_dir).resolve())}
-        processes.first(lambda: run.begin(settings, resume=resume))
+    settings = {
+        **scorer.settings(),
+        "protocol": f"{len(names)} utterances, sha256 {digest(names)[:16]}",
+        "audio_dir": str(Path(audio_dir).resolve()),
+    }
+    with share_work() as processes, ExitStack() as held:
+
+        def begin() -> None:
+            held.enter_context(run.alone())
+            run.begin(settings, resume=resume)
+
+        processes.first(begin)
         done = run.rows(run.journal())
         todo = [k for k, name in enumerate(names) if name not in done or done[name].score is None]
         share = todo[processes.rank :: processes.n_processes]
@@ -149,11 +160,22 @@ class _Run:
         suffix = "" if rank is None else rank
         return self.output.with_name(f"{self.output.name}.part{suffix}")
 
-    def begin(self, settings: Mapping[str, Any], *, resume: bool) -> None:
-        """Gather what earlier runs left into one journal, or clear it away."""
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes from the output inside the block."""
         self.output.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive(self.output.with_name(f"{self.output.name}.lock")) as is_ours:
+            if not is_ours:
+                raise ValueError(
+                    f"`output`: {self.output} is being written by another process. Wait for it, or "
+                    "choose another output."
+                )
+            yield
+
+    def begin(self, settings: Mapping[str, Any], *, resume: bool | Literal["if_same"]) -> None:
+        """Gather what earlier runs left into one journal, or clear it away."""
         rows: dict[str, _Row] = {}
-        if not resume:
+        if not resume or (resume == "if_same" and self._changes(settings)):
             # Before the settings: old rows must never stand beside new settings.
             for path in (*self._journals(), self.output, self.errors):
                 path.unlink(missing_ok=True)
@@ -244,13 +266,23 @@ class _Run:
                 f"`output`: {self.output} is there but {self.settings.name} is not, so nothing "
                 "says which model made it. Pass resume=False to replace it."
             )
-        before = json.loads(self.settings.read_text(encoding="utf-8"))
-        changed = [key for key in settings if before.get(key) != settings[key]]
-        if changed:
+        changes = self._changes(settings)
+        if changes:
             raise ValueError(
-                f"`output`: {self.output} was begun with another {', '.join(changed)}. "
+                f"`output`: {self.output} was begun with another {'; another '.join(changes)}. "
                 "Pass resume=False to start over, or choose another output."
             )
+
+    def _changes(self, settings: Mapping[str, Any]) -> list[str]:
+        """Return what differs from the run that was here before, if there was one."""
+        if not self.settings.exists():
+            return []
+        before = json.loads(self.settings.read_text(encoding="utf-8"))
+        return [
+            f"{key} ({before.get(key)}, now {settings[key]})"
+            for key in settings
+            if before.get(key) != settings[key]
+        ]
 
 
 def _line(name: str, row: _Row) -> bytes:

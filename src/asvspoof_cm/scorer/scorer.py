@@ -332,7 +332,7 @@ class Scorer:
         audio_dir: str | os.PathLike[str],
         output: str | os.PathLike[str],
         *,
-        resume: bool = True,
+        resume: bool | Literal["if_same"] = True,
         n_threads: int | None = None,
         progress: bool = False,
         extension: str = EXTENSION,

@@ -1,31 +1,29 @@
 """Training: the paper's six systems and recipe, the loop, and the pieces to build another."""
 
-from asvspoof_cm.runs import read_history
-from asvspoof_cm.training.evaluation import evaluate_run, read_final
-from asvspoof_cm.training.fitting import FitResult, fit
-from asvspoof_cm.training.loop import EpochResult, train_epoch, validate
+from asvspoof_cm.runs import read_final, read_history
+from asvspoof_cm.training.fit import FitResult, fit
+from asvspoof_cm.training.loop import EpochResult, Learner, train_epoch, validate
 from asvspoof_cm.training.objective import BatchLoss, Objective
-from asvspoof_cm.training.run import Corpus, train_system
 from asvspoof_cm.training.schedule import EarlyStopping, linear_scaling, warmup_cosine
 from asvspoof_cm.training.systems import MODELS, SEEDS, Recipe, System, model_system, system
-from asvspoof_cm.utils.processes import (
-    gather_batch,
-    gather_objects,
-    process_group,
-    rank_and_size,
-)
+from asvspoof_cm.training.train import Corpus, evaluate_run, train_system
+from asvspoof_cm.training.transforms import Augmented, Transform
+from asvspoof_cm.utils.processes import gather_batch, gather_objects, process_group, rank_and_size
 
 __all__ = [
-    "BatchLoss",
     "MODELS",
     "SEEDS",
+    "Augmented",
+    "BatchLoss",
     "Corpus",
     "EarlyStopping",
     "EpochResult",
     "FitResult",
+    "Learner",
     "Objective",
     "Recipe",
     "System",
+    "Transform",
     "evaluate_run",
     "fit",
     "gather_batch",

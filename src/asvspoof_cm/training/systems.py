@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 import torch
 
-from asvspoof_cm.augmentation.recipes import augmentation, extra_spoof
+from asvspoof_cm.augmentation import LogMelMask
 from asvspoof_cm.models import TFPARN, Countermeasure, build_model
 from asvspoof_cm.training.objective import Objective
-from asvspoof_cm.training.schedule import linear_scaling
-from asvspoof_cm.utils.checks import check_choice
+from asvspoof_cm.training.schedule import linear_scaling, warmup_cosine
+from asvspoof_cm.training.transforms import Augmented
+from asvspoof_cm.utils.checks import check_choice, check_positive
 
 __all__ = ["MODELS", "SEEDS", "Recipe", "System", "model_system", "system"]
 
@@ -26,25 +27,19 @@ class Recipe:
     """How to optimise; the defaults are the paper's (section V-A).
 
     Attributes:
-        n_epochs: The most epochs.
-        batch_size: Utterances a step, over all processes together.
+        n_epochs: Maximum number of epochs.
         optimizer: "adamw" or "adam" (weight decay added to the gradient).
-        lr: The learning rate after the warm-up.
-        weight_decay: Of the optimiser.
-        warmup_epochs: Of linear warm-up.
-        final_lr: Where the cosine ends.
+        lr: Learning rate after the warm-up.
+        weight_decay: Weight decay.
+        warmup_epochs: Epochs of linear warm-up.
+        final_lr: Learning rate at the end of the cosine.
         patience: Epochs without a significant decrease of Dev minDCF before stopping.
-        tolerance: What counts as significant.
-        crop_s: The length of training and validation crops, in seconds.
-        augmentation: A name that `augmentation` knows.
-        extra_spoof: Changed copies to add as spoof, a bona fide row.
-        extra_spoof_kind: How they are changed: a name that `extra_spoof` knows.
-        mask: Mask bands and frames of a TFPARN's features, with the defaults of `LogMelMask`.
-        residual_scale: Factor on the first weights of a TFPARN's residual blocks; see
-            `TFPARN.scale_residuals`.
-        clip_norm: The largest norm of the gradient; None leaves it.
+        tolerance: What counts as a significant decrease.
+        clip_norm: Largest norm of the gradient; None for no limit.
         n_accumulate: Batches whose gradients are averaged before a step.
-        precision: "fp32", or "bf16" for autocast.
+        precision: "fp32", "bf16" for autocast, or "auto": bf16 where the device is faster with it.
+        ema_decay: Validate and keep a moving average of the weights with this decay; None for none.
+        gradient_checkpointing: Compute activations again for the gradient: less memory, more time.
         compile: Use torch.compile.
 
     Example:
@@ -53,7 +48,6 @@ class Recipe:
     """
 
     n_epochs: int = 100
-    batch_size: int = 64
     optimizer: Literal["adamw", "adam"] = "adamw"
     lr: float = 1e-4
     weight_decay: float = 1e-2
@@ -61,32 +55,18 @@ class Recipe:
     final_lr: float = 1e-6
     patience: int = 15
     tolerance: float = 1e-4
-    crop_s: float = 4.0
-    augmentation: str = "tfparn"
-    extra_spoof: float = 0.0
-    extra_spoof_kind: str = "segments"
-    mask: bool = False
-    residual_scale: float = 1.0
     clip_norm: float | None = None
     n_accumulate: int = 1
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"
+    ema_decay: float | None = None
+    gradient_checkpointing: bool = False
     compile: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("n_epochs", "batch_size", "patience", "n_accumulate"):
+        check_positive(self, "n_epochs", "patience", "n_accumulate")
+        for name in ("lr", "final_lr", "clip_norm"):
             value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"`{name}` must be a whole number of at least 1; got {value!r}.")
-        positive = {
-            "lr": self.lr,
-            "final_lr": self.final_lr,
-            "crop_s": self.crop_s,
-            "residual_scale": self.residual_scale,
-        }
-        if self.clip_norm is not None:
-            positive["clip_norm"] = self.clip_norm
-        for name, value in positive.items():
-            if not 0 < value < math.inf:
+            if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"`{name}` must be positive and finite; got {value}.")
         if self.lr < self.final_lr:
             raise ValueError(
@@ -95,25 +75,25 @@ class Recipe:
         for name in ("weight_decay", "warmup_epochs", "tolerance"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"`{name}` must not be negative; got {getattr(self, name)}.")
-        augmentation(self.augmentation)
-        extra_spoof(self.extra_spoof_kind)
-        if not 0 <= self.extra_spoof <= 1:
-            raise ValueError(f"`extra_spoof` must lie in [0, 1]; got {self.extra_spoof}.")
-        if self.mask and self.compile:
-            raise ValueError("`mask` must be False with `compile`, which can't trace the masks.")
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise ValueError(f"`ema_decay` must lie between 0 and 1; got {self.ema_decay}.")
         check_choice("optimizer", self.optimizer, ("adamw", "adam"))
-        check_choice("precision", self.precision, ("fp32", "bf16"))
+        check_choice("precision", self.precision, ("fp32", "bf16", "auto"))
 
-    def make_optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        """Return the optimiser of the model's trainable parameters."""
-        kind = torch.optim.AdamW if self.optimizer == "adamw" else torch.optim.Adam
-        trainable = [p for p in model.parameters() if p.requires_grad]
-        return kind(trainable, lr=self.lr, weight_decay=self.weight_decay)
+    def learning_rate(self, epoch: float) -> float:
+        """Return the learning rate at a point of training, in epochs, fractions included."""
+        return warmup_cosine(
+            epoch,
+            base_lr=self.lr,
+            final_lr=self.final_lr,
+            warmup_epochs=self.warmup_epochs,
+            n_epochs=self.n_epochs,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """A model, its objective and its recipe; plain values that survive JSON.
+    """A model, its objective, its recipe and what it hears; plain values that survive JSON.
 
     Attributes:
         name: What reports call it.
@@ -121,6 +101,13 @@ class System:
         model_config: Fields of its configuration that differ from the defaults.
         objective: What to minimise, as `Objective` reads it; the default is TFPARN's.
         recipe: How to optimise.
+        transform: What is done to training batches.
+        batch_size: Utterances per step, over all processes together.
+        crop_s: Length of training and validation crops, in seconds.
+        group_by: The column of the protocol that losses over groups take for groups; None for none.
+        mask: Mask bands and frames of a TFPARN's features, with the defaults of `LogMelMask`.
+        residual_scale: Factor on the first weights of a TFPARN's residual blocks; see
+            `TFPARN.scale_residuals`.
 
     Example:
         >>> System.from_json(system(6).to_json()) == system(6)
@@ -132,6 +119,12 @@ class System:
     model_config: dict[str, Any] = field(default_factory=dict)
     objective: str = "focal + 0.3 * pairwise"
     recipe: Recipe = field(default_factory=Recipe)
+    transform: Augmented = field(default_factory=Augmented)
+    batch_size: int = 64
+    crop_s: float = 4.0
+    group_by: str | None = None
+    mask: bool = False
+    residual_scale: float = 1.0
 
     def __post_init__(self) -> None:
         objective = Objective(self.objective)
@@ -141,6 +134,14 @@ class System:
                 f'the model "CosineHead" with {{"model": "{self.model}"}} as its configuration.'
             )
         object.__setattr__(self, "objective", objective.text)
+        check_positive(self, "batch_size")
+        for name in ("crop_s", "residual_scale"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"`{name}` must be positive and finite; got {getattr(self, name)}."
+                )
+        if self.mask and self.recipe.compile:
+            raise ValueError("`mask` must be False with `compile`, which can't trace the masks.")
 
     def build(self, seed: int) -> Countermeasure:
         """Return a new model with weights drawn from `seed`, those of its encoders published.
@@ -151,20 +152,41 @@ class System:
             torch.default_generator.manual_seed(seed)
             model = build_model(self.model, self.model_config)
         model.load_published()
-        if self.recipe.mask and not isinstance(model, TFPARN):
-            raise ValueError(f"`mask` must be False for {self.model}, which is no TFPARN.")
-        if self.recipe.residual_scale != 1.0:
-            if not isinstance(model, TFPARN):
+        for name, default in (("mask", False), ("residual_scale", 1.0)):
+            value = getattr(self, name)
+            if value != default and not isinstance(model, TFPARN):
                 raise ValueError(
-                    f"`residual_scale` must be 1 for {self.model}, which is no TFPARN; got "
-                    f"{self.recipe.residual_scale}."
+                    f"`{name}` must be {default} for {self.model}, which is no TFPARN; got {value}."
                 )
-            model.scale_residuals(self.recipe.residual_scale)
+        model.input = replace(model.input, crop_s=self.crop_s)
+        if isinstance(model, TFPARN):
+            model.feature_mask = LogMelMask() if self.mask else None
+            if self.residual_scale != 1.0:
+                model.scale_residuals(self.residual_scale)
         return model
 
-    def with_recipe(self, **changes: Any) -> System:
-        """Return this system with some fields of its recipe replaced."""
-        return replace(self, recipe=replace(self.recipe, **changes))
+    def with_changes(self, **changes: Any) -> System:
+        """Return this system with some of its fields, its recipe's or its transform's replaced.
+
+        Example:
+            >>> changed = system(6).with_changes(crop_s=1.0, n_epochs=3, augmentation="none")
+            >>> changed.crop_s, changed.recipe.n_epochs, changed.transform.augmentation
+            (1.0, 3, 'none')
+        """
+        parts: dict[str, Any] = {"recipe": self.recipe, "transform": self.transform}
+        own = {entry.name for entry in fields(self)}
+        for name, part in parts.items():
+            known = {entry.name for entry in fields(part)} - own
+            of_part = {key: changes.pop(key) for key in known & changes.keys()}
+            if of_part:
+                changes[name] = replace(changes.get(name, part), **of_part)
+        unknown = changes.keys() - own
+        if unknown:
+            raise TypeError(
+                f"`changes` must be fields of a system, a recipe or a transform; got "
+                f"{', '.join(sorted(unknown))}."
+            )
+        return replace(self, **changes)
 
     def to_json(self) -> str:
         """Return the system as JSON."""
@@ -178,6 +200,7 @@ class System:
             raise ValueError("`text` must be what System.to_json wrote; it has other fields.")
         try:
             values["recipe"] = Recipe(**values["recipe"])
+            values["transform"] = Augmented(**values["transform"])
         except TypeError as error:
             raise ValueError(f"`text` must be what System.to_json wrote: {error}.") from error
         return cls(**values)
@@ -235,7 +258,7 @@ def system(number: int, *, batch_size: int = 64) -> System:
 
     Args:
         number: 1 to 6.
-        batch_size: Utterances a step; 64 in the paper.
+        batch_size: Utterances per step; 64 in the paper.
 
     Note:
         The reference recipes of the baselines have no warm-up; the paper's schedule is used for all
@@ -247,38 +270,27 @@ def system(number: int, *, batch_size: int = 64) -> System:
         >>> system(2).recipe.lr
         5e-05
     """
-    cross_entropy, ranked = "cross_entropy", "focal + 0.3 * pairwise"
-    if number == 1:
-        recipe = Recipe(
-            optimizer="adam",
-            lr=linear_scaling(1e-4, 24, batch_size),
-            weight_decay=1e-4,
-            final_lr=5e-6,
-            batch_size=batch_size,
-        )
-        return System(name="1 AASIST", model="AASIST", objective=cross_entropy, recipe=recipe)
-    if number == 2:
-        recipe = Recipe(
-            optimizer="adam",
-            lr=linear_scaling(1e-4, 128, batch_size),
-            weight_decay=1e-4,
-            batch_size=batch_size,
-        )
-        return System(name="2 RawNet2", model="RawNet2", objective=cross_entropy, recipe=recipe)
-    variants = {
-        3: ("3 TFPARN, CE", cross_entropy, "mean"),
-        4: ("4 TFPARN, CE + pairwise", "cross_entropy + 0.3 * pairwise", "mean"),
-        5: ("5 TFPARN, focal + pairwise", ranked, "mean"),
-        6: ("6 TFPARN, focal + pairwise, attention", ranked, "attention"),
-    }
-    if number not in variants:
+    classified, ranked = "cross_entropy", "focal + 0.3 * pairwise"
+    name, model, pooling, objective, reference_batch = {
+        1: ("1 AASIST", "AASIST", None, classified, 24),
+        2: ("2 RawNet2", "RawNet2", None, classified, 128),
+        3: ("3 TFPARN, CE", "TFPARN", "mean", classified, 64),
+        4: ("4 TFPARN, CE + pairwise", "TFPARN", "mean", "cross_entropy + 0.3 * pairwise", 64),
+        5: ("5 TFPARN, focal + pairwise", "TFPARN", "mean", ranked, 64),
+        6: ("6 TFPARN, focal + pairwise, attention", "TFPARN", "attention", ranked, 64),
+    }.get(number, ("", "", None, "", 0))
+    if not name:
         raise ValueError(f"`number` must be one of the paper's systems, 1 to 6; got {number}.")
-    name, objective, pooling = variants[number]
-    recipe = Recipe(lr=linear_scaling(1e-4, 64, batch_size), batch_size=batch_size)
+    recipe = Recipe(lr=linear_scaling(1e-4, reference_batch, batch_size))
+    if pooling is None:
+        recipe = replace(recipe, optimizer="adam", weight_decay=1e-4)
+    if number == 1:
+        recipe = replace(recipe, final_lr=5e-6)
     return System(
         name=name,
-        model="TFPARN",
-        model_config={"pooling": pooling},
+        model=model,
+        model_config={} if pooling is None else {"pooling": pooling},
         objective=objective,
         recipe=recipe,
+        batch_size=batch_size,
     )

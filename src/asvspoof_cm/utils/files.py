@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -46,3 +47,48 @@ def sha256(path: str | os.PathLike[str]) -> str:
         while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def exclusive(path: str | os.PathLike[str]) -> Iterator[bool]:
+    """Yield whether this process alone holds the lock file `path`; it is gone after the block.
+
+    The system releases the lock of a process that dies, so what an interruption leaves is no
+    obstacle.
+    """
+    path = Path(path)
+    while True:
+        file = path.open("ab")
+        try:
+            if not _try_lock(file.fileno()):
+                yield False
+                return
+            # Another process may have removed the file between opening and locking it.
+            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                continue
+            try:
+                yield True
+            finally:
+                path.unlink(missing_ok=True)
+            return
+        finally:
+            file.close()
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        lock: Any = msvcrt
+        try:
+            lock.locking(descriptor, lock.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,7 @@ from torch import Tensor
 
 R = TypeVar("R")
 _STATM = Path("/proc/self/statm")
+_CPUINFO = Path("/proc/cpuinfo")
 # Processes wait for the slowest one; a process that dies is noticed at once.
 _PATIENCE = timedelta(days=30)
 
@@ -57,6 +58,30 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
         rank = int(os.environ.get("LOCAL_RANK", 0)) if _is_torchrun() else 0
         return torch.device("cuda", rank % torch.cuda.device_count())
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def resolve_precision(precision: str, device: torch.device) -> tuple[Literal["fp32", "bf16"], str]:
+    """Return the precision that a name stands for, and why; "auto" is bf16 where it is faster."""
+    if precision != "auto":
+        return ("bf16" if precision == "bf16" else "fp32"), "as asked for"
+    if device.type == "cuda":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        return ("bf16", "the GPU has it") if has_bf16 else ("fp32", "the GPU has no bf16")
+    if device.type != "cpu":
+        return "fp32", f"bf16 is not known to be faster on {device.type}"
+    # Without these instructions bf16 is emulated, several times slower than fp32.
+    found = sorted(_cpu_flags() & {"avx512_bf16", "amx_bf16"})
+    if found:
+        return "bf16", f"the CPU has {' and '.join(found)}"
+    return "fp32", "the CPU has neither avx512_bf16 nor amx_bf16"
+
+
+def _cpu_flags() -> set[str]:
+    """Return the features of the CPU as Linux lists them; none elsewhere."""
+    if not _CPUINFO.exists():
+        return set()
+    lines = _CPUINFO.read_text().splitlines()
+    return {flag for line in lines if line.startswith("flags") for flag in line.split()[2:]}
 
 
 @contextlib.contextmanager
@@ -138,24 +163,32 @@ def share_work() -> Iterator[Workers]:
         dist.destroy_process_group(None if is_ours else group)
 
 
-def gather_batch(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return logits (global batch, 2) and labels (global batch,) of all processes, in rank order.
+def gather_batch(*columns: Tensor | None) -> tuple[Any, ...]:
+    """Return the rows (global batch, ...) of all processes for each column (batch, ...), in order.
 
     Gradients flow into this process's rows only. With a loss that is a mean over the global batch,
     multiply it by the number of processes before calling backward: DistributedDataParallel divides
     the sum of the gradients by that number. Outside a process group this returns its arguments.
     """
     rank, size = rank_and_size()
+    first = next(column for column in columns if column is not None)
     if size == 1:
-        return logits, labels
-    n_rows = [torch.zeros(1, dtype=torch.int64, device=logits.device) for _ in range(size)]
-    dist.all_gather(n_rows, torch.tensor([len(logits)], device=logits.device))
+        return columns
+    n_rows = [torch.zeros(1, dtype=torch.int64, device=first.device) for _ in range(size)]
+    dist.all_gather(n_rows, torch.tensor([len(first)], device=first.device))
     # Processes may have batches of different lengths where files could not be read: pad to one.
-    n_most = max(int(n) for n in n_rows)
-    all_logits = _gather_padded(logits.detach(), n_most, size)
-    all_labels = _gather_padded(labels, n_most, size)
-    rows = [logits if k == rank else all_logits[k][: int(n_rows[k])] for k in range(size)]
-    return torch.cat(rows), torch.cat([all_labels[k][: int(n_rows[k])] for k in range(size)])
+    counts = [int(n) for n in n_rows]
+    return tuple(
+        None if column is None else _gather_rows(column, counts, rank) for column in columns
+    )
+
+
+def _gather_rows(column: Tensor, counts: list[int], rank: int) -> Tensor:
+    padded = column.new_zeros(max(counts), *column.shape[1:])
+    padded[: len(column)] = column.detach()
+    gathered = [torch.empty_like(padded) for _ in counts]
+    dist.all_gather(gathered, padded)
+    return torch.cat([column if k == rank else gathered[k][:n] for k, n in enumerate(counts)])
 
 
 def share_buffers(model: torch.nn.Module) -> None:
@@ -200,11 +233,3 @@ def peak_resident_bytes() -> int:
 
 def _is_torchrun() -> bool:
     return dist.is_available() and dist.is_torchelastic_launched()
-
-
-def _gather_padded(values: Tensor, n_rows: int, size: int) -> list[Tensor]:
-    padded = values.new_zeros(n_rows, *values.shape[1:])
-    padded[: len(values)] = values
-    gathered = [torch.empty_like(padded) for _ in range(size)]
-    dist.all_gather(gathered, padded)
-    return gathered

@@ -1,0 +1,307 @@
+"""A system from protocols to a finished run folder, and the evaluation of its best checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from asvspoof_cm.checkpoint import load_checkpoint
+from asvspoof_cm.data import Loader, Order, Protocol, SpoofDataset, make_loader, read_protocol
+from asvspoof_cm.labels import ABSENT
+from asvspoof_cm.metrics import read_scores
+from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.runs import (
+    BEST_NAME,
+    FINAL_NAME,
+    RUN_NAME,
+    check_unchanged,
+    read_final,
+    write_json,
+)
+from asvspoof_cm.scorer import Scorer
+from asvspoof_cm.training.fit import FitResult, fit
+from asvspoof_cm.training.loop import evaluate_quietly, summary
+from asvspoof_cm.training.objective import Objective
+from asvspoof_cm.training.systems import System
+from asvspoof_cm.utils.files import sha256
+from asvspoof_cm.utils.processes import process_group, rank_and_size, resolve_device, wait_for_all
+
+__all__ = ["Corpus", "evaluate_run", "train_system"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Where the training and development sets are.
+
+    Attributes:
+        train_protocol: What to train on: a `Protocol`, or the file of one.
+        dev_protocol: What to validate on.
+        audio_dir: The folder of the audio of both, or a folder that `pack` wrote.
+        dev_audio_dir: That of the development set, where it is another.
+        order: Makes the order of the training set of its protocol, such as `matched_pairs`; None
+            shuffles it.
+        on_error: What to do with a training or development file that can't be read: "raise", or
+            "skip" and report it at the end of the epoch.
+    """
+
+    train_protocol: Protocol | str | os.PathLike[str]
+    dev_protocol: Protocol | str | os.PathLike[str]
+    audio_dir: str | os.PathLike[str]
+    dev_audio_dir: str | os.PathLike[str] | None = None
+    order: Callable[[Protocol], Order] | None = None
+    on_error: Literal["raise", "skip"] = "raise"
+
+
+def train_system(
+    system: System,
+    corpus: Corpus,
+    out_dir: str | os.PathLike[str],
+    *,
+    seed: int = 42,
+    device: str = "auto",
+    n_workers: int | None = None,
+    start_from: str | os.PathLike[str] | None = None,
+    evaluate: bool = True,
+    n_crops: int = 5,
+    progress: bool = True,
+) -> FitResult:
+    """Train a system, and evaluate its best checkpoint at the end.
+
+    The folder gets what `fit` and `evaluate_run` write, and ``run.json``: the system, the seed, the
+    data and the versions. Under torchrun the processes share the work. The same call resumes a run
+    that was interrupted, and returns at once for one that is finished; with another `n_crops` it
+    evaluates that one again.
+
+    Args:
+        system: The model, objective and recipe.
+        corpus: The data.
+        out_dir: The folder of the run.
+        seed: The seed of weights, order, crops, augmentation and dropout.
+        device: "auto" is CUDA where it is available, then MPS, then the CPU.
+        n_workers: Processes that read audio ahead; None chooses.
+        start_from: A checkpoint of the same model whose weights to begin with, such as the shipped
+            one; None draws them from `seed`.
+        evaluate: Score the development set with the best checkpoint at the end; see `evaluate_run`.
+        n_crops: Crops of each utterance in that evaluation; the paper takes five.
+        progress: Show progress and log a line per epoch.
+
+    Example:
+        >>> import tempfile
+        >>> from asvspoof_cm.data import write_miniature
+        >>> from asvspoof_cm.training import system
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> paths = write_miniature(folder, n_train=8, n_dev=8)
+        >>> corpus = Corpus(
+        ...     train_protocol=paths.train_protocol,
+        ...     dev_protocol=paths.dev_protocol,
+        ...     audio_dir=paths.audio_dir,
+        ... )
+        >>> small = system(6, batch_size=4).with_changes(n_epochs=1, crop_s=0.5)
+        >>> result = train_system(small, corpus, folder / "run", n_workers=0, progress=False)
+        >>> result.best_path.name
+        'best.pt'
+    """
+    out = Path(out_dir)
+    train, dev = _as_protocol(corpus.train_protocol), _as_protocol(corpus.dev_protocol)
+    for name, protocol in (("train_protocol", train), ("dev_protocol", dev)):
+        if min(protocol.counts().values()) == 0:
+            where = protocol.path or "it"
+            raise ValueError(
+                f"`{name}` must hold both bonafide and spoof; {where} has one class only."
+            )
+    with process_group(resolve_device(device)) as place:
+        rank, size = rank_and_size()
+        if system.batch_size % size:
+            raise ValueError(
+                f"`batch_size` must be a multiple of the {size} processes; got {system.batch_size}."
+            )
+        model = system.build(seed)
+        model.input = replace(model.input, n_crops=n_crops)
+        description = _describe(system, seed, model, train, dev, place)
+        if start_from is not None:
+            if system.residual_scale != 1.0:
+                raise ValueError(
+                    "`residual_scale` must be 1 with `start_from`, whose weights replace the "
+                    f"scaled ones; got {system.residual_scale}."
+                )
+            description["data"]["start_from"] = _start(model, start_from)
+        model.to(place)
+        if (out / RUN_NAME).exists():
+            stored = json.loads((out / RUN_NAME).read_text())
+            kept = ("system", "seed", "data")
+            check_unchanged(out, {k: stored[k] for k in kept}, {k: description[k] for k in kept})
+        elif rank == 0:
+            write_json(out / RUN_NAME, description)
+
+        def loader(protocol: Protocol, audio_dir: str | os.PathLike[str], training: bool) -> Loader:
+            dataset = SpoofDataset(
+                protocol,
+                audio_dir,
+                crop="random" if training else "center",
+                n_samples=model.input.n_samples,
+                sample_rate=model.input.sample_rate,
+                normalization=model.input.normalization,
+                seed=seed,
+                on_error=corpus.on_error,
+            )
+            order = corpus.order(protocol) if training and corpus.order is not None else None
+            return make_loader(
+                dataset,
+                shuffle=training and order is None,
+                order=order,
+                batch_size=system.batch_size // size,
+                seed=seed,
+                n_workers=n_workers,
+                device=place,
+            )
+
+        dev_audio_dir = corpus.dev_audio_dir or corpus.audio_dir
+        result = fit(
+            model,
+            loader(train, corpus.audio_dir, True),
+            loader(dev, dev_audio_dir, False),
+            loss=Objective(system.objective),
+            recipe=system.recipe,
+            transform=system.transform,
+            out_dir=out,
+            seed=seed,
+            groups=None if system.group_by is None else _groups(train, system.group_by),
+            progress=progress,
+            meta={"system": asdict(system), "data": description["data"]},
+        )
+        if evaluate:
+            evaluate_run(out, dev, dev_audio_dir, n_crops=n_crops, device=place, progress=progress)
+        wait_for_all()
+        return result
+
+
+def evaluate_run(
+    run: str | os.PathLike[str],
+    protocol: Protocol | str | os.PathLike[str],
+    audio_dir: str | os.PathLike[str],
+    *,
+    split: Literal["dev", "eval"] = "dev",
+    n_crops: int | None = None,
+    device: str | torch.device = "auto",
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Score a set with the best checkpoint of a run folder.
+
+    Writes ``<split>_scores.tsv``, the challenge's score file, and ``final.json``: the metrics of
+    each split that was evaluated. Resumes after an interruption, and returns at once where the set
+    has been evaluated with this checkpoint and as many crops; under `torch.distributed` the
+    processes share the scoring. What scoring costs is measured by ``asvspoof-cm profile RUN``.
+
+    Args:
+        run: The folder that `fit` wrote.
+        protocol: The utterances, with labels.
+        audio_dir: Their audio.
+        split: What to call the set.
+        n_crops: Crops of each utterance; None is what the checkpoint says.
+        device: Where to score.
+        progress: Show progress.
+
+    Returns:
+        The content of ``final.json``; empty in other processes than the first.
+    """
+    out = Path(run)
+    is_first = rank_and_size()[0] == 0
+    protocol = _as_protocol(protocol)
+    scorer = Scorer(load_checkpoint(out / BEST_NAME), device=device, n_crops=n_crops)
+    about = {
+        "n_crops": scorer.input.n_crops,
+        "checkpoint_sha256": sha256(out / BEST_NAME),
+        "protocol_sha256": protocol.sha256(),
+    }
+    final = read_final(out)
+    if about.items() <= final.get(split, {}).items():
+        return final if is_first else {}
+    done = scorer.score_protocol(
+        protocol,
+        audio_dir,
+        out / f"{split}_scores.tsv",
+        resume="if_same",
+        progress=progress and is_first,
+    )
+    if not is_first:
+        return {}
+    scores = read_scores(done.output)
+    label_of = dict(zip(protocol.utterance.tolist(), protocol.label.tolist(), strict=True))
+    labels = np.array([label_of[name] for name in scores.filename.tolist()])
+    result = evaluate_quietly(scores.cm if scores.cm is not None else [], labels)
+    final[split] = {
+        **about,
+        "n_bonafide": result.n_bonafide,
+        "n_spoof": result.n_spoof,
+        "n_failed": done.n_failed,
+        **summary(result),
+        "min_cllr": result.min_cllr,
+        "auc": result.auc,
+    }
+    write_json(out / FINAL_NAME, {"checkpoint": BEST_NAME, **final})
+    return final
+
+
+def _as_protocol(protocol: Protocol | str | os.PathLike[str]) -> Protocol:
+    return protocol if isinstance(protocol, Protocol) else read_protocol(protocol)
+
+
+def _groups(protocol: Protocol, column: str) -> NDArray[np.int64]:
+    """Return a number for each value of a column, -1 where the protocol says nothing."""
+    protocol.clusters(column)  # checks the name
+    values = getattr(protocol, column)
+    groups = np.unique(values, return_inverse=True)[1].astype(np.int64)
+    groups[values == ABSENT] = -1
+    return groups
+
+
+def _describe(
+    system: System,
+    seed: int,
+    model: Countermeasure,
+    train: Protocol,
+    dev: Protocol,
+    place: torch.device,
+) -> dict[str, Any]:
+    def describe(protocol: Protocol) -> dict[str, Any]:
+        return {
+            "protocol": None if protocol.path is None else protocol.path.name,
+            "format": protocol.format,
+            "sha256": protocol.sha256(),
+            **protocol.counts(),
+        }
+
+    return {
+        "system": asdict(system),
+        "seed": seed,
+        "n_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "data": {"train": describe(train), "dev": describe(dev)},
+        "environment": {
+            "asvspoof-cm": version("asvspoof-cm"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": place.type,
+        },
+    }
+
+
+def _start(model: Countermeasure, path: str | os.PathLike[str]) -> dict[str, str]:
+    """Give the model the weights of a checkpoint, and say which file that was."""
+    given = load_checkpoint(path)
+    if given.config != model.config or type(given) is not type(model):
+        raise ValueError(
+            f"`start_from` must hold a {type(model).__name__} with {model.config}; {path} holds a "
+            f"{type(given).__name__} with {given.config}."
+        )
+    model.load_state_dict(given.state_dict())
+    return {"file": Path(path).name, "sha256": sha256(path)}

@@ -44,8 +44,9 @@ toc_object_entries_show_parents = "hide"
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(torch|numpy|matplotlib|collections|contextlib|pathlib|os|typing_extensions)\..*"),
-    (r"py:.*", r"(Tensor|Axes|ArrayLike|FloatArray|Metric)"),
-    (r"py:.*", r"asvspoof_cm\..*\.([A-Z]|_\w+|Augment|OpenAudio|PackedUtterance|Utterance)"),
+    (r"py:.*", r"(Tensor|Axes|ArrayLike|FloatArray|MetricLike|Starlette)"),
+    (r"py:.*", r"asvspoof_cm\..*\.([A-Z]|_\w+|Augment|OpenAudio|Opener|PackedUtterance|SortedScores)"),
+    (r"py:.*", r"asvspoof_cm\.(report\.(Column|Row)|.*\.Utterance)"),
 ]
 
 html_theme = "furo"

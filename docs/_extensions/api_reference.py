@@ -38,7 +38,8 @@ class PublicModule(SphinxDirective):
         names = public_objects()[module]
         loaded = import_module(module)
         members = [name for name in names if not is_constant(getattr(loaded, name))]
-        lines = [f".. automodule:: {module}", f"   :members: {', '.join(members)}"]
+        lines = [f".. automodule:: {module}", "   :imported-members:"]
+        lines.append(f"   :members: {', '.join(members)}")
         lines += ["", f".. py:currentmodule:: {module}", ""]
         documentation = _constant_docs(module)
         for name in names:

@@ -48,7 +48,7 @@ wheel-check: $(INSTALLED)  ## build and check sdist and wheel; use it beside bas
 	rm -rf dist build/wheel-venv
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/python -m twine check --strict dist/*
-	test "$$(stat -c %s dist/*.whl)" -le 15000000
+	test "$$(stat -c %s dist/*.whl)" -le 30000000
 	$(PYTHON) -m venv build/wheel-venv
 	build/wheel-venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	cd build && wheel-venv/bin/python -W error ../tests/check_installed.py

@@ -11,7 +11,6 @@ import pytest
 from asvspoof_cm import BONAFIDE, Scorer, pretrained, read_protocol
 from asvspoof_cm.calibration import decide
 from asvspoof_cm.checkpoint import load_tensors
-from asvspoof_cm.models import TFPARN, TFPARNConfig
 
 CLIPS = Path(__file__).parents[1] / "examples" / "audio"
 
@@ -21,21 +20,42 @@ def scorer():
     return Scorer.from_pretrained(pretrained.DEFAULT_NAME, device="cpu")
 
 
-def test_it_is_the_paper_s_full_size_model_in_half_precision():
-    path = pretrained.checkpoint_path()
-    assert path.stat().st_size < 10e6
-    weights = load_tensors(path)["state_dict"]
-    assert {str(tensor.dtype) for tensor in weights.values()} == {"torch.float16"}
-    model = pretrained.load_pretrained(pretrained.DEFAULT_NAME)
-    assert isinstance(model, TFPARN)
-    assert model.config == TFPARNConfig()
+@pytest.mark.parametrize("name", pretrained.available())
+def test_models_are_stored_in_half_precision_and_used_in_single(name):
+    path = pretrained.checkpoint_path(name)
+    assert path.stat().st_size < 25.1e6
+    weights = [w for w in load_tensors(path)["state_dict"].values() if w.is_floating_point()]
+    assert {str(tensor.dtype) for tensor in weights} == {"torch.float16"}
+    model = pretrained.load_pretrained(name)
     assert {str(tensor.dtype) for tensor in model.parameters()} == {"torch.float32"}
 
 
 def test_the_default_is_available():
-    assert pretrained.DEFAULT_NAME in pretrained.available()
-    with pytest.raises(ValueError, match=r"`name` must be one of tfparn-small-corpus; got 'no'"):
+    assert pretrained.available()[0] == pretrained.DEFAULT_NAME
+    names = ", ".join(pretrained.available())
+    with pytest.raises(ValueError, match=rf"`name` must be one of {names}; got 'no'"):
         pretrained.load_pretrained("no")
+
+
+def test_a_name_of_before_says_what_replaced_it(monkeypatch):
+    monkeypatch.setitem(pretrained._INDEX["replaced"], "older", pretrained.DEFAULT_NAME)
+    said = f"`name`: 'older' was replaced by '{pretrained.DEFAULT_NAME}' in this version"
+    with pytest.raises(ValueError, match=said):
+        pretrained.load_pretrained("older")
+
+
+def test_the_list_holds_what_the_files_are():
+    lines = pretrained.overview().splitlines()
+    assert lines[0].split()[:2] == ["model", "size"]
+    assert len(lines) == 1 + len(pretrained.available())
+    for name, line in zip(pretrained.available(), lines[1:], strict=True):
+        size = pretrained.checkpoint_path(name).stat().st_size
+        assert line.startswith(name)
+        assert f"{size / 1e6:.1f} MB" in line
+        assert (
+            f"corpus eval {100 * pretrained._entry(name)['figures']['corpus eval']['eer']:.1f}"
+            in line
+        )
 
 
 def test_a_changed_file_is_refused(tmp_path, monkeypatch):
@@ -56,8 +76,8 @@ def test_it_says_once_that_it_was_chosen(caplog, monkeypatch):
         pretrained.load_pretrained()
         pretrained.load_pretrained()
     (record,) = caplog.records
-    assert "no checkpoint was named" in record.getMessage()
-    assert "not for deciding about people" in record.getMessage()
+    assert "no model was named" in record.getMessage()
+    assert pretrained.card()["use"] in record.getMessage()
 
 
 def test_scores_are_calibrated(scorer):
@@ -78,11 +98,8 @@ def test_it_tells_the_example_clips_apart(scorer):
 
 def test_the_card_has_its_parts():
     card = pretrained.card()
-    for part in ("use", "data", "licences", "recipe", "seed", "dev", "eval", "attacks"):
+    for part in ("use", "data", "licences", "recipe"):
         assert card[part], part
-    eer = card["eval"]["eer"]
-    assert eer["low"] <= eer["value"] <= eer["high"]
-    assert len(card["attacks"]["eval"]) == 14
 
 
 def test_command_line_takes_it(tmp_path):
@@ -97,4 +114,4 @@ def test_command_line_takes_it(tmp_path):
     scorer = Scorer.from_pretrained(pretrained.DEFAULT_NAME, device="cpu", score="llr")
     (expected,) = scorer.score_files([path])
     assert float(row.split("\t")[1]) == pytest.approx(expected.score, abs=1e-4)
-    assert done.stderr.count("no checkpoint was named") == 1
+    assert done.stderr.count("no model was named") == 1

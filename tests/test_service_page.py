@@ -18,6 +18,7 @@ from selenium.webdriver.support.wait import WebDriverWait  # noqa: E402
 
 from asvspoof_cm import Scorer  # noqa: E402
 from asvspoof_cm.engines.service import ServiceSettings, create_app  # noqa: E402
+from asvspoof_cm.pretrained import DEFAULT_NAME  # noqa: E402
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium, chromedriver")
@@ -64,8 +65,8 @@ class Page:
 
 @pytest.fixture(scope="module")
 def address(serving):
-    scorer = Scorer.from_pretrained("tfparn-small-corpus", device="cpu")
-    settings = ServiceSettings(name="tfparn-small-corpus", note="for trying out", max_duration_s=60)
+    scorer = Scorer.from_pretrained(DEFAULT_NAME, device="cpu")
+    settings = ServiceSettings(name=DEFAULT_NAME, note="for trying out", max_duration_s=60)
     with serving(create_app(scorer, settings)) as url:
         yield url
 
@@ -124,7 +125,7 @@ def test_a_human_and_a_synthetic_clip(page):
         assert page.driver.switch_to.active_element == page["verdict"]
         assert len(page["doubts"].find_elements(By.TAG_NAME, "li")) >= 5
         assert "About this model: it is for trying out" in page.text("reasons")
-    assert page.text("model").startswith("Model: tfparn-small-corpus, weights ")
+    assert page.text("model").startswith(f"Model: {DEFAULT_NAME}, weights ")
 
 
 def test_a_chosen_file_and_the_slider(page):
@@ -273,7 +274,7 @@ def test_every_control_has_a_name(page):
 
 
 def test_a_token_is_asked_for(browser, serving):
-    scorer = Scorer.from_pretrained("tfparn-small-corpus", device="cpu")
+    scorer = Scorer.from_pretrained(DEFAULT_NAME, device="cpu")
     settings = ServiceSettings(token="correct-horse", n_decoders=1)
     with serving(create_app(scorer, settings)) as url:
         browser.get(url)

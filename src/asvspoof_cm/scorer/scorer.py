@@ -193,7 +193,8 @@ class Scorer:
             **options: The other arguments of `Scorer`.
 
         Example:
-            >>> scorer = Scorer.from_pretrained("tfparn-small-corpus", device="cpu")
+            >>> from asvspoof_cm.pretrained import DEFAULT_NAME
+            >>> scorer = Scorer.from_pretrained(DEFAULT_NAME, device="cpu")
             >>> result = scorer.score(np.zeros(16000), detail=True)
             >>> result.decision(), result.warnings
             (None, ('no speech to judge', 'silent'))

@@ -1,0 +1,208 @@
+"""Put a measured checkpoint into the package, and its figures into the model card.
+
+    python benchmarks/ship.py best.pt [--replaces tfparn-small-corpus]
+
+``model_card/about.json`` says what the model is; ``model_card/figures.json``, of ``measure.py``,
+what it does. The weights go into the package in half precision with calibration and card, its
+entry into ``pretrained/models.json``, where it becomes the default, and the tables into
+``docs/model_card.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asvspoof_cm import load_checkpoint
+from asvspoof_cm.checkpoint import save_checkpoint
+from asvspoof_cm.pretrained import INDEX
+from asvspoof_cm.utils.files import atomic_path, sha256
+from asvspoof_cm.utils.tables import render
+from measure import FIGURES
+
+ABOUT = FIGURES.with_name("about.json")
+CARD = Path(__file__).parent.parent / "docs" / "model_card.md"
+
+
+def headline(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the EER of the shipped system on each set, pooled and within sources."""
+    result = {}
+    for name, part in figures["sets"].items():
+        own = part["systems"][figures["system"]]
+        within = own["within"] and own["within"]["value"]
+        result[name] = {"eer": own["eer"]["value"], "within": within}
+    return result
+
+
+def ship(checkpoint: Path, package: Path, replaces: Sequence[str] = ()) -> Path:
+    """Write the checkpoint and its entry into the folder `package`; return the file."""
+    figures, about = (json.loads(path.read_text()) for path in (FIGURES, ABOUT))
+    if figures["checkpoint_sha256"] != sha256(checkpoint):
+        raise SystemExit(f"{FIGURES} was measured on another checkpoint; measure this one.")
+    model = load_checkpoint(checkpoint)
+    model.meta = {
+        "calibration": figures["calibration"],
+        "card": {**about, "figures": headline(figures)},
+    }
+    path = package / f"{about['name']}.pt"
+    n_parameters = sum(p.numel() for p in model.parameters())
+    save_checkpoint(path, model.half())
+    index = json.loads((package / INDEX).read_text())
+    for name in replaces:
+        old = index["models"].pop(name, None)
+        if old is not None:
+            (package / old["file"]).unlink(missing_ok=True)
+        index["replaced"][name] = about["name"]
+    index["models"][about["name"]] = {
+        "file": path.name,
+        "sha256": sha256(path),
+        "n_bytes": path.stat().st_size,
+        "n_parameters": n_parameters,
+        "use": about["use"],
+        "licence": about["licences"]["weights"],
+        "figures": headline(figures),
+    }
+    index["default"] = about["name"]
+    with atomic_path(package / INDEX) as temporary:
+        temporary.write_text(json.dumps(index, indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def tables(figures: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tables of the model card, by the name of their block."""
+    ours, sets = figures["system"], figures["sets"]
+    names = list(next(iter(sets.values()))["systems"])
+    rows = [
+        [
+            f"{title} ({part['n_bonafide']} + {part['n_spoof']})",
+            name,
+            *(_interval(part["systems"][name][k]) for k in ("eer", "within")),
+            f"{part['systems'][name]['min_dcf']['value']:.3f}",
+        ]
+        for title, part in sets.items()
+        for name in names
+    ]
+    calibrated = [
+        [title, *(_interval(part["systems"][ours][k], 1) for k in ("act_dcf", "cllr"))]
+        for title, part in sets.items()
+    ]
+    families = [
+        [title, kind, str(own["n_spoof"]), *(_interval(own[k]) for k in ("eer", "within"))]
+        + [_percent(part["systems"][n]["families"][kind]["eer"]) for n in names if n != ours]
+        for title, part in sets.items()
+        for kind, own in part["systems"][ours]["families"].items()
+    ]
+    result = {
+        "figures": _markdown(
+            ["set (human + fake)", "system", "EER %", "within %", "minDCF"], rows, n_names=2
+        ),
+        "calibrated": _markdown(["set", "actDCF", "Cllr"], calibrated),
+        "families": _markdown(
+            ["set", "fakes", "clips", "EER %", "within %", *(n for n in names if n != ours)],
+            families,
+            n_names=2,
+        ),
+        "robustness": _robustness(figures["robustness"]),
+        "failures": _failures(sets),
+        "genders": _markdown(
+            ["set", "gender", "human + fake", "EER %"],
+            [
+                [title, gender, f"{own['n_bonafide']} + {own['n_spoof']}", _percent(own["eer"])]
+                for title, part in sets.items()
+                for gender, own in part["genders"].items()
+            ],
+            n_names=2,
+        ),
+    }
+    if figures["cost"] is not None:
+        result["cost"] = _costs(figures["cost"]["systems"])
+    return result
+
+
+def fill(text: str, content: Mapping[str, str]) -> str:
+    """Replace what stands between ``<!-- name -->`` and ``<!-- end name -->`` for each name."""
+    for name, table in content.items():
+        start, end = f"<!-- {name} -->", f"<!-- end {name} -->"
+        before, found, rest = text.partition(start)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            raise SystemExit(f"{CARD} must have a block {start} … {end}.")
+        text = f"{before}{start}\n{table}\n{end}{after}"
+    return text
+
+
+def _robustness(conditions: Sequence[Mapping[str, Any]]) -> str:
+    if not conditions:
+        return ""
+    names = list(conditions[0]["systems"])
+    sets = list(conditions[0]["systems"][names[0]])
+    rows = [
+        [row["condition"]]
+        + [_percent(row["systems"][name][s]["eer"]) for name in names for s in sets]
+        for row in conditions
+    ]
+    header = [f"{name}, {s}" for name in names for s in sets]
+    return _markdown(["EER %", *header], rows)
+
+
+def _failures(sets: Mapping[str, Any]) -> str:
+    titles = {"refused": "humans refused", "passed": "fakes passed"}
+    rows = [
+        [title, titles[kind], row["name"], str(row["n"]), f"{100 * row['share']:.0f}"]
+        for title, part in sets.items()
+        for kind in titles
+        for row in part["worst"][kind][:3]
+        if row["share"] > 0
+    ]
+    return _markdown(["set", "what", "source or generator", "clips", "%"], rows, n_names=3)
+
+
+def _costs(systems: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            name,
+            f"{row['n_parameters'] / 1e6:.2f}",
+            f"{row['file_bytes'] / 1e6:.1f}",
+            f"{row['n_crops']} × {row['crop_s']:g}",
+            f"{1e3 * row['seconds_per_crop']:.0f}",
+        ]
+        for name, row in systems.items()
+    ]
+    return _markdown(["system", "parameters, M", "MB", "crops, s", "ms per crop"], rows)
+
+
+def _interval(value: Mapping[str, Any] | None, scale: float = 100) -> str:
+    if value is None:
+        return "–"
+    digits = 1 if scale == 100 else 3
+    middle, low, high = (f"{scale * value[k]:.{digits}f}" for k in ("value", "low", "high"))
+    return f"{middle} [{low}, {high}]"
+
+
+def _percent(value: Any) -> str:
+    return f"{100 * (value['value'] if isinstance(value, Mapping) else value):.1f}"
+
+
+def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]], n_names: int = 1) -> str:
+    return render(header, rows, "markdown", n_names=n_names)
+
+
+def main() -> None:
+    """Ship the checkpoint that the figures belong to."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--replaces", nargs="*", default=(), metavar="NAME")
+    args = parser.parse_args()
+    import asvspoof_cm.pretrained
+
+    path = ship(args.checkpoint, Path(asvspoof_cm.pretrained.__file__).parent, args.replaces)
+    with atomic_path(CARD) as temporary:
+        temporary.write_text(fill(CARD.read_text(), tables(json.loads(FIGURES.read_text()))))
+    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, SHA-256 {sha256(path)}")
+
+
+if __name__ == "__main__":
+    main()

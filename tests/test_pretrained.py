@@ -1,5 +1,6 @@
 """The checkpoint that comes with the package: found, checked, calibrated, and announced once."""
 
+import json
 import logging
 import subprocess
 import sys
@@ -115,3 +116,23 @@ def test_command_line_takes_it(tmp_path):
     (expected,) = scorer.score_files([path])
     assert float(row.split("\t")[1]) == pytest.approx(expected.score, abs=1e-4)
     assert done.stderr.count("no model was named") == 1
+
+
+def test_commands_list_models_and_take_them_by_name(tmp_path, capsys):
+    import soundfile
+
+    from asvspoof_cm.cli import main
+
+    assert main(["models"]) == 0
+    assert capsys.readouterr().out == pretrained.overview() + "\n"
+    assert main(["models", pretrained.DEFAULT_NAME]) == 0
+    assert json.loads(capsys.readouterr().out)["use"] == pretrained.card()["use"]
+    assert main(["models", "no"]) == 2
+    assert "`name` must be one of" in capsys.readouterr().err
+    path = tmp_path / "clip.wav"
+    soundfile.write(path, 0.1 * np.random.default_rng(0).standard_normal(16000), 16000)
+    assert main(["score", str(path), "--model", pretrained.DEFAULT_NAME]) == 0
+    assert capsys.readouterr().out.startswith("filename\tcm-score\n")
+    with pytest.raises(SystemExit):
+        main(["score", str(path), "--model", "x", "--checkpoint", "y.pt"])
+    assert "not allowed with argument --model" in capsys.readouterr().err

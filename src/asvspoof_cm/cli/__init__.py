@@ -16,6 +16,7 @@ __all__ = ["main"]
 COMMANDS: tuple[str, ...] = (
     "score",
     "serve",
+    "models",
     "export",
     "evaluate",
     "protocol",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from asvspoof_cm.cli.options import add_model, load_model
+
 SUMMARY = "write a checkpoint as ONNX"
 
 
@@ -13,22 +15,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Write a checkpoint as ONNX: waveform (batch, time) in, logits (batch, 2) out."
     )
-    parser.add_argument(
-        "--checkpoint",
-        metavar="PATH",
-        type=Path,
-        help="(default: the one that comes with the package)",
-    )
+    add_model(parser)
     parser.add_argument("--out", metavar="ONNX", type=Path, required=True, help="file to write")
     parser.add_argument("--int8", action="store_true", help="quantise linear layers to int8")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the ONNX file."""
-    from asvspoof_cm.checkpoint import load_checkpoint
     from asvspoof_cm.export import export_onnx
-    from asvspoof_cm.pretrained import load_pretrained
 
-    model = load_pretrained() if args.checkpoint is None else load_checkpoint(args.checkpoint)
-    export_onnx(model, args.out, int8=args.int8)
+    export_onnx(load_model(args), args.out, int8=args.int8)
     return 0

@@ -8,7 +8,11 @@ import re
 import types
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from asvspoof_cm.models import Countermeasure
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +20,35 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", default="auto", help="auto (CUDA, then MPS, then CPU), cpu, cuda, cuda:1, mps"
     )
+
+
+def add_model(parser: argparse.ArgumentParser, checkpoint: str = "a checkpoint") -> None:
+    """Add ``--model`` and ``--checkpoint``, of which one may be given."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--model",
+        metavar="NAME",
+        help="a trained model of the package (default: the first that `models` lists)",
+    )
+    which.add_argument("--checkpoint", metavar="PATH", type=Path, help=checkpoint)
+
+
+def load_model(args: argparse.Namespace) -> Countermeasure:
+    """Return the model that the options of `add_model` name."""
+    from asvspoof_cm.checkpoint import load_checkpoint
+    from asvspoof_cm.pretrained import load_pretrained
+
+    if args.checkpoint is not None:
+        return load_checkpoint(args.checkpoint)
+    return load_pretrained(args.model)
+
+
+def find_checkpoint(text: str) -> Path:
+    """Return the file that `text` names, or that of the trained model of that name."""
+    from asvspoof_cm.pretrained import checkpoint_path
+
+    is_file = Path(text).exists() or len(Path(text).parts) > 1 or Path(text).suffix == ".pt"
+    return Path(text) if is_file else checkpoint_path(text)
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:

@@ -6,9 +6,8 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
-from asvspoof_cm.cli.options import add_device
+from asvspoof_cm.cli.options import add_device, find_checkpoint
 
 SUMMARY = "measure latency and memory of a checkpoint"
 
@@ -21,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "checkpoint",
-        metavar="CHECKPOINT",
-        type=Path,
-        help="a checkpoint, or the folder of a run: then final.json gets the figures",
+        metavar="MODEL",
+        help="a checkpoint, a trained model that `models` lists, or the folder of a run: then "
+        "final.json gets the figures",
     )
     parser.add_argument("--crops", type=int, help="crops per utterance (default: the checkpoint's)")
     parser.add_argument("--utterances", type=int, default=8, help="how many to score (default: 8)")
@@ -45,10 +44,11 @@ def run(args: argparse.Namespace) -> int:
         "batch_size": args.batch_size,
         "device": device,
     }
-    if args.checkpoint.is_dir():
-        result = profile_run(args.checkpoint, **options)
+    path = find_checkpoint(args.checkpoint)
+    if path.is_dir():
+        result = profile_run(path, **options)
     else:
-        result = profile(load_checkpoint(args.checkpoint), **options)
+        result = profile(load_checkpoint(path), **options)
     if args.json:
         sys.stdout.write(json.dumps(asdict(result)) + "\n")
     else:

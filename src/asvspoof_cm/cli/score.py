@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asvspoof_cm.cli.options import add_device
+from asvspoof_cm.cli.options import add_device, add_model, load_model
 
 if TYPE_CHECKING:
     from asvspoof_cm.scorer import FileScore, Scorer
@@ -29,12 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--audio", metavar="DIR", type=Path, help="where their audio is")
     parser.add_argument("--out", metavar="TSV", type=Path, help="the score file to write")
     parser.add_argument("--restart", action="store_true", help="score the whole protocol anew")
-    parser.add_argument(
-        "--checkpoint",
-        metavar="PATH",
-        type=Path,
-        help="a checkpoint, or an exported .onnx model (default: the shipped one)",
-    )
+    add_model(parser, "a checkpoint, or an exported .onnx model")
     add_device(parser)
     parser.add_argument(
         "--crops", type=int, metavar="N", help="crops of each file (default: the checkpoint's)"
@@ -86,13 +81,11 @@ def build_scorer(args: argparse.Namespace) -> Scorer:
         options["n_crops"] = args.crops
     if args.crop_s is not None:
         options["crop_s"] = args.crop_s
-    if args.checkpoint is None:
-        return Scorer.from_pretrained(**options)
-    if args.checkpoint.suffix == ".onnx":
+    if args.checkpoint is not None and args.checkpoint.suffix == ".onnx":
         from asvspoof_cm.export import load_onnx
 
         return Scorer.from_model(load_onnx(args.checkpoint), **options)
-    return Scorer.from_checkpoint(args.checkpoint, **options)
+    return Scorer.from_model(load_model(args), **options)
 
 
 def _score_files(scorer: Scorer, args: argparse.Namespace) -> int:

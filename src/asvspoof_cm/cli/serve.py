@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from asvspoof_cm.cli.options import add_device, add_fields, given_fields
+from asvspoof_cm.cli.options import add_device, add_fields, add_model, given_fields, load_model
 
 TOKEN_VARIABLE = "ASVSPOOF_CM_TOKEN"
 
@@ -27,12 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: 8000)")
     parser.add_argument("--token-file", metavar="PATH", type=Path, help="a file with the token")
-    parser.add_argument(
-        "--checkpoint",
-        metavar="PATH",
-        type=Path,
-        help="a checkpoint, calibrated (default: the one that comes with the package)",
-    )
+    add_model(parser, "a checkpoint, calibrated")
     add_device(parser)
     limits = parser.add_argument_group("limits")
     add_fields(limits, ServiceSettings, skip=("name", "note", "token"))
@@ -48,12 +43,12 @@ def run(args: argparse.Namespace) -> int:
     given["token"] = os.environ.get(TOKEN_VARIABLE)
     if args.token_file is not None:
         given["token"] = args.token_file.read_text().strip()
+    model = load_model(args)
     if args.checkpoint is None:
-        given["name"] = pretrained.DEFAULT_NAME
-        given["note"] = pretrained.card()["use"]
-        scorer = Scorer.from_pretrained(device=args.device)
+        given["name"] = args.model or pretrained.DEFAULT_NAME
+        given["note"] = model.meta["card"]["use"]
     else:
         given["name"] = args.checkpoint.stem
-        scorer = Scorer.from_checkpoint(args.checkpoint, device=args.device)
+    scorer = Scorer.from_model(model, device=args.device)
     serve(scorer, ServiceSettings(**given), host=args.host, port=args.port)
     return 0

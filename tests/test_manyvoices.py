@@ -476,6 +476,36 @@ def test_steps_on_the_command_line(tmp_path, repositories, capsys):
     assert "must lie below" in capsys.readouterr().err
 
 
+def test_a_corpus_in_the_layout_of_asvspoof5(tmp_path, capsys):
+    lines = [
+        "T_1 T_0001 F - - - - bonafide bonafide -",
+        "T_1 T_0002 F - - - AC1 A01 spoof -",
+        "T_2 T_0003 - - - - AC1 A02 spoof -",
+    ]
+    path = tmp_path / "mini" / "ASVspoof5.train.tsv"
+    path.parent.mkdir()
+    path.write_text("\n".join(lines) + "\n")
+    assert run_step(["layout", str(path.parent), "--by-speaker"]) == 0
+    assert "3 clips, 2 sources" in capsys.readouterr().out
+    rows = table.read_table(path.parent / table.TABLE)
+    assert [of.source for of in rows] == ["mini/T_1", "mini/T_1", "mini"]
+    assert rows[1].path == "flac_T/T_0002.flac"
+    assert (rows[0].generator, rows[1].generator) == ("-", "A01")
+    with pytest.raises(FileNotFoundError, match=r"`corpus` must hold ASVspoof5\.train\.tsv"):
+        table.add_layout(tmp_path)
+
+
+def test_a_copy_counts_to_the_source_of_its_parent(tmp_path):
+    for name, rows in {
+        "a": [row("u", source="new")],
+        "b": [row("v", source="old", parent="u")],
+    }.items():
+        (tmp_path / name).mkdir()
+        table.write_table(tmp_path / name / table.TABLE, rows)
+    joined = table.join(tmp_path, [tmp_path / "a", tmp_path / "b"])["train"]
+    assert [of.source for of in joined] == ["new", "new"]
+
+
 def test_tables_say_what_they_miss(tmp_path):
     (tmp_path / "corpus.tsv").write_text("utterance\tlabel\na\tspoof\n")
     with pytest.raises(ValueError, match="must have a column path"):

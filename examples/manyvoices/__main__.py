@@ -15,7 +15,7 @@ from manyvoices.copies import make_copies, plan
 from manyvoices.folder import add_folder
 from manyvoices.gather import INDEX, REPOSITORIES, gather, read_index
 from manyvoices.report import make_report
-from manyvoices.table import TABLE, Row, join, read_table
+from manyvoices.table import TABLE, Row, add_layout, join, read_table
 from manyvoices.vocoders import available
 from manyvoices.voices import make_voices, plan_voices
 
@@ -38,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     step.add_argument("--dev-share", type=float, default=0.2, help="of speakers, for dev (0.2)")
     step.add_argument("--out", type=Path, required=True)
     step.set_defaults(run=_folder)
+    step = steps.add_parser("layout", help="the table of a corpus in the layout of ASVspoof 5")
+    step.add_argument("corpus", type=Path)
+    step.add_argument("--source", help="what to call it; the folder's name unless given")
+    step.add_argument("--by-speaker", action="store_true", help="each speaker is a source")
+    step.set_defaults(run=_layout)
     for name, run, about in (
         ("copies", _copies, "copies of the human clips of corpora"),
         ("voices", _voices, "new voices in the channels of their human clips"),
@@ -90,6 +95,11 @@ def _folder(arguments: argparse.Namespace) -> None:
     print(f"{len(rows)} clips in {arguments.out}: {dict(Counter(row.split for row in rows))}")
     for origin, why in problems.items():
         print(f"left out: {origin}: {why}")
+
+
+def _layout(arguments: argparse.Namespace) -> None:
+    rows = add_layout(arguments.corpus, source=arguments.source, by_speaker=arguments.by_speaker)
+    print(f"{len(rows)} clips, {len({row.source for row in rows})} sources in {arguments.corpus}")
 
 
 def _tables(corpora: Sequence[Path]) -> list[tuple[Path, list[Row]]]:

@@ -12,13 +12,17 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
+from asvspoof_cm.data import read_protocol
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES
 from asvspoof_cm.utils.files import atomic_path
+from minispoof.clips import FOLDERS
+from minispoof.confounds import PROTOCOLS
 
 __all__ = [
     "COLUMNS",
     "TABLE",
     "Row",
+    "add_layout",
     "both_classes",
     "by_source",
     "join",
@@ -28,6 +32,7 @@ __all__ = [
 
 TABLE: Final = "corpus.tsv"
 """The name of the table in a corpus folder."""
+_SPLITS: Final = {"T": "train", "D": "dev", "E": "eval"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,22 +94,65 @@ def both_classes(rows: Sequence[Row]) -> bool:
 def join(root: Path, corpora: Iterable[Path]) -> dict[str, list[Row]]:
     """Write ``train.tsv``, ``dev.tsv``, … in `root`: the clips of several corpora below it.
 
+    A clip that has a parent counts to the source of its parent.
+
     Raises:
         ValueError: A corpus is not below `root`, or two have an utterance of one name.
     """
-    splits: dict[str, list[Row]] = {}
-    seen: set[str] = set()
+    rows: dict[str, Row] = {}
     for corpus in corpora:
         try:
-            inner = corpus.resolve().relative_to(root.resolve())
+            inner = corpus.absolute().relative_to(root.absolute())
         except ValueError:
             raise ValueError(f"`corpora` must lie below {root}; {corpus} does not.") from None
         for row in read_table(corpus / TABLE):
-            if row.utterance in seen:
+            if row.utterance in rows:
                 raise ValueError(f"{corpus}: an utterance must stand once; got {row.utterance!r}.")
-            seen.add(row.utterance)
-            moved = replace(row, path=(inner / row.path).as_posix())
-            splits.setdefault(row.split, []).append(moved)
-    for split, rows in splits.items():
-        write_table(root / f"{split}.tsv", rows)
+            rows[row.utterance] = replace(row, path=(inner / row.path).as_posix())
+    splits: dict[str, list[Row]] = {}
+    for row in rows.values():
+        source = rows[row.parent].source if row.parent in rows else row.source
+        splits.setdefault(row.split, []).append(replace(row, source=source))
+    for split, of_split in splits.items():
+        write_table(root / f"{split}.tsv", of_split)
     return splits
+
+
+def add_layout(corpus: Path, *, source: str | None = None, by_speaker: bool = False) -> list[Row]:
+    """Write the table of a corpus in the layout of ASVspoof 5, such as `minispoof` builds.
+
+    Args:
+        corpus: Its folder, which gets ``corpus.tsv``.
+        source: What to call it; None is the folder's name.
+        by_speaker: Take each speaker who has human clips for a source, because each was recorded
+            elsewhere; the other clips are one source together.
+
+    Raises:
+        FileNotFoundError: There is no protocol in `corpus`.
+    """
+    source = source or corpus.resolve().name
+    rows = []
+    for letter, split in _SPLITS.items():
+        path = corpus / PROTOCOLS[letter]
+        if not path.exists():
+            continue
+        protocol = read_protocol(path)
+        human = set(protocol.speaker[protocol.label == BONAFIDE].tolist())
+        columns = (protocol.utterance, protocol.label, protocol.attack, protocol.speaker)
+        for name, label, attack, speaker in zip(*(c.tolist() for c in columns), strict=True):
+            own = by_speaker and speaker in human
+            row = Row(
+                utterance=name,
+                path=f"{FOLDERS[letter]}/{name}.flac",
+                label=LABEL_NAMES[label],
+                generator=attack,
+                speaker=f"{source}:{speaker}",
+                source=f"{source}/{speaker}" if own else source,
+                split=split,
+            )
+            rows.append(row)
+    if not rows:
+        names = ", ".join(PROTOCOLS.values())
+        raise FileNotFoundError(f"`corpus` must hold {names} or some of them; {corpus} has none.")
+    write_table(corpus / TABLE, rows)
+    return rows

@@ -48,7 +48,7 @@ def test_a_field_is_an_option_with_its_type_its_line_and_its_default(monkeypatch
     lines = " ".join(make().format_help().split())
     assert "--epochs X maximum number of epochs (default: 100)" in lines
     assert "--lr X LR after the warm-up, in 1 % of cases another (default: 0.0001)" in lines
-    assert "--mode {slow,quick} slow or quick (default: slow)" in lines
+    assert "--mode slow|quick slow or quick (default: slow)" in lines
     assert "--window-s S length of a window (default: 4)" in lines
     assert "--limit X highest value; None for no limit" in lines
     assert "--fast be fast" in lines

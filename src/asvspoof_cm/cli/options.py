@@ -84,18 +84,21 @@ def add_fields(
         if plain[0] is bool:
             options |= {"action": "store_const", "const": True}
         elif choices := _choices(plain[0]):
-            options |= {"choices": choices}
+            options |= {"metavar": "|".join(choices)}  # the dataclass says what is wrong
         else:
             options |= {"type": plain[0], "metavar": "S" if field.name.endswith("_s") else "X"}
-        if plain[0] is not bool and isinstance(field.default, int | float | str):
+        has_default = isinstance(field.default, int | float | str) and "(default" not in text
+        if plain[0] is not bool and has_default:
             shown = f"{field.default:g}" if plain[0] is float else field.default
             text += f" (default: {shown})"
         parser.add_argument(option_name(field.name), help=text, **options)
 
 
-def given_fields(args: argparse.Namespace, *kinds: type) -> dict[str, Any]:
+def given_fields(
+    args: argparse.Namespace, *kinds: type, skip: Collection[str] = ()
+) -> dict[str, Any]:
     """Return the fields of the dataclasses that options gave a value."""
-    names = [field.name for kind in kinds for field in fields(kind)]
+    names = [field.name for kind in kinds for field in fields(kind) if field.name not in skip]
     return {name: args.__dict__[name] for name in names if args.__dict__.get(name) is not None}
 
 

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
             for seed in args.seeds or SEEDS:
                 out = str(Path(args.out) / f"{number}-{seed}")
                 try:
-                    train(args, system(number, batch_size=args.batch_size), seed, out)
+                    train(args, system(number, batch_size=args.batch_size or 64), seed, out)
                 except (ValueError, OSError, ArithmeticError) as error:
                     failures.append(out)
                     sys.stderr.write(f"asvspoof-cm study: {out} failed: {error}\n")

@@ -8,36 +8,13 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from asvspoof_cm.cli.options import add_device, add_seed
+from asvspoof_cm.cli.options import add_device, add_fields, add_seed, given_fields
 
 if TYPE_CHECKING:
     from asvspoof_cm.training import System
 
-# Options that replace a field of the recipe, with the type of their value and their help.
-_RECIPE: dict[str, tuple[type, str]] = {
-    "epochs": (int, "the most epochs (100)"),
-    "lr": (float, "learning rate after the warm-up (the system's, scaled to the batch size)"),
-    "weight-decay": (float, "weight decay (the system's)"),
-    "warmup-epochs": (float, "epochs of linear warm-up (5)"),
-    "patience": (int, "epochs without a significant decrease of Dev minDCF (15)"),
-    "crop-s": (float, "length of training crops, in seconds (4)"),
-    "augment": (
-        str,
-        (
-            "none, or some of tfparn (the paper's), rawboost, codec, voices, band, light, "
-            "channel, telephone, wide, robust, joined by + (tfparn)"
-        ),
-    ),
-    "extra-spoof": (float, "changed copies added as spoof, a bona fide clip (0)"),
-    "extra-spoof-kind": (str, "how: segments (B12), vocoder or both (segments)"),
-    "residual-scale": (float, "factor on a TFPARN's first residual weights (1)"),
-    "clip-norm": (float, "largest norm of the gradient (no limit)"),
-    "accumulate": (int, "batches whose gradients are averaged before a step (1)"),
-    "precision": (str, "fp32, bf16, or auto: bf16 where it is faster (fp32)"),
-    "ema-decay": (float, "decay of a moving average of the weights (none)"),
-}
-_FIELDS = {"epochs": "n_epochs", "augment": "augmentation", "accumulate": "n_accumulate"}
-
+# Fields of a system that other options choose.
+_CHOSEN_OTHERWISE = ("name", "model", "objective")
 
 SUMMARY = "train a model, or one of the paper's systems"
 
@@ -47,12 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Train a system of the paper: 1 AASIST, 2 RawNet2, 3 TFPARN with cross-entropy, "
         "4 + pairwise ranking, 5 + focal loss, 6 + attention pooling; or, with --model, "
-        "another model with the objective of system 6. A run that was killed "
-        "goes on with the same command. Several GPUs: torchrun --nproc-per-node N -m "
+        "another model with the objective of system 6. The same command "
+        "resumes a run that was killed. Several GPUs: torchrun --nproc-per-node N -m "
         "asvspoof_cm train …"
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--system", type=int, choices=range(1, 7), default=6, help="1 to 6 (6)")
+    which.add_argument("--system", type=int, choices=range(1, 7), default=6, help="default: 6")
     which.add_argument(
         "--model", metavar="NAME", help="tfparn, aasist, rawnet2, resnet18, resnet34, lcnn, encoder"
     )
@@ -78,7 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:
-    """Add the options that ``train`` and ``study`` share."""
+    """Add the options that ``train`` and ``study`` share; the recipe's are those of its fields."""
+    from asvspoof_cm.augmentation import AUGMENTATIONS, EXTRA_SPOOF
+    from asvspoof_cm.training import Augmented, Recipe, System
+
     data = parser.add_argument_group("data")
     data.add_argument("--train-protocol", required=True, metavar="FILE")
     data.add_argument("--dev-protocol", required=True, metavar="FILE")
@@ -92,24 +72,28 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         "--expect", action="store_true", help="check the official ASVspoof 5 trial counts"
     )
     data.add_argument(
-        "--skip-unreadable", action="store_true", help="report files that can't be read, go on"
+        "--skip-unreadable",
+        action="store_true",
+        help="report unreadable files and continue",
     )
     data.add_argument(
-        "--crops", type=int, default=5, metavar="N", help="4 s crops of each file at the end (5)"
+        "--crops",
+        type=int,
+        default=5,
+        metavar="N",
+        help="crops per file at the end (default: 5)",
     )
     data.add_argument("--workers", type=int, metavar="N", help="processes that read ahead")
     data.add_argument("--start-from", metavar="FILE", help="checkpoint whose weights to begin with")
     recipe = parser.add_argument_group("recipe (defaults: the paper's)")
-    recipe.add_argument("--batch-size", type=int, default=64, help="of all processes (64)")
-    for name, (kind, text) in _RECIPE.items():
-        recipe.add_argument(f"--{name}", type=kind, help=text)
-    recipe.add_argument(
-        "--mask", action="store_true", help="mask bands and frames of a TFPARN (SpecAugment)"
-    )
-    recipe.add_argument(
-        "--gradient-checkpointing", action="store_true", help="less memory, more time"
-    )
-    recipe.add_argument("--compile", action="store_true", help="use torch.compile")
+    texts = {
+        "lr": "learning rate after the warm-up (default: the system's, scaled to the batch size)",
+        "weight_decay": "weight decay (default: the system's)",
+        "augmentation": f"none, or some of {', '.join(AUGMENTATIONS)}, joined by +",
+        "extra_spoof_kind": f"how they are changed: {', '.join(EXTRA_SPOOF)}",
+    }
+    for kind in (Recipe, Augmented, System):
+        add_fields(recipe, kind, texts, skip=_CHOSEN_OTHERWISE)
     add_device(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -137,9 +121,9 @@ def _chosen(args: argparse.Namespace) -> System:
         config["freeze"] = [int(n) if n.isdecimal() else n for n in args.freeze]
     config = {name: value[0] if len(value) == 1 else value for name, value in config.items()}
     if args.model is not None:
-        chosen = model_system(args.model, batch_size=args.batch_size, **config)
+        chosen = model_system(args.model, batch_size=args.batch_size or 64, **config)
     else:
-        chosen = system(args.system, batch_size=args.batch_size)
+        chosen = system(args.system, batch_size=args.batch_size or 64)
     return chosen if args.loss is None else _with_loss(chosen, args.loss)
 
 
@@ -171,19 +155,16 @@ def prepare(args: argparse.Namespace) -> None:
 def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None:
     """Train a system with the options of `add_training`."""
     from asvspoof_cm.training import (
+        Augmented,
         Corpus,
+        Recipe,
+        System,
         evaluate_run,
         rank_and_size,
         train_system,
     )
 
-    changes = {
-        _FIELDS.get(name, name.replace("-", "_")): value
-        for name in _RECIPE
-        if (value := getattr(args, name.replace("-", "_"))) is not None
-    }
-    for name in ("mask", "compile", "gradient_checkpointing"):
-        changes[name] = getattr(args, name)
+    changes = given_fields(args, Recipe, Augmented, System, skip=_CHOSEN_OTHERWISE)
     result = train_system(
         chosen.with_changes(**changes),
         Corpus(

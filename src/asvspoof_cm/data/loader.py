@@ -87,7 +87,7 @@ def make_loader(
             them repeated or left out. Instead of `shuffle`.
         batch_size: The size of a batch of this process; the last one may be smaller.
         seed: The seed of the order; an epoch's order follows from it and the epoch alone.
-        n_workers: Processes that read ahead; None for one a core less one, at most 8, divided by
+        n_workers: Processes that read ahead; None for one per core less one, at most 8, divided by
             the processes on this machine. 0 reads in this process.
         device: Where to put the waveforms; None leaves them on the CPU. Memory is pinned
             for CUDA only.

@@ -223,7 +223,7 @@ def model_system(name: str, *, batch_size: int = 64, **model_config: Any) -> Sys
 
     Args:
         name: One of `MODELS`.
-        batch_size: Utterances a step.
+        batch_size: Utterances per step.
         **model_config: Fields of the model's configuration.
 
     Note:

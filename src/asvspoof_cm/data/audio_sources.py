@@ -14,8 +14,8 @@ from asvspoof_cm.data.formats import (
     OpenAudio,
     Opener,
     audio_entries,
+    check_seekable,
     is_container,
-    is_seekable,
     stem,
 )
 from asvspoof_cm.data.protocol import Protocol
@@ -74,11 +74,7 @@ class _Container:
                 f"`audio_dir` must be a folder, or a tar, Parquet, .scp or .jsonl file; {source} "
                 "is none of these."
             )
-        if not is_seekable(source):
-            raise ValueError(
-                f"`audio_dir`: {source} is compressed, and utterances can't be picked out of it. "
-                "Decompress it; the audio inside is compressed already."
-            )
+        check_seekable(source)
         entries = dict(audio_entries(source))
         self._names: list[str] = protocol.utterance.tolist()
         self._openers: list[Opener | None] = [

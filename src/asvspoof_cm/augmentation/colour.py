@@ -36,8 +36,8 @@ class ColouredNoise(Augmentation):
         >>> import torch
         >>> x = torch.sin(torch.arange(16000) / 10)
         >>> noisy = ColouredNoise(snr_db=(20, 20))(x, generator=torch.Generator().manual_seed(0))
-        >>> float(20 * (x.norm() / (noisy - x).norm()).log10())
-        20.0...
+        >>> round(float(20 * (x.norm() / (noisy - x).norm()).log10()), 2)
+        20.0
     """
 
     snr_db: tuple[float, float] = (8.0, 40.0)

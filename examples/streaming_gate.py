@@ -23,11 +23,11 @@ from torch import Tensor
 
 from asvspoof_cm import Scorer, load_audio
 from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.audio.arrays import as_mono
 from asvspoof_cm.calibration import Calibration, fit_calibration
 from asvspoof_cm.data import Protocol, open_audio, read_protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts, eer
-from asvspoof_cm.scorer.inputs import as_mono
 from asvspoof_cm.utils.progress import track
 from sasv_pipeline import write_figures
 

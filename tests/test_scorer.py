@@ -23,7 +23,7 @@ from asvspoof_cm.models import (
     TFPARNConfig,
 )
 from asvspoof_cm.scorer import Scorer
-from asvspoof_cm.scorer.inputs import NO_SPEECH
+from asvspoof_cm.scorer.utterances import NO_SPEECH
 from asvspoof_cm.utils.processes import resolve_device
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)

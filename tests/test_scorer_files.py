@@ -20,7 +20,7 @@ from asvspoof_cm.audio import load_audio
 from asvspoof_cm.data import Protocol, pack, read_protocol
 from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
-from asvspoof_cm.scorer import Scorer, inputs as inputs_module
+from asvspoof_cm.scorer import Scorer, utterances as inputs_module
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 ENVIRONMENT = {

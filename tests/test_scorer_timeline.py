@@ -7,7 +7,8 @@ import torch
 
 from asvspoof_cm.audio import load_audio, peak_normalize
 from asvspoof_cm.models import AASIST, TFPARN, TFPARNConfig
-from asvspoof_cm.scorer import Scorer, StreamingScorer, timelines as timelines_module
+from asvspoof_cm.scorer import Scorer, timelines as timelines_module
+from asvspoof_cm.streams import StreamingScorer
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 

@@ -54,7 +54,8 @@ if TYPE_CHECKING:
         TFPARNConfig as TFPARNConfig,
     )
     from asvspoof_cm.pretrained import load_pretrained as load_pretrained
-    from asvspoof_cm.scorer import Scorer as Scorer, StreamingScorer as StreamingScorer
+    from asvspoof_cm.scorer import Scorer as Scorer
+    from asvspoof_cm.streams import StreamingScorer as StreamingScorer
     from asvspoof_cm.training import (
         Objective as Objective,
         Recipe as Recipe,

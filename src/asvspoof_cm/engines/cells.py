@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from asvspoof_cm.audio import AudioFile
+from asvspoof_cm.audio.arrays import as_waveform
 from asvspoof_cm.data.formats import OpenAudio
-from asvspoof_cm.scorer.files import score_opened
-from asvspoof_cm.scorer.inputs import InMemory, as_waveform
+from asvspoof_cm.scorer.bulk import score_opened
 from asvspoof_cm.scorer.scorer import Scorer
+from asvspoof_cm.scorer.utterances import InMemory
 
 
 def score_cells(

@@ -1,11 +1,9 @@
 """Scoring: a trained model as one dependable object for arrays, files, protocols and streams."""
 
-from __future__ import annotations
-
-from asvspoof_cm.scorer.protocols import ProtocolScores
+from asvspoof_cm.scorer.bulk import ProtocolScores
 from asvspoof_cm.scorer.results import FileScore, ScoreResult
 from asvspoof_cm.scorer.scorer import Scorer
-from asvspoof_cm.scorer.timelines import Attention, StreamingScorer, Timeline, WindowScore
+from asvspoof_cm.scorer.timelines import Attention, Timeline, WindowScore
 
 __all__ = [
     "Attention",
@@ -13,7 +11,6 @@ __all__ = [
     "ProtocolScores",
     "ScoreResult",
     "Scorer",
-    "StreamingScorer",
     "Timeline",
     "WindowScore",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 
 from asvspoof_cm.calibration import decide, probability
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
-from asvspoof_cm.scorer.inputs import NO_SPEECH
+from asvspoof_cm.scorer.utterances import NO_SPEECH
 
 __all__ = ["FileScore", "ScoreResult"]
 

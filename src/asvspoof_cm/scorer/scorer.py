@@ -2,54 +2,33 @@
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import itertools
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
-from typing import Any, Literal, Protocol as Interface, TypeVar, overload, runtime_checkable
+from dataclasses import replace
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import Self
 
 from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.audio.arrays import Waveform, as_waveform
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data.folder import EXTENSION
 from asvspoof_cm.data.protocol import Protocol
-from asvspoof_cm.labels import BONAFIDE, SPOOF
-from asvspoof_cm.models import InputSettings
+from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.pretrained import load_pretrained
-from asvspoof_cm.scorer import files, protocols, timelines
-from asvspoof_cm.scorer.inputs import InMemory, Utterance, Waveform, as_waveform, take_crops
-from asvspoof_cm.scorer.packing import map_packed
+from asvspoof_cm.scorer import bulk, timelines
+from asvspoof_cm.scorer.inference import Described, FloatArray, Inference, conditions_of
 from asvspoof_cm.scorer.results import FileScore, ScoreResult
-from asvspoof_cm.utils.checks import check_choice
-from asvspoof_cm.utils.processes import resolve_device
-
-__all__ = ["ScoreKind", "Scorer"]
-
-ScoreKind = Literal["logit_difference", "bonafide_logit", "llr"]
-Precision = Literal["fp32", "bf16"]
-FloatArray = NDArray[np.float64]
-T = TypeVar("T")
+from asvspoof_cm.scorer.utterances import InMemory, Utterance, take_crops
 
 
-@runtime_checkable
-class Described(Interface):
-    """A model that says what it needs to know about its input, and what is known about it."""
-
-    input: InputSettings
-    meta: dict[str, Any]
-
-
-class Scorer:
+class Scorer(Inference):
     """A countermeasure ready for use: audio of any kind in, scores out; higher means bonafide.
 
     Every utterance is averaged to mono, resampled to the model's rate without aliasing and cut into
@@ -91,48 +70,6 @@ class Scorer:
         (5, 0.5, 44100, ('no speech to judge', 'silent', 'shorter than 1 s'))
     """
 
-    def __init__(
-        self,
-        model: Callable[[Tensor], Tensor],
-        *,
-        device: str | torch.device = "auto",
-        n_crops: int | None = None,
-        crop_s: float | None = None,
-        batch_size: int = 32,
-        score: ScoreKind = "logit_difference",
-        precision: Precision = "fp32",
-        calibration: Calibration | None = None,
-    ) -> None:
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(
-                f"`batch_size` must be a whole number of at least 1; got {batch_size!r}."
-            )
-        changes = {"n_crops": n_crops, "crop_s": crop_s}
-        self.input = replace(
-            model.input if isinstance(model, Described) else InputSettings(),
-            **{name: value for name, value in changes.items() if value is not None},  # type: ignore[arg-type]
-        )
-        check_choice("score", score, ("logit_difference", "bonafide_logit", "llr"))
-        check_choice("precision", precision, ("fp32", "bf16"))
-        if score == "llr" and calibration is None:
-            raise ValueError('`calibration` must be given with score="llr"; got None.')
-        if isinstance(model, nn.Module):
-            self.device = resolve_device(device)
-            self.model: Callable[[Tensor], Tensor] = copy.deepcopy(model).to(self.device).eval()
-        else:
-            self.device, self.model = torch.device("cpu"), model
-            if str(device) not in ("auto", "cpu") or precision != "fp32":
-                raise ValueError(
-                    '`device` must be "auto" or "cpu" and `precision` "fp32" for a model that is '
-                    f"not a torch module; got {str(device)!r} and {precision!r}."
-                )
-        self.batch_size = batch_size
-        self.score_kind: ScoreKind = score
-        self.precision: Precision = precision
-        self.calibration = calibration
-        if calibration is not None:
-            self._check_calibration(calibration)
-
     @classmethod
     def from_model(
         cls,
@@ -155,7 +92,7 @@ class Scorer:
         if wanted and isinstance(model, Described) and model.meta.get("calibration"):
             calibration = Calibration.from_dict(model.meta["calibration"])
             if not calibration.fitted_for:  # of version 0.1.0: it belongs to the model's settings
-                conditions = _conditions(model.input, "fp32")
+                conditions = conditions_of(model.input, "fp32")
                 calibration = replace(calibration, fitted_for=conditions)
         return cls(model, calibration=calibration, **options)
 
@@ -292,14 +229,13 @@ class Scorer:
             >>> Scorer(TFPARN(), device="cpu").embed(np.zeros(64000)).shape
             (256,)
         """
-        embed = getattr(self.model, "embed", None)
-        if embed is None:
+        if not isinstance(self.model, Countermeasure):
             raise ValueError(
                 f"the model must have `embed`; {type(self.model).__name__} gives logits only."
             )
         utterance = self._prepare(waveform, sample_rate)
         batches = torch.split(utterance.crops, self.batch_size)
-        vectors = torch.cat([self._run(embed, batch) for batch in batches])
+        vectors = torch.cat([self.run(self.model.embed, batch) for batch in batches])
         return vectors[list(utterance.which)].mean(dim=0).numpy()
 
     def score_files(
@@ -325,7 +261,7 @@ class Scorer:
             >>> [score.error for score in Scorer(TFPARN(), device="cpu").score_files(["no.wav"])]
             ["[Errno 2] No such file or directory: 'no.wav'"]
         """
-        return files.score_files(self, paths, n_threads=n_threads, progress=progress)
+        return bulk.score_files(self, paths, n_threads=n_threads, progress=progress)
 
     def score_protocol(
         self,
@@ -337,9 +273,9 @@ class Scorer:
         n_threads: int | None = None,
         progress: bool = False,
         extension: str = EXTENSION,
-    ) -> protocols.ProtocolScores:
-        """Score every utterance of a protocol into a score file; see `protocols.score_protocol`."""
-        return protocols.score_protocol(
+    ) -> bulk.ProtocolScores:
+        """Score every utterance of a protocol into a score file; see `bulk.score_protocol`."""
+        return bulk.score_protocol(
             self,
             protocol,
             audio_dir,
@@ -367,48 +303,6 @@ class Scorer:
         """Return the pooling weight of each frame of one crop; see `timelines.attention`."""
         return timelines.attention(self, waveform, sample_rate, start_s=start_s)
 
-    def conditions(self) -> dict[str, Any]:
-        """Return how scores are made, for `fit_calibration`: rate, crops, level and precision."""
-        return _conditions(self.input, self.precision)
-
-    def settings(self) -> dict[str, Any]:
-        """Return what scores depend on, the model's weights as a hash, as plain values."""
-        return {
-            "model": type(self.model).__name__,
-            "sha256": _digest(self.model),
-            "score": self.score_kind,
-            **self.conditions(),
-            "calibration": None if self.calibration is None else self.calibration.as_dict(),
-        }
-
-    def score_utterances(
-        self, utterances: Iterable[tuple[T, Utterance | str]]
-    ) -> Iterator[tuple[T, ScoreResult | str]]:
-        """Score prepared utterances in full batches; an error message passes through in order.
-
-        This is what every other way to score ends in. A score that is not finite becomes an error.
-        """
-        none = torch.empty(0)
-        items = (
-            ((tag, found), none if isinstance(found, str) else found.crops)
-            for tag, found in utterances
-        )
-        for (tag, found), logits in map_packed(items, self.logits, self.batch_size):
-            yield tag, found if isinstance(found, str) else self._result(found, logits)
-
-    def logits(self, waveforms: Tensor) -> Tensor:
-        """Return the model's logits (batch, 2) of prepared waveforms (batch, time), on the CPU."""
-        return self._run(self.model, waveforms)
-
-    def scores(self, logits: FloatArray) -> FloatArray:
-        """Return the kind of score that was asked for, shape (...), of logits (..., 2)."""
-        if self.score_kind == "bonafide_logit":
-            return np.asarray(logits[..., BONAFIDE])
-        difference = np.asarray(logits[..., BONAFIDE] - logits[..., SPOOF])
-        if self.score_kind == "llr" and self.calibration is not None:
-            return self.calibration.apply(difference)
-        return difference
-
     def _prepare(self, waveform: Waveform, sample_rate: int) -> Utterance:
         rate = self.input.sample_rate
         samples = as_waveform(waveform, sample_rate, rate)
@@ -433,58 +327,3 @@ class Scorer:
                 yield k, self._prepare(waveform, rate)
             except (TypeError, ValueError) as error:  # noqa: PERF203 — it says which one
                 raise type(error)(f"`waveforms[{k}]`: {error}") from error
-
-    def _check_calibration(self, calibration: Calibration) -> None:
-        now = self.conditions()
-        fitted = calibration.fitted_for
-        changed = [
-            f"{name} {fitted[name]!r}, not {now[name]!r}"
-            for name in now
-            if name in fitted and fitted[name] != now[name]
-        ]
-        if changed:
-            warnings.warn(
-                f"the calibration was fitted for {'; '.join(changed)}: log-likelihood ratios, "
-                "probabilities and decisions may be off. Fit one on scores of this scorer.",
-                stacklevel=4,
-            )
-
-    def _run(self, function: Callable[[Tensor], Tensor], waveforms: Tensor) -> Tensor:
-        with torch.inference_mode(), self._autocast():
-            return function(waveforms.to(self.device)).float().cpu()
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        if self.precision == "fp32":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
-
-    def _result(self, utterance: Utterance, logits: Sequence[Tensor]) -> ScoreResult | str:
-        of_crop = torch.stack([logits[k] for k in utterance.which]).double().numpy()
-        if not np.isfinite(of_crop).all():
-            return "the model's logits are not finite."
-        score = self.scores(of_crop.mean(axis=0))
-        llr = None
-        if self.calibration is not None:
-            llr = float(score if self.score_kind == "llr" else self.calibration.apply(score))
-        return ScoreResult(
-            score=float(score),
-            crop_scores=tuple(self.scores(of_crop).tolist()),
-            llr=llr,
-            duration_s=utterance.duration_s,
-            resampled_from=utterance.resampled_from,
-            warnings=utterance.warnings,
-        )
-
-
-def _conditions(settings: InputSettings, precision: str) -> dict[str, Any]:
-    return {**asdict(settings), "precision": precision}
-
-
-def _digest(model: Any) -> str | None:
-    if not isinstance(model, nn.Module):
-        return getattr(model, "sha256", None)
-    digest = hashlib.sha256(repr(getattr(model, "config", None)).encode())
-    for name, tensor in model.state_dict().items():
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Scores along time for audio of any length, from a file, an array or a live stream."""
+"""Scores along time for audio of any length, and where in time a model looks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,26 +18,12 @@ from asvspoof_cm.audio import (
     AudioFile,
     cut,
     fix_length,
-    resample,
-    resampling_reach,
     set_level,
 )
+from asvspoof_cm.audio.arrays import Waveform, as_waveform
 from asvspoof_cm.models import Countermeasure, InputSettings
-from asvspoof_cm.scorer.inputs import (
-    BLOCK_SAMPLES,
-    InMemory,
-    Readable,
-    Waveform,
-    as_mono,
-    as_waveform,
-)
-from asvspoof_cm.scorer.packing import map_packed
-from asvspoof_cm.utils.checks import check_rate
-
-if TYPE_CHECKING:
-    from asvspoof_cm.scorer.scorer import Scorer
-
-__all__ = ["Attention", "StreamingScorer", "Timeline", "WindowScore", "attention", "timeline"]
+from asvspoof_cm.scorer.inference import Inference, map_packed
+from asvspoof_cm.scorer.utterances import BLOCK_SAMPLES, InMemory, Readable
 
 
 class WindowScore(NamedTuple):
@@ -73,7 +59,7 @@ class Timeline:
 
 
 def timeline(
-    scorer: Scorer,
+    scorer: Inference,
     audio: Waveform | str | os.PathLike[str],
     sample_rate: int = SAMPLE_RATE,
     *,
@@ -106,64 +92,12 @@ def timeline(
         >>> line.start_s.tolist(), line.end_s.tolist()
         ([0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 6.5])
     """
-    windows = _Windows(scorer.input, window_s, hop_s)
+    windows = Windows(scorer.input, window_s, hop_s)
     rate = scorer.input.sample_rate
     if isinstance(audio, (str, os.PathLike)):
         with AudioFile(audio, sample_rate=rate) as file:
             return _timeline(scorer, file, windows)
     return _timeline(scorer, InMemory(as_waveform(audio, sample_rate, rate)), windows)
-
-
-class StreamingScorer:
-    """Scores a live stream in windows: the numbers of `timeline`, as soon as they can be known.
-
-    A window is scored by the call of `push` that brings its last sample. Where the stream is
-    resampled, it takes up to 40 periods of the lower rate longer: 5 ms at 8 kHz. Memory is bounded:
-    one window and the newest chunk. An object holds one stream; use it from one thread.
-
-    Args:
-        scorer: The scorer, which several streams may share.
-        sample_rate: The sampling rate of the chunks, in Hz.
-        window_s: The length of a window; None is that of the scorer's crops.
-        hop_s: From start to start.
-
-    Example:
-        >>> from asvspoof_cm.models import TFPARN
-        >>> from asvspoof_cm.scorer import Scorer
-        >>> stream = StreamingScorer(Scorer(TFPARN(), device="cpu"), sample_rate=8000)
-        >>> [stream.push(np.zeros(8000)) for _ in range(4)]
-        [[], [], [], []]
-        >>> [(window.start_s, window.end_s) for window in stream.push(np.zeros(4000))]
-        [(0.0, 4.0)]
-        >>> [(window.start_s, window.end_s) for window in stream.flush()]
-        [(1.0, 4.5)]
-    """
-
-    def __init__(
-        self,
-        scorer: Scorer,
-        *,
-        sample_rate: int = SAMPLE_RATE,
-        window_s: float | None = None,
-        hop_s: float = 1.0,
-    ) -> None:
-        self.scorer = scorer
-        self._resampler = _StreamResampler(check_rate(sample_rate), scorer.input.sample_rate)
-        self._windows = _Windows(scorer.input, window_s, hop_s)
-
-    def push(self, chunk: Waveform) -> list[WindowScore]:
-        """Take the next chunk, of any size, and return the windows that it completes.
-
-        Args:
-            chunk: As in `Scorer.score`, at the sampling rate of the stream; may be empty.
-        """
-        samples = self._resampler.push(as_mono(chunk, allow_empty=True))
-        return list(_score_windows(self.scorer, self._windows.push(samples)))
-
-    def flush(self) -> list[WindowScore]:
-        """End the stream: return what is left of it, and be ready for another one."""
-        windows = self._windows.push(self._resampler.flush()) + self._windows.flush()
-        return list(_score_windows(self.scorer, windows))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -185,7 +119,7 @@ class Attention:
 
 
 def attention(
-    scorer: Scorer,
+    scorer: Inference,
     waveform: Waveform,
     sample_rate: int = SAMPLE_RATE,
     *,
@@ -232,17 +166,20 @@ def attention(
     )
 
 
-class _Window(NamedTuple):
+class Window(NamedTuple):
+    """A stretch of a recording, repeated to full length where the recording ends."""
+
     start: int
     stop: int
     samples: Tensor
 
     @property
     def peak(self) -> float:
+        """The largest magnitude."""
         return self.samples.abs().max().item()
 
 
-class _Windows:
+class Windows:
     """Cuts a stream of samples into windows, keeping no more than the next one needs."""
 
     def __init__(self, settings: InputSettings, window_s: float | None, hop_s: float) -> None:
@@ -259,7 +196,7 @@ class _Windows:
         self._first: int = 0  # the place of the buffer's first sample in the stream
         self._next: int = 0  # the start of the next window
 
-    def push(self, samples: Tensor) -> list[_Window]:
+    def push(self, samples: Tensor) -> list[Window]:
         """Return the windows that end within `samples`."""
         self._buffer = torch.cat([self._buffer, samples])
         stop = self._first + len(self._buffer)
@@ -273,7 +210,7 @@ class _Windows:
         self._buffer = self._buffer[n_past:].clone()
         return windows
 
-    def flush(self) -> list[_Window]:
+    def flush(self) -> list[Window]:
         """Return the window of what no other window holds, if there is anything, and start anew."""
         stop = self._first + len(self._buffer)
         n_covered = self._next - self.n_hop + self.n_window if self._next > 0 else 0
@@ -281,62 +218,18 @@ class _Windows:
         self._restart()
         return windows
 
-    def _cut(self, stop: int) -> _Window:
+    def _cut(self, stop: int) -> Window:
         samples = self._buffer[self._next - self._first : stop - self._first]
-        return _Window(self._next, stop, fix_length(samples, self.n_window))
+        return Window(self._next, stop, fix_length(samples, self.n_window))
 
 
-class _StreamResampler:
-    """Resamples a stream, chunk by chunk: the samples of the whole resampled at once."""
-
-    def __init__(self, sample_rate: int, new_rate: int) -> None:
-        divisor = math.gcd(sample_rate, new_rate)
-        self.sample_rate, self.new_rate = sample_rate, new_rate
-        self._up, self._down = new_rate // divisor, sample_rate // divisor
-        self._reach = resampling_reach(sample_rate, new_rate)
-        self._restart()
-
-    def _restart(self) -> None:
-        self._buffer: Tensor = torch.empty(0)
-        self._first: int = 0  # the place of the buffer's first sample in the stream
-        self._n_emitted: int = 0
-
-    def push(self, samples: Tensor) -> Tensor:
-        """Return the new samples that no later chunk can change."""
-        if self._up == self._down:
-            return samples
-        self._buffer = torch.cat([self._buffer, samples])
-        n_received = self._first + len(self._buffer)
-        return self._emit(max(0, n_received - self._reach) * self._up // self._down)
-
-    def flush(self) -> Tensor:
-        """Return the rest of the stream, and start anew."""
-        n_received = self._first + len(self._buffer)
-        rest = self._emit(-(-n_received * self._up // self._down))
-        self._restart()
-        return rest
-
-    def _emit(self, stop: int) -> Tensor:
-        if stop <= self._n_emitted:
-            return torch.empty(0)
-        offset = self._first * self._up // self._down
-        resampled = resample(self._buffer, self.sample_rate, self.new_rate)
-        ready = resampled[self._n_emitted - offset : stop - offset].clone()
-        self._n_emitted = stop
-        # The buffer keeps the context of the next sample and starts on the polyphase grid.
-        needed = max(0, stop * self._down // self._up - self._reach) // self._down * self._down
-        self._buffer = self._buffer[needed - self._first :].clone()
-        self._first = needed
-        return ready
-
-
-def _timeline(scorer: Scorer, source: Readable, windows: _Windows) -> Timeline:
-    def cut_windows() -> Iterator[_Window]:
+def _timeline(scorer: Inference, source: Readable, windows: Windows) -> Timeline:
+    def cut_windows() -> Iterator[Window]:
         for first in range(0, source.n_samples, BLOCK_SAMPLES):
             yield from windows.push(source.read(first, BLOCK_SAMPLES))
         yield from windows.flush()
 
-    scored = np.array([*_score_windows(scorer, cut_windows())])
+    scored = np.array([*score_windows(scorer, cut_windows())])
     return Timeline(
         start_s=scored[:, 0],
         end_s=scored[:, 1],
@@ -345,7 +238,8 @@ def _timeline(scorer: Scorer, source: Readable, windows: _Windows) -> Timeline:
     )
 
 
-def _score_windows(scorer: Scorer, windows: Iterable[_Window]) -> Iterator[WindowScore]:
+def score_windows(scorer: Inference, windows: Iterable[Window]) -> Iterator[WindowScore]:
+    """Score windows in full batches, each as an utterance of its own."""
     settings = scorer.input
     # Of the utterance's peak a stream knows nothing: the window is the utterance.
     items = (

@@ -155,6 +155,16 @@ def test_checkpoints_say_what_ran(tmp_path, paths):
     assert (described["augmentation"], described["extra_spoof"]) == ("tfparn", 0.5)
 
 
+def test_a_fine_tuned_model_has_no_calibration_of_the_old_weights(tmp_path, paths):
+    model = tiny()
+    model.meta = {"calibration": {"kind": "affine"}, "card": {"name": "old"}}
+    loaders = [loader(paths.dev_protocol, paths, shuffle=shuffle) for shuffle in (True, False)]
+    recipe = Recipe(n_epochs=1)
+    fit(model, *loaders, loss=focal_loss, recipe=recipe, out_dir=tmp_path, progress=False)
+    meta = load_checkpoint(tmp_path / "best.pt").meta
+    assert sorted(meta) == ["dev", "epoch", "training"]
+
+
 # 4. A run is resumed with what it was begun with, or not at all.
 
 

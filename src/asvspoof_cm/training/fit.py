@@ -102,7 +102,7 @@ def fit(
     later scored on crops like those that it learned from; with other batches, set it beforehand.
 
     Args:
-        model: A model on the device to train on; see `Learner`.
+        model: A model on the device to train on; see `Learner`. Its `meta` is emptied.
         train: Batches to train on: from `make_loader` with shuffling or an order, or any iterable
             of ``(waveform, label, index)`` that can be gone through once per epoch.
         dev: Batches to validate on, from `make_loader` without, or such an iterable.
@@ -150,6 +150,7 @@ def fit(
     recipe = Recipe() if recipe is None else recipe
     for name, batches in (("train", train), ("dev", dev)):
         _check_labelled(name, batches)
+    model.meta = {}  # a calibration or a card is that of the weights which training changes
     if isinstance(train, Loader):
         model.input = replace(train.dataset.input, n_crops=model.input.n_crops)
         names = train.dataset.protocol.utterance if names is None else names

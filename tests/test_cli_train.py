@@ -10,7 +10,9 @@ import torch
 
 from asvspoof_cm import TFPARN, TFPARNConfig, load_checkpoint, save_checkpoint
 from asvspoof_cm.cli import main
-from asvspoof_cm.data import write_miniature
+from asvspoof_cm.data import read_protocol, write_miniature
+from asvspoof_cm.labels import LABEL_NAMES
+from asvspoof_cm.models import Encoder, EncoderConfig, InputSettings
 from asvspoof_cm.runs import read_history
 from asvspoof_cm.utils.files import sha256
 
@@ -109,6 +111,65 @@ def test_train_resume_score_and_export_another_model(
         scores.append(capsys.readouterr().out)
     numbers = [float(re.findall(r"-?\d+\.\d+", text)[-1]) for text in scores]
     assert numbers[0] == pytest.approx(numbers[1], abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def table(data):
+    """The same data as one table with splits and sources, beside its audio."""
+    folder, lines = Path(data[5]), ["utterance\tpath\tlabel\tsource\tsplit"]
+    for split, path in (("train", data[1]), ("dev", data[3])):
+        protocol = read_protocol(path)
+        for name, label in zip(protocol.utterance, protocol.label, strict=True):
+            file = f"flac_{name[0]}/{name}.flac"
+            lines.append(f"{name}\t{file}\t{LABEL_NAMES[label]}\tpage\t{split}")
+    (folder / "corpus.tsv").write_text("\n".join(lines) + "\n")
+    return folder / "corpus.tsv"
+
+
+def test_train_further_from_a_checkpoint(tmp_path, data, table, capsys):
+    torch.manual_seed(0)
+    start = Encoder(EncoderConfig(encoder="distillmos", freeze=3, d_projection=8))
+    start.input = InputSettings(crop_s=0.3, n_crops=2)
+    save_checkpoint(tmp_path / "start.pt", start)
+    out = tmp_path / "run"
+    arguments = ["train", "--from", str(tmp_path / "start.pt"), "--freeze", "5", "--out", str(out)]
+    arguments += ["--protocol", str(table), "--order", "matched", "--epochs", "1", "--workers", "0"]
+    arguments += ["--augment", "none", "--crops", "1", "--device", "cpu", "--quiet"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith("Encoder, fine-tuned, seed 42: best Dev minDCF ")
+    tuned = load_checkpoint(out / "best.pt")
+    assert tuned.config.freeze == 5
+    assert tuned.input.crop_s == 0.3
+    assert tuned.meta["data"]["start_from"]["file"] == "start.pt"
+    assert tuned.meta["data"]["train"] == {**tuned.meta["data"]["train"], "bonafide": 4, "spoof": 4}
+    frozen, trained = ([f"encoders.0.convolutions.{k}.weight" for k in r] for r in ((0, 4), (5,)))
+    for name, tensor in start.state_dict().items():
+        if name in frozen:
+            assert torch.equal(tuned.state_dict()[name], tensor), name
+        if name in trained:
+            assert not torch.equal(tuned.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--audio", "x"], "--train-protocol, --dev-protocol and --audio; --train-protocol is"),
+        (["--protocol", "T", "--dev-protocol", "x"], "--protocol stands for --train-protocol and"),
+        (["--protocol", "P"], "must have a column split, with rows of train and dev"),
+        (["--protocol", "T", "--from", "x.pt", "--start-from", "y.pt"], "exclude each other"),
+        (["--protocol", "T", "--from", "nothing"], "`name` must be one of "),
+        (["--protocol", "T", "--from", "S", "--layers", "1"], "--freeze also to --from"),
+        (["--protocol", "T", "--from", "S", "--freeze", "1"], "`freeze` must be None for TFPARN"),
+    ],
+)
+def test_what_train_refuses(tmp_path, data, table, capsys, options, message):
+    save_checkpoint(tmp_path / "S.pt", TFPARN(TFPARNConfig(d_model=16, n_heads=2)))
+    files = {"T": str(table), "P": data[1], "S": str(tmp_path / "S.pt")}
+    given = [files.get(option, option) for option in options]
+    assert main(["train", "--out", str(tmp_path / "run"), "--quiet", *given]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
 def test_train_resnet(tmp_path, data, capsys):

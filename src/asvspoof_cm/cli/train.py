@@ -6,11 +6,21 @@ import argparse
 import logging
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asvspoof_cm.cli.options import add_device, add_fields, add_seed, given_fields
+from asvspoof_cm.cli.options import (
+    add_device,
+    add_fields,
+    add_seed,
+    find_checkpoint,
+    given_fields,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asvspoof_cm.data import Order, Protocol
     from asvspoof_cm.training import System
 
 # Fields of a system that other options choose.
@@ -24,14 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Train a system of the paper: 1 AASIST, 2 RawNet2, 3 TFPARN with cross-entropy, "
         "4 + pairwise ranking, 5 + focal loss, 6 + attention pooling; or, with --model, "
-        "another model with the objective of system 6. The same command "
-        "resumes a run that was killed. Several GPUs: torchrun --nproc-per-node N -m "
-        "asvspoof_cm train …"
+        "another model with the objective of system 6; or, with --from, a trained model further. "
+        "The same command resumes a run that was killed. Several GPUs: torchrun "
+        "--nproc-per-node N -m asvspoof_cm train …"
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--system", type=int, choices=range(1, 7), default=6, help="default: 6")
     which.add_argument(
         "--model", metavar="NAME", help="tfparn, aasist, rawnet2, resnet18, resnet34, lcnn, encoder"
+    )
+    which.add_argument(
+        "--from",
+        dest="start",
+        metavar="MODEL",
+        help="train further, gently: a trained model that `models` lists, or a checkpoint",
     )
     parser.add_argument(
         "--loss",
@@ -60,9 +76,18 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     from asvspoof_cm.training import Augmented, Recipe, System
 
     data = parser.add_argument_group("data")
-    data.add_argument("--train-protocol", required=True, metavar="FILE")
-    data.add_argument("--dev-protocol", required=True, metavar="FILE")
-    data.add_argument("--audio", required=True, metavar="DIR", help="audio, or a packed folder")
+    data.add_argument("--train-protocol", metavar="FILE")
+    data.add_argument("--dev-protocol", metavar="FILE")
+    data.add_argument(
+        "--protocol",
+        metavar="FILE",
+        help="in their place, a table whose column split says train or dev",
+    )
+    data.add_argument(
+        "--audio",
+        metavar="DIR",
+        help="audio, or a packed folder (default: the folder of --protocol)",
+    )
     data.add_argument("--dev-audio", metavar="DIR", help="audio of the dev set, if elsewhere")
     data.add_argument(
         "--eval-protocol", metavar="FILE", help="also evaluate the best checkpoint on this set"
@@ -82,6 +107,13 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         default=5,
         metavar="N",
         help="crops per file at the end (default: 5)",
+    )
+    data.add_argument(
+        "--order",
+        choices=("shuffled", "balanced", "matched"),
+        default="shuffled",
+        help="balanced draws generators and sources evenly; matched also puts a human and a fake "
+        "clip of one source side by side (default: shuffled)",
     )
     data.add_argument("--workers", type=int, metavar="N", help="processes that read ahead")
     data.add_argument("--start-from", metavar="FILE", help="checkpoint whose weights to begin with")
@@ -110,17 +142,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _chosen(args: argparse.Namespace) -> System:
-    """Return the system that ``--system`` or ``--model`` names."""
-    from asvspoof_cm.training import model_system, system
+    """Return the system that ``--system``, ``--model`` or ``--from`` names."""
+    from asvspoof_cm.checkpoint import load_checkpoint
+    from asvspoof_cm.training import fine_tuning, model_system, system
 
     given = {"encoder": args.encoder, "n_layers": args.layers, "freeze": args.freeze}
     config: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if config and args.model != "encoder":
-        raise ValueError("--encoder, --layers and --freeze belong to --model encoder.")
+    if config.keys() - ({"freeze"} if args.start else set()) and args.model != "encoder":
+        raise ValueError(
+            "--encoder, --layers and --freeze belong to --model encoder; --freeze also to --from."
+        )
     if "freeze" in config:
         config["freeze"] = [int(n) if n.isdecimal() else n for n in args.freeze]
     config = {name: value[0] if len(value) == 1 else value for name, value in config.items()}
-    if args.model is not None:
+    if args.start is not None:
+        if args.start_from is not None:
+            raise ValueError("--from and --start-from exclude each other: give one.")
+        args.start_from = find_checkpoint(args.start)
+        model = load_checkpoint(args.start_from)
+        chosen = fine_tuning(model, batch_size=args.batch_size or 16, **config)
+    elif args.model is not None:
         chosen = model_system(args.model, batch_size=args.batch_size or 64, **config)
     else:
         chosen = system(args.system, batch_size=args.batch_size or 64)
@@ -147,6 +188,25 @@ def prepare(args: argparse.Namespace) -> None:
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     if args.workers is not None and args.workers < 0:
         raise ValueError(f"--workers must not be negative; got {args.workers}.")
+    if args.protocol is not None:
+        if args.train_protocol or args.dev_protocol:
+            raise ValueError(
+                "--protocol stands for --train-protocol and --dev-protocol: give it or them."
+            )
+        table = read_protocol(args.protocol)
+        parts = [table.select(table.split == split) for split in ("train", "dev")]
+        if not all(len(part) for part in parts):
+            raise ValueError(
+                f"--protocol: {args.protocol} must have a column split, with rows of train and dev."
+            )
+        args.train_protocol, args.dev_protocol = parts
+        args.audio = args.audio or str(Path(args.protocol).parent)
+    for name in ("train_protocol", "dev_protocol", "audio"):
+        if getattr(args, name) is None:
+            raise ValueError(
+                "give --protocol, or --train-protocol, --dev-protocol and --audio; "
+                f"--{name.replace('_', '-')} is missing."
+            )
     if args.expect:
         read_protocol(args.train_protocol, expect="train")
         read_protocol(args.dev_protocol, expect="dev")
@@ -154,6 +214,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None:
     """Train a system with the options of `add_training`."""
+    from asvspoof_cm.data import group_balanced, matched_pairs
     from asvspoof_cm.training import (
         Augmented,
         Corpus,
@@ -164,6 +225,8 @@ def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None
         train_system,
     )
 
+    orders: dict[str, Callable[[Protocol], Order] | None]
+    orders = {"shuffled": None, "balanced": group_balanced, "matched": matched_pairs}
     changes = given_fields(args, Recipe, Augmented, System, skip=_CHOSEN_OTHERWISE)
     result = train_system(
         chosen.with_changes(**changes),
@@ -172,6 +235,7 @@ def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None
             dev_protocol=args.dev_protocol,
             audio_dir=args.audio,
             dev_audio_dir=args.dev_audio,
+            order=orders[args.order],
             on_error="skip" if args.skip_unreadable else "raise",
         ),
         out,

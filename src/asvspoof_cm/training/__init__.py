@@ -5,7 +5,15 @@ from asvspoof_cm.training.fit import FitResult, fit
 from asvspoof_cm.training.loop import EpochResult, Learner, train_epoch, validate
 from asvspoof_cm.training.objective import BatchLoss, Objective
 from asvspoof_cm.training.schedule import EarlyStopping, linear_scaling, warmup_cosine
-from asvspoof_cm.training.systems import MODELS, SEEDS, Recipe, System, model_system, system
+from asvspoof_cm.training.systems import (
+    MODELS,
+    SEEDS,
+    Recipe,
+    System,
+    fine_tuning,
+    model_system,
+    system,
+)
 from asvspoof_cm.training.train import Corpus, evaluate_run, train_system
 from asvspoof_cm.training.transforms import Augmented, Transform
 from asvspoof_cm.utils.processes import gather_batch, gather_objects, process_group, rank_and_size
@@ -25,6 +33,7 @@ __all__ = [
     "System",
     "Transform",
     "evaluate_run",
+    "fine_tuning",
     "fit",
     "gather_batch",
     "gather_objects",

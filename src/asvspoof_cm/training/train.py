@@ -125,7 +125,7 @@ def train_system(
             raise ValueError(
                 f"`batch_size` must be a multiple of the {size} processes; got {system.batch_size}."
             )
-        model = system.build(seed)
+        model = system.build(seed, published=start_from is None)
         model.input = replace(model.input, n_crops=n_crops)
         description = _describe(system, seed, model, train, dev, place)
         if start_from is not None:
@@ -298,10 +298,12 @@ def _describe(
 def _start(model: Countermeasure, path: str | os.PathLike[str]) -> dict[str, str]:
     """Give the model the weights of a checkpoint, and say which file that was."""
     given = load_checkpoint(path)
-    if given.config != model.config or type(given) is not type(model):
+    shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (given, model)]
+    if type(given) is not type(model) or shapes[0] != shapes[1]:
         raise ValueError(
             f"`start_from` must hold a {type(model).__name__} with {model.config}; {path} holds a "
             f"{type(given).__name__} with {given.config}."
         )
     model.load_state_dict(given.state_dict())
+    model.input = replace(given.input, crop_s=model.input.crop_s, n_crops=model.input.n_crops)
     return {"file": Path(path).name, "sha256": sha256(path)}

@@ -16,7 +16,15 @@ import torch
 from asvspoof_cm.augmentation import transcode
 from minispoof.speech import Array, mean_spectrum, shaped_noise
 
-__all__ = ["CODECS", "PEAK", "fit_length", "match_spectrum", "normalize_peak", "recode"]
+__all__ = [
+    "CODECS",
+    "PEAK",
+    "fit_length",
+    "match_spectrum",
+    "normalize_peak",
+    "recode",
+    "with_offset",
+]
 
 PEAK: Final = 0.9
 CODECS: Final = {
@@ -67,6 +75,14 @@ def recode(waveform: Array, origin: str, rng: np.random.Generator) -> Array:
     level = None if codec == "gsm" else float(rng.uniform(*_LEVELS))
     coded = transcode(torch.from_numpy(waveform), codec, compression_level=level)
     return coded.numpy()
+
+
+def with_offset(waveform: Array, reference: Array) -> Array:
+    """Return `waveform` at the common peak, with the constant offset that `reference` has.
+
+    Cheap converters leave an offset in recordings, and vocoders remove it.
+    """
+    return normalize_peak(normalize_peak(waveform - waveform.mean()) + reference.mean())
 
 
 def normalize_peak(waveform: Array) -> Array:

@@ -23,7 +23,7 @@ import soundfile
 from asvspoof_cm.labels import LABEL_NAMES, SPOOF
 from asvspoof_cm.utils.files import atomic_path
 from asvspoof_cm.utils.progress import track
-from manyvoices.channel import fit_length, match_spectrum, normalize_peak, recode
+from manyvoices.channel import fit_length, match_spectrum, normalize_peak, recode, with_offset
 from manyvoices.table import TABLE, Row, both_classes, by_source, write_table
 from manyvoices.vocoders import COPIERS, HELD_OUT, Copier
 from minispoof.clips import write_flac
@@ -144,7 +144,7 @@ def copy(waveform: Array, vocoder: Vocoder, origin: str, rng: np.random.Generato
     copied = fit_length(vocoder(waveform, rng), len(waveform))
     normalize_peak(copied)  # raises for silence, on which the filter could not be fitted
     matched = match_spectrum(copied, waveform, rng)
-    return normalize_peak(recode(normalize_peak(matched), origin, rng))
+    return with_offset(recode(normalize_peak(matched), origin, rng), waveform)
 
 
 def make_copies(jobs: Sequence[Job], out: Path, weights: Path, *, seed: int = 5) -> list[Row]:

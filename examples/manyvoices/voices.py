@@ -20,7 +20,7 @@ import soundfile
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.labels import LABEL_NAMES, SPOOF
 from asvspoof_cm.utils.progress import track
-from manyvoices.channel import match_spectrum, normalize_peak, recode
+from manyvoices.channel import match_spectrum, normalize_peak, recode, with_offset
 from manyvoices.clips import trimmed
 from manyvoices.engines import VOICES, Voice
 from manyvoices.table import TABLE, Row, by_source, write_table
@@ -140,7 +140,7 @@ def in_channel(waveform: Array, donor: Array, origin: str, rng: np.random.Genera
         raise ValueError(f"`waveform` must last {SHORTEST_S} s; got {len(waveform)} samples.")
     matched = match_spectrum(normalize_peak(waveform), donor, rng)
     floor = shaped_noise(mean_spectrum(donor, 0, 10), len(matched), rng)
-    return normalize_peak(recode(normalize_peak(matched + floor), origin, rng))
+    return with_offset(recode(normalize_peak(matched + floor), origin, rng), donor)
 
 
 def _in_room(waveform: Array, rng: np.random.Generator) -> Array:

@@ -245,6 +245,16 @@ def test_a_copy_goes_through_the_codec_of_its_recording(origin, codec, monkeypat
     assert used == ([] if codec is None else [codec])
 
 
+def test_digital_silence_stays():
+    recorded, copied = voice(1, 0.1), voice(2, 0.1)
+    recorded[100:108] = recorded[300:307] = 0.25
+    recorded[-50:] = 0
+    kept = channel.keep_silence(copied, recorded)
+    changed = np.flatnonzero(kept != copied)
+    assert changed.tolist() == [*range(100, 108), *range(1550, 1600)]
+    assert (kept[changed] == recorded[changed]).all()
+
+
 def test_silence_has_no_copy():
     with pytest.raises(ValueError, match=r"must have a finite peak above 0; got 0\.0"):
         copies.copy(voice(1), lambda waveform, rng: 0 * waveform, "a.wav", generator(5, "x"))

@@ -20,6 +20,7 @@ __all__ = [
     "CODECS",
     "PEAK",
     "fit_length",
+    "keep_silence",
     "match_spectrum",
     "normalize_peak",
     "recode",
@@ -40,6 +41,7 @@ _LARGEST_BOOST_DB: Final = 12.0
 _LARGEST_CUT_DB: Final = 60.0
 _LEVELS: Final = (0.2, 0.6)
 _N_TAPS: Final = 513
+_SHORTEST_SILENCE: Final = 8
 
 
 def fit_length(waveform: Array, n_samples: int) -> Array:
@@ -83,6 +85,17 @@ def with_offset(waveform: Array, reference: Array) -> Array:
     Cheap converters leave an offset in recordings, and vocoders remove it.
     """
     return normalize_peak(normalize_peak(waveform - waveform.mean()) + reference.mean())
+
+
+def keep_silence(waveform: Array, reference: Array) -> Array:
+    """Return `waveform` with the digital silence of `reference`, a waveform of the same length.
+
+    Where a recording stays at one value for half a millisecond it was cut, gated or switched off.
+    """
+    ends = np.append(np.flatnonzero(np.diff(reference)), len(reference) - 1)
+    lengths = np.diff(ends, prepend=-1)
+    is_silent = np.repeat(lengths >= _SHORTEST_SILENCE, lengths)
+    return np.where(is_silent, reference, waveform)
 
 
 def normalize_peak(waveform: Array) -> Array:

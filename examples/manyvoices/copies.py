@@ -23,7 +23,14 @@ import soundfile
 from asvspoof_cm.labels import LABEL_NAMES, SPOOF
 from asvspoof_cm.utils.files import atomic_path
 from asvspoof_cm.utils.progress import track
-from manyvoices.channel import fit_length, match_spectrum, normalize_peak, recode, with_offset
+from manyvoices.channel import (
+    fit_length,
+    keep_silence,
+    match_spectrum,
+    normalize_peak,
+    recode,
+    with_offset,
+)
 from manyvoices.table import TABLE, Row, both_classes, by_source, write_table
 from manyvoices.vocoders import COPIERS, HELD_OUT, Copier
 from minispoof.clips import write_flac
@@ -144,7 +151,8 @@ def copy(waveform: Array, vocoder: Vocoder, origin: str, rng: np.random.Generato
     copied = fit_length(vocoder(waveform, rng), len(waveform))
     normalize_peak(copied)  # raises for silence, on which the filter could not be fitted
     matched = match_spectrum(copied, waveform, rng)
-    return with_offset(recode(normalize_peak(matched), origin, rng), waveform)
+    coded = recode(normalize_peak(matched), origin, rng)
+    return keep_silence(with_offset(coded, waveform), waveform)
 
 
 def make_copies(jobs: Sequence[Job], out: Path, weights: Path, *, seed: int = 5) -> list[Row]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,35 +76,29 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
     ours, sets = figures["system"], figures["sets"]
     names = list(next(iter(sets.values()))["systems"])
     rows = [
-        [
-            f"{title} ({part['n_bonafide']} + {part['n_spoof']})",
-            name,
-            *(_interval(part["systems"][name][k]) for k in ("eer", "within")),
-            f"{part['systems'][name]['min_dcf']['value']:.3f}",
-        ]
-        for title, part in sets.items()
+        [name, *(_pair(part["systems"][name], _interval) for part in sets.values())]
         for name in names
     ]
     calibrated = [
-        [title, *(_interval(part["systems"][ours][k], 1) for k in ("act_dcf", "cllr"))]
+        [title, *(_interval(part["systems"][ours][k], 1) for k in ("min_dcf", "act_dcf", "cllr"))]
         for title, part in sets.items()
     ]
     families = [
-        [title, kind, str(own["n_spoof"]), *(_interval(own[k]) for k in ("eer", "within"))]
-        + [_percent(part["systems"][n]["families"][kind]["eer"]) for n in names if n != ours]
+        [title, kind, str(own["n_spoof"])]
+        + [_pair(part["systems"][name]["families"][kind], _percent) for name in names]
         for title, part in sets.items()
         for kind, own in part["systems"][ours]["families"].items()
     ]
     result = {
         "figures": _markdown(
-            ["set (human + fake)", "system", "EER %", "within %", "minDCF"], rows, n_names=2
+            [
+                "EER %, pooled / within sources",
+                *(f"{title} ({p['n_bonafide']} + {p['n_spoof']})" for title, p in sets.items()),
+            ],
+            rows,
         ),
-        "calibrated": _markdown(["set", "actDCF", "Cllr"], calibrated),
-        "families": _markdown(
-            ["set", "fakes", "clips", "EER %", "within %", *(n for n in names if n != ours)],
-            families,
-            n_names=2,
-        ),
+        "calibrated": _markdown(["set", "minDCF", "actDCF", "Cllr"], calibrated),
+        "families": _markdown(["set", "fakes", "clips", *names], families, n_names=2),
         "robustness": _robustness(figures["robustness"]),
         "failures": _failures(sets),
         "genders": _markdown(
@@ -154,7 +148,7 @@ def _failures(sets: Mapping[str, Any]) -> str:
         [title, titles[kind], row["name"], str(row["n"]), f"{100 * row['share']:.0f}"]
         for title, part in sets.items()
         for kind in titles
-        for row in part["worst"][kind][:3]
+        for row in part["worst"][kind][:2]
         if row["share"] > 0
     ]
     return _markdown(["set", "what", "source or generator", "clips", "%"], rows, n_names=3)
@@ -182,7 +176,13 @@ def _interval(value: Mapping[str, Any] | None, scale: float = 100) -> str:
     return f"{middle} [{low}, {high}]"
 
 
+def _pair(own: Mapping[str, Any], text: Callable[[Any], str]) -> str:
+    return f"{text(own['eer'])} / {text(own['within'])}"
+
+
 def _percent(value: Any) -> str:
+    if value is None:
+        return "–"
     return f"{100 * (value['value'] if isinstance(value, Mapping) else value):.1f}"
 
 

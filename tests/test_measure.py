@@ -192,7 +192,8 @@ def test_tables_fill_the_card(figures):
     assert "old\n<!-- end" not in filled
     assert ship.fill(filled, tables) == filled
     own = content["sets"]["demopages dev"]["systems"]["ours"]
-    assert f"| demopages dev (10 + 10) | ours | {100 * own['eer']['value']:.1f} [" in filled
+    assert "| demopages dev (10 + 10) |" in filled.replace("  ", "")
+    assert f"| ours | {100 * own['eer']['value']:.1f} [" in filled
     for name in ("figures", "calibrated", "families", "robustness", "failures", "cost"):
         assert tables[name].count("\n") >= 2, name
     with pytest.raises(SystemExit, match="must have a block <!-- figures -->"):

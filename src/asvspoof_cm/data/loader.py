@@ -25,7 +25,7 @@ _MAX_WORKERS = 8
 class Order(Interface):
     """What gives the rows of an epoch; see `make_loader`."""
 
-    def __call__(self, epoch: int, generator: torch.Generator) -> Tensor | Sequence[int]:
+    def __call__(self, epoch: int, generator: torch.Generator, /) -> Tensor | Sequence[int]:
         """Return the indices of an epoch in their order, shape (n,)."""
 
 

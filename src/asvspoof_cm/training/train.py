@@ -220,7 +220,7 @@ def evaluate_run(
     scorer = Scorer(load_checkpoint(out / BEST_NAME), device=device, n_crops=n_crops)
     about = {
         "n_crops": scorer.input.n_crops,
-        "checkpoint_sha256": sha256(out / BEST_NAME),
+        "weights_sha256": scorer.settings()["sha256"],
         "protocol_sha256": protocol.sha256(),
     }
     final = read_final(out)

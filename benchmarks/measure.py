@@ -91,7 +91,7 @@ class System:
             load = load_published_aasist
         elif "m_transform.0.0.weight" in content:
             load = load_published_lcnn
-        return Scorer(load(self.path), device="cpu", n_crops=n_crops)
+        return Scorer(load(self.path), device="cpu", n_crops=n_crops, batch_size=8)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from asvspoof_cm.utils.tables import render
 from measure import FIGURES
 
 ABOUT = FIGURES.with_name("about.json")
+MEASURED = ("demopages dev", "corpus eval")  # the sets of the table of families
 CARD = Path(__file__).parent.parent / "docs" / "model_card.md"
 
 
@@ -75,41 +76,46 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
     """Return the tables of the model card, by the name of their block."""
     ours, sets = figures["system"], figures["sets"]
     names = list(next(iter(sets.values()))["systems"])
+    own = [part["systems"][ours] for part in sets.values()]
     rows = [
         [name, *(_pair(part["systems"][name], _interval) for part in sets.values())]
         for name in names
     ]
-    calibrated = [
-        [title, *(_interval(part["systems"][ours][k], 1) for k in ("min_dcf", "act_dcf", "cllr"))]
-        for title, part in sets.items()
+    costs = [
+        " / ".join(f"{o[k]['value']:.3f}" for k in ("min_dcf", "act_dcf", "cllr")) for o in own
     ]
+    heads = [f"{title} ({p['n_bonafide']} + {p['n_spoof']})" for title, p in sets.items()]
     families = [
         [title, kind, str(own["n_spoof"])]
-        + [_pair(part["systems"][name]["families"][kind], _percent) for name in names]
+        + [_pair(sets[title]["systems"][name]["families"][kind], _percent) for name in names]
+        for title in MEASURED
+        for kind, own in sets[title]["systems"][ours]["families"].items()
+    ]
+    genders = [
+        f"{title}: "
+        + ", ".join(
+            f"{gender} {_percent(own['eer'])} ({own['n_bonafide']} + {own['n_spoof']})"
+            for gender, own in part["genders"].items()
+        )
         for title, part in sets.items()
-        for kind, own in part["systems"][ours]["families"].items()
+        if part["genders"]
     ]
     result = {
         "figures": _markdown(
-            [
-                "EER %, pooled / within sources",
-                *(f"{title} ({p['n_bonafide']} + {p['n_spoof']})" for title, p in sets.items()),
-            ],
-            rows,
+            ["EER %, pooled / within sources", *heads],
+            [*rows, [f"{ours}: minDCF / actDCF / Cllr", *costs]],
         ),
-        "calibrated": _markdown(["set", "minDCF", "actDCF", "Cllr"], calibrated),
         "families": _markdown(["set", "fakes", "clips", *names], families, n_names=2),
         "robustness": _robustness(figures["robustness"]),
-        "failures": _failures(sets),
-        "genders": _markdown(
-            ["set", "gender", "human + fake", "EER %"],
+        "failures": _markdown(
+            ["set", "humans refused, % of clips", "fakes passed, % of clips"],
             [
-                [title, gender, f"{own['n_bonafide']} + {own['n_spoof']}", _percent(own["eer"])]
+                [title, *(_worst(part["worst"][kind]) for kind in ("refused", "passed"))]
                 for title, part in sets.items()
-                for gender, own in part["genders"].items()
             ],
-            n_names=2,
+            n_names=3,
         ),
+        "genders": f"{'; '.join(genders)}." if genders else "",
     }
     if figures["cost"] is not None:
         result["cost"] = _costs(figures["cost"]["systems"])
@@ -129,6 +135,7 @@ def fill(text: str, content: Mapping[str, str]) -> str:
 
 
 def _robustness(conditions: Sequence[Mapping[str, Any]]) -> str:
+    """Return the conditions in two columns, each with the EER of every system and set."""
     if not conditions:
         return ""
     names = list(conditions[0]["systems"])
@@ -138,20 +145,15 @@ def _robustness(conditions: Sequence[Mapping[str, Any]]) -> str:
         + [_percent(row["systems"][name][s]["eer"]) for name in names for s in sets]
         for row in conditions
     ]
-    header = [f"{name}, {s}" for name in names for s in sets]
-    return _markdown(["EER %", *header], rows)
+    header = ["EER %", *(f"{name}, {s}" for name in names for s in sets)]
+    n_rows = -(-len(rows) // 2)
+    rows += [[""] * len(header)] * (2 * n_rows - len(rows))
+    return _markdown(header * 2, [[*rows[k], *rows[k + n_rows]] for k in range(n_rows)])
 
 
-def _failures(sets: Mapping[str, Any]) -> str:
-    titles = {"refused": "humans refused", "passed": "fakes passed"}
-    rows = [
-        [title, titles[kind], row["name"], str(row["n"]), f"{100 * row['share']:.0f}"]
-        for title, part in sets.items()
-        for kind in titles
-        for row in part["worst"][kind][:2]
-        if row["share"] > 0
-    ]
-    return _markdown(["set", "what", "source or generator", "clips", "%"], rows, n_names=3)
+def _worst(rows: Sequence[Mapping[str, Any]], n: int = 3) -> str:
+    shown = [f"{row['name']} {100 * row['share']:.0f} of {row['n']}" for row in rows[:n]]
+    return ", ".join(shown)
 
 
 def _costs(systems: Mapping[str, Any]) -> str:

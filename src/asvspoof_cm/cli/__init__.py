@@ -15,6 +15,7 @@ __all__ = ["main"]
 
 COMMANDS: tuple[str, ...] = (
     "score",
+    "merge",
     "serve",
     "models",
     "export",

@@ -24,10 +24,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "score file of the challenge; higher means bonafide. An interrupted protocol is continued "
         "by the same command. The exit code is 1 where any file failed or held no speech to judge."
     )
-    parser.add_argument("files", nargs="*", metavar="FILE", type=Path, help="audio files")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        type=Path,
+        help="audio files, folders, .tar, .parquet, .scp or .jsonl files",
+    )
     parser.add_argument("--protocol", metavar="P", type=Path, help="score its utterances instead")
     parser.add_argument("--audio", metavar="DIR", type=Path, help="where their audio is")
     parser.add_argument("--out", metavar="TSV", type=Path, help="the score file to write")
+    parser.add_argument(
+        "--shard",
+        metavar="K/N",
+        type=_shard,
+        help="score part K of N only, K from 0; join the parts with: asvspoof-cm merge",
+    )
     parser.add_argument("--restart", action="store_true", help="score the whole protocol anew")
     add_model(parser, "a checkpoint, or an exported .onnx model")
     add_device(parser)
@@ -60,10 +72,24 @@ def run(args: argparse.Namespace) -> int:
     if not args.files and len(given) < len(with_protocol):
         missing = [option for option in with_protocol if option not in given]
         raise ValueError(f"give FILE…, or --protocol, --audio and --out; {missing[0]} is missing.")
+    if args.shard is not None and args.files:
+        raise ValueError("--shard is for --protocol; share FILE… out yourself.")
     if args.json and not args.files:
         raise ValueError("--json is for FILE…; a protocol is scored into the TSV of --out.")
     scorer = build_scorer(args)
     return _score_files(scorer, args) if args.files else _score_protocol(scorer, args)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    from asvspoof_cm.utils.processes import check_shard
+
+    try:
+        k, n = map(int, text.split("/"))
+        return check_shard((k, n))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be K/N with K from 0 to N - 1, such as 0/16 to 15/16; got {text!r}"
+        ) from None
 
 
 def build_scorer(args: argparse.Namespace) -> Scorer:
@@ -123,7 +149,12 @@ def _write(text: str) -> None:
 
 def _score_protocol(scorer: Scorer, args: argparse.Namespace) -> int:
     done = scorer.score_protocol(
-        args.protocol, args.audio, args.out, resume=not args.restart, progress=True
+        args.protocol,
+        args.audio,
+        args.out,
+        shard=args.shard,
+        resume=not args.restart,
+        progress=True,
     )
     resumed = f", {done.n_resumed:,} of them before" if done.n_resumed else ""
     failed = f"; {done.n_failed:,} failed, see {done.errors}" if done.errors else ""

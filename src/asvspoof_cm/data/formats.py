@@ -139,7 +139,7 @@ def _reader(path: Path) -> _Reader:
 
 
 def _read_file(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
-    yield stem(path.as_posix()), _File(path)
+    yield stem(path.as_posix()), FileOpener(path)
 
 
 def _read_folder(folder: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
@@ -150,7 +150,7 @@ def _read_folder(folder: Path, root: Path | None) -> Iterator[tuple[str, Opener]
             if _is_audio(name):
                 path = Path(parent, name)
                 n_found += 1
-                yield stem(path.relative_to(folder).as_posix()), _File(path)
+                yield stem(path.relative_to(folder).as_posix()), FileOpener(path)
     if not n_found:
         hint = next((p for p in sorted(folder.iterdir()) if p.is_file() and is_container(p)), None)
         raise ValueError(
@@ -218,7 +218,7 @@ def _read_scp(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
     segments = path.with_name("segments")
     if not segments.is_file():
         for name, file in files.items():
-            yield name, _File(file)
+            yield name, FileOpener(file)
         return
     for where, (name, recording, *times) in _columns(segments, 4):
         if recording not in files:
@@ -243,7 +243,7 @@ def _read_jsonl(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
         audio = _below(root, file, where)
         if row.get("offset") is None:
             # The duration of a row without an offset is that of the file, rounded.
-            yield name, _File(audio)
+            yield name, FileOpener(audio)
             continue
         start_s = _seconds(row["offset"], where)
         duration_s = row.get("duration")
@@ -262,10 +262,13 @@ _READERS: Final[dict[str, _Reader]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class FileOpener:
+    """One file, opened when this is called."""
+
     path: Path
 
     def __call__(self, sample_rate: int = SAMPLE_RATE) -> AudioFile:
+        """Open it, to be read at `sample_rate`."""
         return AudioFile(self.path, sample_rate=sample_rate)
 
 

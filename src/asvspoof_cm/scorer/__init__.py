@@ -1,8 +1,9 @@
 """Scoring: a trained model as one dependable object for arrays, files, protocols and streams."""
 
-from asvspoof_cm.scorer.bulk import ProtocolScores
+from asvspoof_cm.scorer.bulk import merge_scores
 from asvspoof_cm.scorer.results import FileScore, ScoreResult
 from asvspoof_cm.scorer.scorer import Scorer
+from asvspoof_cm.scorer.shards import ProtocolScores
 from asvspoof_cm.scorer.timelines import Attention, Timeline, WindowScore
 
 __all__ = [
@@ -13,4 +14,5 @@ __all__ = [
     "Scorer",
     "Timeline",
     "WindowScore",
+    "merge_scores",
 ]

@@ -25,6 +25,7 @@ from asvspoof_cm.pretrained import load_pretrained
 from asvspoof_cm.scorer import bulk, timelines
 from asvspoof_cm.scorer.inference import Described, FloatArray, Inference, conditions_of
 from asvspoof_cm.scorer.results import FileScore, ScoreResult
+from asvspoof_cm.scorer.shards import ProtocolScores
 from asvspoof_cm.scorer.utterances import InMemory, Utterance, take_crops
 
 
@@ -252,7 +253,8 @@ class Scorer(Inference):
         `FileScore` with its `error`, and the rest goes on.
 
         Args:
-            paths: The files, read lazily.
+            paths: The files, read lazily. Folders, tars and the other formats of
+                `asvspoof_cm.data.audio_entries` stand for what they hold, by its names.
             n_threads: Threads that decode; None is one for each core, up to four.
             progress: Show progress on standard error.
 
@@ -269,17 +271,19 @@ class Scorer(Inference):
         audio_dir: str | os.PathLike[str],
         output: str | os.PathLike[str],
         *,
+        shard: tuple[int, int] | None = None,
         resume: bool | Literal["if_same"] = True,
         n_threads: int | None = None,
         progress: bool = False,
         extension: str = EXTENSION,
-    ) -> bulk.ProtocolScores:
+    ) -> ProtocolScores:
         """Score every utterance of a protocol into a score file; see `bulk.score_protocol`."""
         return bulk.score_protocol(
             self,
             protocol,
             audio_dir,
             output,
+            shard=shard,
             resume=resume,
             n_threads=n_threads,
             progress=progress,

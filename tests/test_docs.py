@@ -42,6 +42,7 @@ def import_from(monkeypatch):
     return load
 
 
+@pytest.mark.filterwarnings("ignore:the EER is")  # a handful of clips says nothing
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=page_name)
 def test_commands_run_between_the_python(page, tmp_path, monkeypatch):
     (tmp_path / "examples").symlink_to(ROOT / "examples")

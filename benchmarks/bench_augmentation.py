@@ -297,13 +297,7 @@ def _recipes(waveform: torch.Tensor, n_rounds: int) -> list[Row]:
 
 def _recursive(waveform: torch.Tensor, n_rounds: int) -> Row:
     drawn = RandomButterworth().draw(N_CLIPS, N_SAMPLES, _seeded())
-    sos = butterworth_sos(
-        drawn["kind"],
-        drawn["order"].tolist(),
-        drawn["low_hz"].tolist(),
-        drawn["high_hz"].tolist(),
-        16000,
-    )
+    sos = butterworth_sos(drawn)
 
     def by_fft() -> torch.Tensor:
         return sos_filter(waveform, sos)

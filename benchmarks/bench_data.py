@@ -20,7 +20,8 @@ from asvspoof_cm.data import (
     read_protocol,
     write_miniature,
 )
-from asvspoof_cm.data.dataset import derive_seed
+from asvspoof_cm.models import InputSettings
+from asvspoof_cm.utils.seeds import derive_seed
 from harness import Options, Row, interleave, peak_memory
 
 N_CLIPS = 64
@@ -75,7 +76,8 @@ def _pipeline(folder: Path, n_rounds: int) -> list[Row]:
         loaders["usual", normalize] = DataLoader(usual, batch_size=16)
         level = "crop" if normalize else "none"
         for kind, audio in (("files", paths.audio_dir), ("packed", folder / "packed")):
-            ours = SpoofDataset(protocol, audio, crop="random", seed=1, normalization=level)
+            settings = InputSettings(normalization=level)
+            ours = SpoofDataset(protocol, audio, crop="random", seed=1, input=settings)
             loaders[kind, normalize] = make_loader(ours, shuffle=False, batch_size=16, n_workers=0)
     readers = {str(key): _reader(loader) for key, loader in loaders.items()}
     seconds = interleave(readers, n_rounds=n_rounds)

@@ -31,13 +31,13 @@ import numpy as np
 from asvspoof_cm import BONAFIDE, read_protocol
 from asvspoof_cm.data import Protocol
 from asvspoof_cm.metrics import act_dcf, cllr, eer, min_dcf, read_scores
+from asvspoof_cm.runs import read_final
 from asvspoof_cm.training import (
     Augmented,
     Corpus,
     Recipe,
     System,
     evaluate_run,
-    read_final,
     train_system,
 )
 from asvspoof_cm.utils.files import atomic_path, sha256
@@ -80,7 +80,12 @@ def train(args: argparse.Namespace) -> None:
     ]
     k, n = args.shard
     evaluation = read_protocol(args.eval)
-    corpus = Corpus(train_protocol=args.train, dev_protocol=args.dev, audio_dir=args.audio)
+    corpus = Corpus(
+        train_protocol=args.train,
+        dev_protocol=args.dev,
+        audio_dir=args.audio,
+        n_workers=args.workers,
+    )
     for model, objective, seed in runs[k::n]:
         system = make_system(model, objective, args)
         folder = run_folder(args.work, model, objective, seed)
@@ -90,8 +95,7 @@ def train(args: argparse.Namespace) -> None:
             folder,
             seed=seed,
             device=args.device,
-            n_workers=args.workers,
-            evaluate=False,
+            n_crops=0,
             progress=not args.quiet,
         )
         if "eval" not in read_final(folder):

@@ -45,6 +45,11 @@ class Options:
 
     peers: Mapping[str, Path]
     quick: bool = False
+    parts: Sequence[str] = ()
+
+    def wants(self, part: str) -> bool:
+        """Whether to measure this part of a suite; all unless some were named."""
+        return not self.parts or part in self.parts
 
     def peer(self, name: str) -> Path | None:
         """Where the public package `name` is checked out, or None: then its rows are left out."""
@@ -120,11 +125,19 @@ def environment() -> dict[str, Any]:
     }
 
 
-def write_results(suite: str, rows: Sequence[Row]) -> Path:
-    """Write one suite's rows as JSON."""
+def write_results(suite: str, rows: Sequence[Row], *, keep: bool = False, **details: Any) -> Path:
+    """Write one suite's rows, and what else it found, as JSON; `keep` keeps other rows there."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{suite}.json"
-    content = {"suite": suite, "environment": environment(), "rows": [asdict(row) for row in rows]}
+    found = {row.case: asdict(row) for row in rows}
+    if keep and path.is_file():
+        found = {row["case"]: row for row in json.loads(path.read_text())["rows"]} | found
+    content = {
+        "suite": suite,
+        "environment": environment(),
+        "rows": [*found.values()],
+        **details,
+    }
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return path
 
@@ -175,4 +188,6 @@ def _figure(value: float, unit: str) -> str:
         return f"{value * 1e6:.3g} µs"
     if unit == "B":
         return f"{value / 2**20:.4g} MiB"
+    if value >= 10_000:
+        return f"{value:,.0f} {unit}".rstrip()
     return f"{value:.4g} {unit}".rstrip()

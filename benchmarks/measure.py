@@ -37,10 +37,14 @@ from asvspoof_cm import (
     load_published_aasist,
 )
 from asvspoof_cm.audio import SAMPLE_RATE, resample
-from asvspoof_cm.augmentation import WhiteNoise, available_codecs, transcode
-from asvspoof_cm.augmentation.band import band_limit
-from asvspoof_cm.augmentation.speed import change_speed
-from asvspoof_cm.checkpoint import load_published_lcnn, load_tensors
+from asvspoof_cm.augmentation import (
+    RandomBandLimit,
+    RandomSpeed,
+    WhiteNoise,
+    available_codecs,
+    transcode,
+)
+from asvspoof_cm.checkpoint import load_tensors
 from asvspoof_cm.data import Protocol, open_audio, read_protocol
 from asvspoof_cm.metrics import (
     OperatingPoint,
@@ -50,6 +54,7 @@ from asvspoof_cm.metrics import (
     within_sources,
     write_scores,
 )
+from asvspoof_cm.published import load_published_lcnn
 from asvspoof_cm.utils.files import atomic_path, sha256
 from asvspoof_cm.utils.progress import track
 from families import FAMILIES, family
@@ -91,7 +96,9 @@ class System:
             load = load_published_aasist
         elif "m_transform.0.0.weight" in content:
             load = load_published_lcnn
-        return Scorer(load(self.path), device="cpu", n_crops=n_crops, batch_size=8)
+        return Scorer(
+            load(self.path), device="cpu", n_crops=n_crops, batch_size=8, calibration=None
+        )
 
 
 @dataclass(frozen=True)
@@ -232,9 +239,9 @@ def conditions() -> dict[str, Change]:
         "white noise, 20 dB SNR": noise(20.0),
         "white noise, 10 dB SNR": noise(10.0),
         "sampled at 8 kHz": narrowband,
-        "nothing above 7 kHz": lambda clip, k: band_limit(clip, torch.tensor(7000.0)),
-        "10 % slower": lambda clip, k: change_speed(clip, 90),
-        "10 % faster": lambda clip, k: change_speed(clip, 110),
+        "nothing above 7 kHz": lambda clip, k: RandomBandLimit(high_hz=(7000.0, 7000.0))(clip),
+        "10 % slower": lambda clip, k: RandomSpeed(percent=(90, 90))(clip),
+        "10 % faster": lambda clip, k: RandomSpeed(percent=(110, 110))(clip),
         "level −20 dB": lambda clip, k: 0.1 * clip,
         "1 s of silence before": lambda clip, k: torch.cat((torch.zeros(SAMPLE_RATE), clip)),
     }

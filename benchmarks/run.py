@@ -30,6 +30,9 @@ def main() -> None:
         metavar="NAME=PATH",
         help="where a public package is checked out; see benchmarks/README.md for the names",
     )
+    parser.add_argument(
+        "--part", nargs="+", default=[], help="parts of a suite that has some; other rows are kept"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: a smoke test")
     args = parser.parse_args()
     peers = {}
@@ -38,10 +41,11 @@ def main() -> None:
         if not Path(path).is_dir():
             parser.error(f"--peer {item}: {path or 'no path'} is not a directory")
         peers[name] = Path(path).resolve()
-    options = Options(peers=peers, quick=args.quick)
+    options = Options(peers=peers, quick=args.quick, parts=args.part)
     for suite in args.only:
         print(f"{suite} …", flush=True)
-        path = write_results(suite, import_module(f"bench_{suite}").run(options))
+        rows = import_module(f"bench_{suite}").run(options)
+        path = write_results(suite, rows, keep=bool(args.part))
         print(to_markdown(json.loads(path.read_text())), flush=True)
     (HERE / "RESULTS.md").write_text(render_results())
 

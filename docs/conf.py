@@ -39,14 +39,17 @@ add_module_names = False
 toc_object_entries_show_parents = "hide"
 
 # Cross references must resolve. Other projects' types are the exception, because their inventories
-# are not fetched and the build needs no network; so are type variables, aliases and protocols that
-# only annotations name.
+# are not fetched and the build needs no network; so are type variables, aliases, protocols and
+# types of results that only annotations name.
 nitpicky = True
 nitpick_ignore_regex = [
-    (r"py:.*", r"(torch|numpy|matplotlib|collections|contextlib|pathlib|os|typing_extensions)\..*"),
-    (r"py:.*", r"(Tensor|Axes|ArrayLike|FloatArray|MetricLike|Starlette)"),
+    (r"py:.*", r"(torch|numpy|matplotlib|collections|contextlib|pathlib|os|typing)\..*"),
+    (r"py:.*", r"(Tensor|Axes|ArrayLike|FloatArray|MetricLike|Starlette|Unit)"),
     (r"py:.*", r"asvspoof_cm\..*\.([A-Z]|_\w+|Augment|OpenAudio|Opener|PackedUtterance)"),
     (r"py:.*", r"asvspoof_cm\..*\.(Column|Row|SortedScores|Utterance)"),
+    (r"py:.*", r"asvspoof_cm\.data\..*\.(AudioSource|MiniaturePaths|PackedAudio)"),
+    (r"py:.*", r"asvspoof_cm\.metrics\..*\.(BreakdownRow|DetCurve|McNemar|SourceRow|TandemPoint)"),
+    (r"py:.*", r"asvspoof_cm\.export\.OnnxModel"),
 ]
 
 html_theme = "furo"

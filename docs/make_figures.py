@@ -15,7 +15,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from asvspoof_cm import TFPARN, TFPARNConfig, load_audio, metrics, plots, report, tta_crops
+from asvspoof_cm import TFPARN, TFPARNConfig, load_audio, metrics, plots, tta_crops
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.calibration import fit_calibration
 from asvspoof_cm.data import read_protocol, write_miniature
@@ -65,7 +65,7 @@ def evaluation_figures() -> None:
 
 
 def scoring_figures(paths: MiniaturePaths) -> None:
-    """Train a small TFPARN, then draw a timeline of alternating clips and the attention on one."""
+    """Train a small TFPARN, then draw a timeline of alternating clips."""
     protocol = read_protocol(paths.train_protocol)
     clips = [load_audio(paths.audio_dir / "flac_T" / f"{name}.flac") for name in protocol.utterance]
     crops = torch.stack([tta_crops(clip, n_crops=1)[0] for clip in clips])
@@ -88,12 +88,11 @@ def scoring_figures(paths: MiniaturePaths) -> None:
     order = kinds[BONAFIDE][:5] + kinds[SPOOF][:5] + kinds[BONAFIDE][5:10]
     parts = [load_audio(paths.audio_dir / "flac_D" / f"{name}.flac") for name in order]
     line = scorer.timeline(torch.cat(parts), window_s=4, hop_s=0.5)
-    edges_s = np.cumsum([len(part) for part in parts]) / SAMPLE_RATE
-    ax = plots.timeline(line, threshold=0.0)
-    ax.axvspan(edges_s[4], edges_s[9], color="0.92", zorder=0, label="spoofed speech")
-    ax.legend(fontsize=7, frameon=False, loc="lower left")
-    save(ax, "timeline")
-    save(plots.attention(scorer.attention(parts[5])), "attention")
+    ends_s = (np.cumsum([len(part) for part in parts]) / SAMPLE_RATE).tolist()
+    edges_s = [0.0, ends_s[4], ends_s[9], ends_s[-1]]
+    names = ["bonafide", "spoofed", "bonafide"]
+    known = list(zip(edges_s, edges_s[1:], names, strict=False))
+    save(plots.timeline(line, threshold=0.0, parts=known), "timeline")
 
 
 def training_figure(paths: MiniaturePaths, folder: Path) -> None:
@@ -114,7 +113,7 @@ def training_figure(paths: MiniaturePaths, folder: Path) -> None:
             out = folder / f"{number}-{seed}"
             train_system(small, corpus, out, seed=seed, device="cpu", progress=False)
             runs.append(read_run(out))
-    axes = plots.training_efficiency(report.training_efficiency(runs))
+    axes = plots.training_efficiency(runs)
     save(axes[0, 0], "training_efficiency")
 
 

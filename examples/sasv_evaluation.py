@@ -39,17 +39,21 @@ class Calibrations:
     costs: SasvCosts
 
     def systems(self, scores: TrialScores) -> dict[str, FloatArray]:
-        """Return the LLR of every trial by system: ASV alone and two ways to fuse it with the CM.
+        """Return the LLR of every trial by system: ASV alone, behind a gate, and fused with the CM.
 
         That of ASV alone is moved by a constant, so that `SasvCosts.threshold` is its own Bayes
-        threshold too, which knows of nontargets only.
+        threshold too, which knows of nontargets only. The gate rejects what lies below the Bayes
+        threshold of the CM, which knows of spoofs only, and leaves the rest to ASV.
         """
-        asv = self.asv.apply(scores.asv)
-        spoofs_unknown = np.log1p(-self.costs.rho)
+        costs = self.costs
+        asv, cm = self.asv.apply(scores.asv), self.cm.apply(scores.cm)
+        alone = asv - np.log1p(-costs.rho)
+        passes = cm >= np.log(costs.c_fa_spoof * costs.p_spoof / (costs.c_miss * costs.p_target))
         return {
-            "ASV alone": asv - spoofs_unknown,
-            "ASV + CM, `fuse_sasv`": fuse_sasv(asv, self.cm.apply(scores.cm), self.costs),
-            "ASV + CM, `fit_fusion`": self.fusion.apply(np.stack([scores.asv, scores.cm], axis=1)),
+            "ASV alone": alone,
+            "ASV behind the gate": np.where(passes, alone, alone.min() - 100.0),
+            "`fuse_sasv`": fuse_sasv(asv, cm, costs),
+            "`fit_fusion`": self.fusion.apply(np.stack([scores.asv, scores.cm], axis=1)),
         }
 
 
@@ -115,17 +119,20 @@ class Evaluation:
     n_imitations: int
     n_speakers: int
 
-    def markdown(self) -> str:
-        """Return the tables of the documentation."""
-        trials = ", ".join(f"{n:,} {kind}" for kind, n in self.n_trials.items())
-        trials = f"{trials}, of which {self.n_imitations} imitate whom they claim to be"
-        header = ["system", "min a-DCF", "below ASV alone by", "actual a-DCF", "targets rejected"]
-        header += ["nontargets accepted", "spoofs accepted"]
-        lines = [f"{self.n_speakers} enrolled speakers; trials: {trials}.", ""]
-        lines += [_row(header), _row(["---"] * len(header))]
-        for name, of in self.systems.items():
+
+def markdown(results: Mapping[str, Evaluation]) -> str:
+    """Return the tables of the documentation: encoders by name, on the same trials."""
+    first = next(iter(results.values()))
+    trials = ", ".join(f"{n:,} {kind}" for kind, n in first.n_trials.items())
+    header = ["encoder", "system", "min a-DCF", "below ASV alone by", "actual a-DCF"]
+    header += ["targets rejected", "nontargets accepted", "spoofs accepted"]
+    trials += f", of which {first.n_imitations} imitate whom they claim to be"
+    lines = [f"{first.n_speakers} enrolled speakers; trials: {trials}.", "", *_head(header)]
+    for encoder, result in results.items():
+        for name, of in result.systems.items():
             accepted = [1.0 - of.rejected[kind] for kind in SASV_CLASSES[1:]]
             cells = [
+                encoder,
                 name,
                 _interval(of.min_a_dcf),
                 "–" if of.gain is None else _interval(of.gain),
@@ -133,14 +140,12 @@ class Evaluation:
                 *map(_percent, (of.rejected["target"], *accepted)),
             ]
             lines.append(_row(cells))
-        tandem = {
-            "ASV EER (%)": _interval(self.asv_eer, 100),
-            "CM EER (%)": _interval(self.cm_eer, 100),
-            "min t-DCF": _interval(self.min_t_dcf),
-            "t-EER (%)": _interval(self.t_eer, 100),
-        }
-        lines += ["", _row([*tandem]), _row(["---"] * len(tandem)), _row([*tandem.values()])]
-        return "\n".join(lines) + "\n"
+    lines += ["", *_head(["encoder", "ASV EER (%)", "CM EER (%)", "min t-DCF", "t-EER (%)"])]
+    for encoder, result in results.items():
+        eers = (_interval(eer, 100) for eer in (result.asv_eer, result.cm_eer))
+        tandem = (_interval(result.min_t_dcf), _interval(result.t_eer, 100))
+        lines.append(_row([encoder, *eers, *tandem]))
+    return "\n".join(lines) + "\n"
 
 
 def evaluate(
@@ -236,6 +241,10 @@ def act_a_dcf(
     for weight, llr in zip(false, (nontarget, spoof), strict=True):
         cost += weight * float(np.mean(np.asarray(llr) >= costs.threshold))
     return cost / min(miss, sum(false))
+
+
+def _head(titles: Sequence[str]) -> list[str]:
+    return [_row(titles), _row(["---"] * len(titles))]
 
 
 def _row(cells: Sequence[str]) -> str:

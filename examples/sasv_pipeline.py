@@ -34,15 +34,11 @@ from asvspoof_cm.labels import BONAFIDE
 from asvspoof_cm.metrics import ASVSPOOF5_SASV, SasvCosts
 from asvspoof_cm.pretrained import DEFAULT_NAME
 from asvspoof_cm.utils.files import atomic_path
-from sasv_evaluation import evaluate, fit
+from sasv_evaluation import Evaluation, evaluate, fit, markdown
 from sasv_trials import Encoder, TrialScores, make_trials, score_trials
-from speaker_encoder import SpeakerEncoder, mean_voice, prepare_speech
+from speaker_encoder import ENCODERS, mean_voice, prepare_speech
 
 Reason: TypeAlias = Literal["accepted", "spoofed", "other speaker", "too short", "bad audio"]
-
-ASV_CALIBRATION = Calibration(scale=40.6, offset=-28.0)
-"""Cosine of `SpeakerEncoder` to log-likelihood ratio, for want of data of your own: fitted on the
-646 dev trials of docs/sasv.md, enrolments of three utterances, clips of 1 to 4 s."""
 
 CLIPS = Path(__file__).resolve().parent / "audio"
 MARKERS = ("<!-- figures: begin -->\n", "<!-- figures: end -->\n")
@@ -85,7 +81,8 @@ class Verifier:
     Args:
         encoder: The speaker encoder.
         scorer: The countermeasure.
-        asv_calibration: From cosine to the LLR of target against nontarget.
+        asv_calibration: From cosine to the LLR of target against nontarget; None takes the
+            encoder's own.
         cm_calibration: From the scorer's score to the LLR of bona fide against spoof; None takes
             the scorer's own.
         costs: What errors cost, and how often they can occur; they set the threshold.
@@ -97,7 +94,7 @@ class Verifier:
         encoder: Encoder,
         scorer: Scorer,
         *,
-        asv_calibration: Calibration = ASV_CALIBRATION,
+        asv_calibration: Calibration | None = None,
         cm_calibration: Calibration | None = None,
         costs: SasvCosts = ASVSPOOF5_SASV,
         min_speech_s: float = 1.0,
@@ -109,7 +106,7 @@ class Verifier:
             )
         self.encoder = encoder
         self.scorer = scorer
-        self.asv_calibration = asv_calibration
+        self.asv_calibration = asv_calibration or encoder.calibration
         self.cm_calibration = cm_calibration
         self.costs = costs
         self.min_speech_s = min_speech_s
@@ -259,7 +256,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--checkpoint", help="a checkpoint of this library (the shipped one)")
     model.add_argument("--published-aasist", metavar="PTH", help="published AASIST weights instead")
-    parser.add_argument("--n-crops", type=int, default=5, help="crops that the CM averages (5)")
+    parser.add_argument(
+        "--encoder", nargs="+", choices=ENCODERS, default=[*ENCODERS], help="speaker encoders (all)"
+    )
     parser.add_argument(
         "--work",
         type=Path,
@@ -267,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="DIR",
         help="what a killed run needs to go on (build/sasv)",
     )
-    parser.add_argument("--scores", type=Path, metavar="DIR", help="keep dev.tsv and eval.tsv here")
+    parser.add_argument("--scores", type=Path, metavar="DIR", help="keep ENCODER.PART.tsv here")
     parser.add_argument("--markdown", type=Path, metavar="PAGE", help="put the figures into a page")
     parser.add_argument("--n-enrol", type=int, default=3, help="utterances of an enrolment (3)")
     parser.add_argument("--n-nontarget", type=int, default=3, help="false claims an utterance (3)")
@@ -276,38 +275,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
 
-    encoder = SpeakerEncoder()
     if args.published_aasist:
-        scorer = Scorer(load_published_aasist(args.published_aasist), n_crops=args.n_crops)
+        scorer = Scorer(load_published_aasist(args.published_aasist))
     elif args.checkpoint:
-        scorer = Scorer.from_checkpoint(args.checkpoint, n_crops=args.n_crops)
+        scorer = Scorer.from_checkpoint(args.checkpoint)
     else:
-        scorer = Scorer.from_pretrained(n_crops=args.n_crops)
+        scorer = Scorer.from_pretrained()
     if args.corpus is None:
-        for claimed, heard, decision in demonstrate(Verifier(encoder, scorer, min_speech_s=0.8)):
+        verifier = Verifier(ENCODERS[args.encoder[0]](), scorer, min_speech_s=0.8)
+        for claimed, heard, decision in demonstrate(verifier):
             print(f"{claimed:22} ← {heard:28} {decision.reason:14} {decision.detail}")
         print("\nA demonstration, not a measurement: these are a handful of trials.")
         return
     counts = {"n_enrol": args.n_enrol, "n_nontarget": args.n_nontarget, "seed": args.seed}
-    scored = measure(args.corpus, encoder, scorer, work=args.work, **counts)
-    if args.scores:
-        args.scores.mkdir(parents=True, exist_ok=True)
-        for part, scores in scored.items():
-            scores.write(args.scores / f"{part}.tsv")
-    fitted = fit(scored["dev"])
-    print(f"ASV calibration: {fitted.asv}\nCM calibration: {fitted.cm}")
-    parts = {
-        "Imitations only": scored["eval"].without_other_voices(),
-        "All spoofs": scored["eval"],
-    }
     options = {"n_bootstrap": args.bootstrap, "seed": args.seed}
+    results: dict[str, dict[str, Evaluation]] = {"Imitations only": {}, "All spoofs": {}}
+    for name in args.encoder:
+        scored = measure(args.corpus, ENCODERS[name](), scorer, work=args.work, **counts)
+        if args.scores:
+            args.scores.mkdir(parents=True, exist_ok=True)
+            for part, scores in scored.items():
+                scores.write(args.scores / f"{name.lower()}.{part}.tsv")
+        fitted = fit(scored["dev"])
+        print(f"{name}: ASV calibration {fitted.asv}, CM calibration {fitted.cm}")
+        parts = (scored["eval"].without_other_voices(), scored["eval"])
+        for of_title, scores in zip(results.values(), parts, strict=True):
+            of_title[name] = evaluate(fitted, scores, **options)
     name = Path(args.published_aasist or args.checkpoint or DEFAULT_NAME).name
     weights = str(scorer.settings()["sha256"])[:12]
-    text = f"Countermeasure: {name} (weights {weights}), crops: {args.n_crops}.\n\n"
-    text += "\n".join(
-        f"**{title}.** {evaluate(fitted, scores, **options).markdown()}"
-        for title, scores in parts.items()
-    )
+    text = f"Countermeasure: {name} (weights {weights}), crops: {scorer.input.n_crops}.\n\n"
+    text += "\n".join(f"**{title}.** {markdown(of)}" for title, of in results.items())
     print(f"\n{text}")
     if args.markdown:
         write_figures(text, args.markdown)

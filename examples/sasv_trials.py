@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from asvspoof_cm import BONAFIDE, SPOOF, Scorer
+from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.data import Protocol as Corpus, open_audio
 from asvspoof_cm.labels import ABSENT, SASV_CLASSES
 from asvspoof_cm.metrics import read_scores
@@ -26,6 +27,9 @@ _COLUMNS = ("claimed", "utterance", "kind", "imitated", "attack")
 
 class Encoder(Protocol):
     """What is needed of a speaker encoder."""
+
+    calibration: Calibration
+    """From cosine to the LLR of target against nontarget, for want of data of your own."""
 
     def embed(self, speech: Tensor) -> NDArray[np.float32]:
         """Return the unit vector (d,) of prepared 16 kHz speech (time,)."""
@@ -172,7 +176,8 @@ def score_trials(
     """
     work.mkdir(parents=True, exist_ok=True)
     part = "all" if corpus.path is None else corpus.path.stem
-    vectors = embed_corpus(corpus, audio_dir, encoder, work / f"{part}.npz", progress=progress)
+    cache = work / f"{part}.{type(encoder).__name__}.npz"
+    vectors = embed_corpus(corpus, audio_dir, encoder, cache, progress=progress)
     weights = str(scorer.settings()["sha256"])[:12]
     output = work / f"{part}.{weights}.{scorer.input.n_crops}.tsv"
     done = scorer.score_protocol(corpus, audio_dir, output, progress=progress)

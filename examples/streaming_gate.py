@@ -28,6 +28,7 @@ from asvspoof_cm.calibration import Calibration, fit_calibration
 from asvspoof_cm.data import Protocol, open_audio, read_protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts, eer
+from asvspoof_cm.pretrained import DEFAULT_NAME
 from asvspoof_cm.utils.progress import track
 from sasv_pipeline import write_figures
 
@@ -297,6 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--corpus", type=Path, help="folder in the layout of ASVspoof 5")
     parser.add_argument("--checkpoint", help="a checkpoint of this library (the shipped one)")
     parser.add_argument("--margin", type=float, default=MARGIN, help=f"see the gate ({MARGIN:g})")
+    parser.add_argument("--limit", type=int, metavar="N", help="N utterances of a part, at random")
     parser.add_argument("--markdown", type=Path, metavar="PAGE", help="put the figures into a page")
     args = parser.parse_args(arguments)
     scorer = (
@@ -311,9 +313,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts = {}
     for part in ("dev", "eval"):
         protocol = read_protocol(args.corpus / f"ASVspoof5.{part}.track_1.tsv")
+        if args.limit is not None and args.limit < len(protocol):
+            drawn = np.random.default_rng(0).permutation(len(protocol))[: args.limit]
+            protocol = protocol.select(np.sort(drawn))
         parts[part] = score_prefixes(protocol, args.corpus, scorer)
     curve = time_to_decision(parts["eval"], fit_times(parts["dev"]), margin=args.margin)
-    text = f"Margin {args.margin:g}; calibrated on dev, measured on eval.\n\n{curve.markdown()}"
+    counts = " and ".join(f"{len(scores.label)} of {part}" for part, scores in parts.items())
+    weights = str(scorer.settings()["sha256"])[:12]
+    text = f"Countermeasure: {args.checkpoint or DEFAULT_NAME} (weights {weights}); margin "
+    text += (
+        f"{args.margin:g}; calibrated on dev, measured on eval ({counts}).\n\n{curve.markdown()}"
+    )
     print(text)
     if args.markdown:
         write_figures(text, args.markdown, MARKERS)

@@ -58,6 +58,11 @@ def golden_speaker_encoder():
 
 
 @pytest.fixture(scope="session")
+def golden_ecapa():
+    return _golden("ecapa")
+
+
+@pytest.fixture(scope="session")
 def inputs():
     """The formulas behind the recorded references."""
     spec = importlib.util.spec_from_file_location("inputs", REFERENCE / "inputs.py")

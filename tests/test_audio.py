@@ -2,6 +2,7 @@
 
 import io
 import os
+import struct
 
 import numpy as np
 import pytest
@@ -10,13 +11,15 @@ import torch
 
 from asvspoof_cm.audio import (
     AudioFile,
+    crop_starts,
     fix_length,
     load_audio,
     peak_normalize,
     resample,
-    to_mono,
+    set_level,
     tta_crops,
 )
+from asvspoof_cm.audio.polyphase import rate_ratio
 
 
 @pytest.fixture
@@ -203,9 +206,9 @@ def test_unreadable_file(tmp_path, speechlike, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"sample_rate": 0}, "`sample_rate` must be a positive"),
-        ({"sample_rate": -16000}, "`sample_rate` must be a positive"),
-        ({"sample_rate": float("nan")}, "`sample_rate` must be a positive"),
+        ({"sample_rate": 0}, "`sample_rate` must be a whole number"),
+        ({"sample_rate": -16000}, "`sample_rate` must be a whole number"),
+        ({"sample_rate": float("nan")}, "`sample_rate` must be a whole number"),
         ({"start_s": -1.0}, "`start_s` must be finite and not negative"),
         ({"start_s": float("nan")}, "`start_s` must be finite"),
         ({"duration_s": 0.0}, "`duration_s` must be finite and positive"),
@@ -281,12 +284,6 @@ def test_integers_are_refused():
 # Levels and channels
 
 
-def test_to_mono():
-    assert to_mono(torch.ones(6, 10)).shape == (10,)
-    with pytest.raises(ValueError, match=r"\(channels, time\)"):
-        to_mono(torch.ones(1, 2, 3))
-
-
 def test_peak_is_one_and_silence_stays():
     x = torch.stack([torch.full((10,), -0.2), torch.zeros(10), torch.full((10,), 1e-44)])
     normalized = peak_normalize(x)
@@ -296,6 +293,29 @@ def test_peak_is_one_and_silence_stays():
     assert normalized.abs().max() <= 1
     with pytest.raises(ValueError, match="at least one sample"):
         peak_normalize(torch.zeros(2, 0))
+
+
+@pytest.mark.parametrize(
+    ("normalization", "expected"),
+    [
+        ("crop", [[0.5, -1.0], [0.0, 0.0]]),
+        ("utterance", [[0.25, -0.5], [0.0, 0.0]]),
+        ("none", [[0.125, -0.25], [0.0, 0.0]]),
+    ],
+)
+def test_level(normalization, expected):
+    crops = torch.tensor([[0.125, -0.25], [0.0, 0.0]])
+    kept, wanted = crops.clone(), torch.tensor(expected)
+    assert torch.equal(set_level(crops, normalization, 0.5), wanted)
+    assert torch.equal(crops, kept)
+    assert set_level(crops, normalization, 0.5, out=crops) is crops
+    assert torch.equal(crops, wanted)
+
+
+def test_level_needs_the_peak_of_the_utterance():
+    with pytest.raises(ValueError, match='`peak` must be that of the utterance with "utterance"'):
+        set_level(torch.ones(2), "utterance")
+    assert torch.equal(set_level(torch.zeros(2), "utterance", 0.0), torch.zeros(2))
 
 
 # Crops
@@ -350,7 +370,7 @@ def test_random_crop_of_a_short_waveform_is_cut_from_its_repetition():
 
 def test_tta_spans_from_the_first_to_the_last_sample():
     x = torch.arange(100_000.0)
-    crops, starts = tta_crops(x, return_starts=True)
+    crops, starts = tta_crops(x), crop_starts(len(x))
     assert starts == [0, 9000, 18000, 27000, 36000]
     assert crops[0, 0] == 0
     assert crops[-1, -1] == 99_999
@@ -358,7 +378,7 @@ def test_tta_spans_from_the_first_to_the_last_sample():
 
 def test_equal_starts_mean_equal_crops():
     x = torch.randn(32000)
-    crops, starts = tta_crops(x, return_starts=True)
+    crops, starts = tta_crops(x), crop_starts(len(x))
     assert starts == [0, 8000, 16000, 24000, 0]
     assert torch.equal(crops[0], crops[4])
 
@@ -384,3 +404,47 @@ def test_one_crop_is_the_centre_crop():
 def test_crops_refuse(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("at", "layout", "value", "message"),
+    [
+        (22, "<H", 1000, "at most 64 channels; its header says 8000 Hz and 1000 channels"),
+        (24, "<I", 999, "must have 1000 to 768000 Hz .* its header says 999 Hz"),
+        (24, "<I", 768_001, "its header says 768001 Hz and 1 channels"),
+    ],
+)
+def test_a_header_that_no_recording_has(tmp_path, at, layout, value, message):
+    path = tmp_path / "x.wav"
+    soundfile.write(path, np.zeros(64000), 8000, subtype="PCM_16")
+    content = bytearray(path.read_bytes())
+    struct.pack_into(layout, content, at, value)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{path} .*{message}"):
+        load_audio(path)
+
+
+def test_a_header_that_lies_about_the_length_costs_no_memory(tmp_path):
+    path = tmp_path / "x.flac"
+    soundfile.write(path, 0.1 * np.sin(np.arange(20000)), 8000)
+    content = bytearray(path.read_bytes())
+    content[21] |= 0x0F  # the four highest of 36 bits: 60 billion samples, 240 GB
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"x\.flac (is truncated|can't be decoded)"):
+        load_audio(path)
+
+
+def test_blocks_of_a_long_file_join(tmp_path, monkeypatch):
+    path = tmp_path / "x.flac"
+    soundfile.write(path, np.random.default_rng(0).uniform(-1, 1, (10_001, 2)), 16000)
+    whole = load_audio(path)
+    monkeypatch.setattr("asvspoof_cm.audio.reading._BLOCK_VALUES", 3000)
+    assert torch.equal(load_audio(path), whole)
+
+
+def test_an_odd_rate_needs_no_endless_filter():
+    assert rate_ratio(44_101, 16_000) == (16_000, 44_101)
+    up, down = rate_ratio(767_999, 16_000)
+    assert down <= 50_000
+    assert abs(up / down / (16_000 / 767_999) - 1) < 2e-5
+    assert rate_ratio(16_000, 767_999) == (down, up)

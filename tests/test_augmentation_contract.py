@@ -18,6 +18,8 @@ from asvspoof_cm.augmentation import (
     FolderNoise,
     FolderReverb,
     Gain,
+    ImpulsiveNoise,
+    LogMelMask,
     MelVocoder,
     NotchBands,
     OneOf,
@@ -33,7 +35,9 @@ from asvspoof_cm.augmentation import (
     StationaryNoise,
     TFPARNAugment,
     WhiteNoise,
+    as_extra_spoof,
     base,
+    transcode,
 )
 
 INF = float("inf")
@@ -157,12 +161,22 @@ def test_seeds_decide(augment):
     assert not torch.equal(first, augment(waveform, generator=seeded(2)))
 
 
+def test_without_a_generator_each_call_takes_a_fresh_seed(augment):
+    waveform = speech(32, 500)
+    torch.manual_seed(0)
+    first = augment(waveform)
+    torch.manual_seed(0)
+    assert not torch.equal(first, augment(waveform))
+    assert not torch.equal(first, augment.apply(waveform, augment.draw(32, 500)))
+
+
 def test_never_touches_the_global_generators(augment):
     def states():
         return torch.get_rng_state().tolist(), str(np.random.get_state())  # noqa: NPY002
 
     before = states()
     augment(speech(2, 4000), generator=seeded())
+    augment(speech(2, 4000))
     assert states() == before
 
 
@@ -296,9 +310,9 @@ def test_every_public_name_is_there_and_documented():
             "`waveform` must be a float tensor; got torch.int16",
         ),
         (
-            lambda: Gain()(torch.ones(3), generator=None),
+            lambda: Gain()(torch.ones(3), generator=0),
             TypeError,
-            "`generator` must be a torch.Generator on the CPU; got NoneType",
+            "`generator` must be a torch.Generator on the CPU; got int. Make one",
         ),
         (
             lambda: Gain().draw(0, 10, seeded()),
@@ -337,6 +351,92 @@ def test_every_public_name_is_there_and_documented():
 )
 def test_errors_say_what_and_how(call, error, message):
     with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: RandomEqualizer(n_points=1), "`n_points` must be at least 2; got 1"),
+        (lambda: RandomEqualizer(gain_db=(3.0, -3.0)), r"`gain_db` must be \(low, high\)"),
+        (
+            lambda: RandomBandLimit(high_hz=(3000.0, 9000.0)),
+            r"`high_hz` must be .* <= 8000.*got \(3000.0, 9000.0\)",
+        ),
+        (lambda: RandomBandLimit(high_hz=(-1.0, 9.0)), "`high_hz` must be .* 0 <= low"),
+        (lambda: RandomBandLimit(high_hz=(float("nan"), 9.0)), "`high_hz` must be .*got .nan"),
+        (lambda: RandomRoom(decay_s=(0.0, 0.5)), "`decay_s` must .*got"),
+        (lambda: RandomRoom(direct_db=(3.0, -3.0)), "`direct_db` must .*got"),
+        (lambda: ColouredNoise(snr_db=(20.0, 10.0)), "`snr_db` must .*got"),
+        (lambda: ColouredNoise(slope_db=(500.0, 600.0)), "`slope_db` must .*got"),
+        (lambda: RandomSpeed(percent=(40, 110)), "whole numbers from 50 to 200; got 40"),
+        (lambda: RandomSpeed(percent=(90.5, 110)), "whole numbers from 50 to 200; got 90.5"),
+        (lambda: RandomSpeed(percent=(110, 90)), r"must be \(low, high\); got \(110, 90\)"),
+        (lambda: transcode(torch.ones(9), "amr"), "`codec` must be one that .* mu-law.*got 'amr'"),
+        (lambda: transcode(torch.ones(9), "opus", sample_rate=22050), "at 22050 Hz.*got 'opus'"),
+        (
+            lambda: transcode(torch.ones(9), "gsm", compression_level=0.5),
+            "`compression_level` must be None but for mp3, vorbis, opus; got 0.5 for 'gsm'",
+        ),
+        (
+            lambda: transcode(torch.ones(9), "vorbis", compression_level=2),
+            "`compression_level` must be between 0 and 1; got 2",
+        ),
+        (lambda: Codec(codecs=("amr",)), r"`codecs` must be names among mu-law.*got \('amr',\)"),
+        (lambda: Codec(codecs=()), r"`codecs` must be names among mu-law.*got \(\)"),
+        (lambda: LogMelMask(max_mels=-1), "`max_mels` must be at least 0; got -1"),
+        (
+            lambda: LogMelMask()(torch.ones(5), generator=seeded()),
+            r"`log_mel` must be real of shape \(n_mels, n_frames\).*got \(5,\)",
+        ),
+        (
+            lambda: LogMelMask().apply(torch.ones(3, 8, 9), LogMelMask().draw(2, 8, 9, seeded())),
+            "`drawn` is for 2 rows; `log_mel` has 3",
+        ),
+        (lambda: RawBoost(9), "`algorithm` must be 1 to 8; got 9"),
+        (lambda: NotchBands(sample_rate=8000), "`centre_hz` must be .* <= 4000"),
+        (lambda: NotchBands(n_bands=0), "`n_bands` must be at least 1; got 0"),
+        (lambda: ImpulsiveNoise(max_share=10), "`max_share` must be between 0 and 1; got 10"),
+        (lambda: ConvolutiveNoise(n_orders=0), "`n_orders` must be at least 1; got 0"),
+        (lambda: CopySynthesis(vocoders=()), "`vocoders` must hold at least one MelVocoder"),
+        (
+            lambda: CopySynthesis(vocoders=(MelVocoder(512, 300, 40, 1),)),
+            "`hop_length` of at most half",
+        ),
+        (
+            lambda: CopySynthesis(vocoders=(MelVocoder(512, 128, 40, -1),)),
+            "`vocoders` must have positive sizes",
+        ),
+        (lambda: CopySynthesis(detail=(0.0, 1.5)), r"`detail` must be \(low, high\)"),
+        (lambda: ShuffleSegments(mean_s=()), "`mean_s` must hold lengths in seconds"),
+        (lambda: ShuffleSegments(mean_s=(1e-5,)), "at least one sample; got"),
+        (lambda: ShuffleSegments(silence=2.0), "`silence` must be between 0 and 1; got 2.0"),
+        (
+            lambda: as_extra_spoof(torch.ones(2, 16000), torch.ones(3), seeded()),
+            r"`labels` \(batch,\); got \(2, 16000\) and \(3,\)",
+        ),
+        (
+            lambda: as_extra_spoof(torch.ones(2, 6399), torch.ones(2), seeded()),
+            "`waveforms` must be at least 6400 samples long, or Shuf.* can.t change.*got 6399",
+        ),
+        (
+            lambda: as_extra_spoof(torch.ones(2, 6400), torch.ones(2, device="meta")),
+            r"`labels` must be on the CPU, .*; got meta, .* waited for. Pass labels.cpu\(\)",
+        ),
+        (
+            lambda: as_extra_spoof(torch.ones(2, 6400), torch.ones(2), seeded(), fraction=2),
+            "`fraction` must be between 0 and 1; got 2",
+        ),
+        (lambda: RandomFIR(n_taps=(0, 5)), r"`n_taps` must be \(low, high\) with 1 <= low"),
+        (lambda: RandomFIR(spread=-1), "`spread` must be at least 0; got -1"),
+        (
+            lambda: RandomButterworth(sample_rate=8000),
+            "`high_hz` must lie above `low_hz` and below half the sample rate, 4000 Hz",
+        ),
+    ],
+)
+def test_errors_of_each_augmentation(call, message):
+    with pytest.raises(ValueError, match=message):
         call()
 
 

@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from asvspoof_cm.augmentation import (
-    ShuffleSegments,
-    as_extra_spoof,
-)
-from asvspoof_cm.augmentation.segments import reorder_segments
+from asvspoof_cm.augmentation import CopySynthesis, ShuffleSegments, as_extra_spoof
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 
 
@@ -19,6 +15,12 @@ def seeded(seed=0):
 def ramp(n_rows, n_samples):
     """Samples that name their own place, all of them loud."""
     return torch.arange(n_samples, dtype=torch.float64).expand(n_rows, -1) + n_samples
+
+
+def reordered(x, lengths, order, **settings):
+    drawn = {"of": "ShuffleSegments", "n_rows": 1}
+    drawn |= {"n_samples": torch.tensor([lengths]), "order": torch.tensor([order])}
+    return ShuffleSegments(**settings).apply(x, drawn)
 
 
 def reference(row, lengths, order, silence):
@@ -75,24 +77,23 @@ def test_loud_samples_are_all_there_once():
 
 def test_near_silent_segments_go_and_the_rest_repeats():
     x = torch.cat([torch.ones(1000), torch.full((1000,), 0.04), -torch.ones(1000)])[None]
-    lengths, order = torch.tensor([[1000, 1000, 1000]]), torch.tensor([[2, 1, 0]])
-    y = reorder_segments(x, lengths, order)
+    lengths, order = [1000, 1000, 1000], [2, 1, 0]
+    y = reordered(x, lengths, order)
     expected = torch.cat([-torch.ones(1000), torch.ones(1000), -torch.ones(1000)])[None]
     assert torch.equal(y, expected)
-    assert torch.equal(reorder_segments(x * 1e-3, lengths, order), expected * 1e-3)
-    assert (reorder_segments(x, lengths, order, silence=0.03).abs() == 0.04).sum() == 1000
+    assert torch.equal(reordered(x * 1e-3, lengths, order), expected * 1e-3)
+    assert (reordered(x, lengths, order, silence=0.03).abs() == 0.04).sum() == 1000
 
 
 def test_segments_that_would_stay_in_place_are_rotated():
-    x, lengths = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[1, 1, 1]])
-    y = reorder_segments(x, lengths, torch.tensor([[0, 1, 2]]))
+    y = reordered(torch.tensor([[1.0, 2.0, 3.0]]), [1, 1, 1], [0, 1, 2])
     assert y.tolist() == [[2.0, 3.0, 1.0]]
 
 
 def test_only_near_silence_keeps_all():
     x = torch.zeros(1, 6)
     x[0, 0] = 1e-3
-    y = reorder_segments(x, torch.tensor([[3, 3]]), torch.tensor([[1, 0]]), silence=0.9)
+    y = reordered(x, [3, 3], [1, 0], silence=0.9)
     assert y.tolist() == torch.roll(x, 3).tolist()
 
 
@@ -124,6 +125,13 @@ def test_fraction_is_exact_on_average():
     assert abs(np.mean(n_extra) - 1.5) < 0.1
 
 
+def test_extra_rows_wait_for_no_device():
+    x, labels = torch.empty(4, 16000, device="meta"), torch.tensor([BONAFIDE, SPOOF] * 2)
+    for augment in (ShuffleSegments(), CopySynthesis()):
+        more, more_labels = as_extra_spoof(x, labels, fraction=1.0, augment=augment)
+        assert (more.shape, more_labels.tolist()) == ((6, 16000), [1, 0, 1, 0, 0, 0])
+
+
 def test_nothing_to_add():
     x, labels = torch.ones(3, 6400), torch.full((3,), SPOOF)
     assert as_extra_spoof(x, labels, seeded(), fraction=1.0)[0] is x
@@ -136,31 +144,6 @@ def test_extra_rows_take_other_segments():
     shuffle = ShuffleSegments(mean_s=(0.01,))
     more, _ = as_extra_spoof(x, labels, seeded(), fraction=1.0, augment=shuffle)
     assert len(more) == 4
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: ShuffleSegments(mean_s=()), "`mean_s` must hold lengths in seconds"),
-        (lambda: ShuffleSegments(mean_s=(1e-5,)), "at least one sample; got"),
-        (lambda: ShuffleSegments(silence=2.0), "`silence` must be between 0 and 1; got 2.0"),
-        (
-            lambda: as_extra_spoof(torch.ones(2, 16000), torch.ones(3), seeded()),
-            r"`labels` \(batch,\); got \(2, 16000\) and \(3,\)",
-        ),
-        (
-            lambda: as_extra_spoof(torch.ones(2, 6399), torch.ones(2), seeded()),
-            "`waveforms` must be at least 6400 samples long, or Shuf.* can.t change.*got 6399",
-        ),
-        (
-            lambda: as_extra_spoof(torch.ones(2, 6400), torch.ones(2), seeded(), fraction=2),
-            "`fraction` must be between 0 and 1; got 2",
-        ),
-    ],
-)
-def test_errors(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 def test_sample_rate_scales_the_segments():

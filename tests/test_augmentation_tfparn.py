@@ -5,12 +5,7 @@ import pytest
 import scipy.signal
 import torch
 
-from asvspoof_cm.augmentation import (
-    RandomButterworth,
-    RandomFIR,
-    TFPARNAugment,
-    WhiteNoise,
-)
+from asvspoof_cm.augmentation import RandomButterworth, RandomFIR, TFPARNAugment, WhiteNoise
 from asvspoof_cm.augmentation.filters import (
     add_noise,
     fir_filter,
@@ -18,7 +13,7 @@ from asvspoof_cm.augmentation.filters import (
     polynomial_filter,
     sos_filter,
 )
-from asvspoof_cm.augmentation.paper import butterworth_sos, convolve_tanh
+from asvspoof_cm.augmentation.paper import butterworth_sos
 
 
 def seeded(seed=0):
@@ -58,9 +53,10 @@ def test_fir_delay_out_of_range():
         fir_filter(torch.ones(5), torch.ones(3), 3)
 
 
-def test_convolve_tanh_is_the_papers_formula():
+def test_fir_and_tanh_are_the_papers_formula():
     x, taps = noise(2, 500), noise(2, 8, seed=1)
-    output = convolve_tanh(x, taps, torch.tensor([0.0, 3.0]))
+    drawn = {"of": "RandomFIR", "n_rows": 2, "taps": taps, "alpha": torch.tensor([0.0, 3.0])}
+    output = RandomFIR().apply(x, drawn)
     filtered = scipy.signal.lfilter(taps[0], 1, x[0]), scipy.signal.lfilter(taps[1], 1, x[1])
     assert np.abs(output[0].numpy() - filtered[0]).max() < 1e-12
     assert np.abs(output[1].numpy() - np.tanh(3 * filtered[1])).max() < 1e-12
@@ -93,11 +89,17 @@ def test_white_signal_keeps_its_level_through_the_fir():
     assert abs(float(y.square().mean() / x.square().mean()) - 1) < 0.02
 
 
+def sections(kind, order, low_hz, high_hz):
+    drawn = {"kind": (kind,), "order": torch.tensor([order])}
+    drawn |= {"low_hz": torch.tensor([low_hz]), "high_hz": torch.tensor([high_hz])}
+    return butterworth_sos(drawn)
+
+
 @pytest.mark.parametrize("kind", ["lowpass", "highpass", "bandpass"])
 @pytest.mark.parametrize("order", [1, 2, 5, 6])
 def test_butterworth_gain_is_the_analytic_one(kind, order):
     low, high, rate = 300.0, 3000.0, 16000
-    (sos,) = butterworth_sos([kind], [order], [low], [high], rate).numpy()
+    (sos,) = sections(kind, order, low, high).numpy()
     hz, response = scipy.signal.sosfreqz(sos, 4096, fs=rate)
     warped, low, high = (np.tan(np.pi * f / rate) for f in (hz[1:], low, high))
     ratio = {
@@ -106,6 +108,11 @@ def test_butterworth_gain_is_the_analytic_one(kind, order):
         "bandpass": (warped**2 - low * high) / (warped * (high - low)),
     }[kind]
     assert np.abs(np.abs(response[1:]) ** 2 - 1 / (1 + ratio ** (2 * order))).max() < 1e-9
+
+
+def test_an_unknown_pass_band_is_refused():
+    with pytest.raises(ValueError, match="hold lowpass, highpass, bandpass; got 'notch'"):
+        sections("notch", 2, 100.0, 1000.0)
 
 
 def test_butterworth_rows_are_the_drawn_filters():
@@ -129,13 +136,7 @@ def test_butterworth_draw_and_stability():
     assert drawn["low_hz"].max() <= 1000
     assert drawn["high_hz"].min() >= 2000
     assert drawn["high_hz"].max() <= 7500
-    rows = (
-        drawn["kind"],
-        drawn["order"].tolist(),
-        drawn["low_hz"].tolist(),
-        drawn["high_hz"].tolist(),
-    )
-    sos = butterworth_sos(*rows, 16000)
+    sos = butterworth_sos(drawn)
     poles = np.stack([np.abs(np.roots(s[3:])).max() for row in sos for s in row.numpy() if s[4]])
     assert poles.max() < 1
 
@@ -147,13 +148,7 @@ def test_butterworth_draw_and_stability():
 def test_sos_filter_is_sosfilt(n_samples, dtype, tolerance):
     augment = RandomButterworth(low_hz=(20.0, 1000.0), order=(1, 8))
     drawn = augment.draw(60, n_samples, seeded())
-    rows = (
-        drawn["kind"],
-        drawn["order"].tolist(),
-        drawn["low_hz"].tolist(),
-        drawn["high_hz"].tolist(),
-    )
-    sos = butterworth_sos(*rows, 16000)
+    sos = butterworth_sos(drawn)
     x = noise(60, n_samples, dtype=dtype)
     x = x / x.abs().amax(dim=1, keepdim=True)
     output = sos_filter(x, sos).double().numpy()
@@ -203,7 +198,7 @@ def test_infinite_snr_is_the_identity():
 
 
 def test_silent_noise_adds_nothing_and_no_nan():
-    assert torch.equal(add_noise(torch.ones(4), torch.zeros(4), 10.0), torch.ones(4))
+    assert torch.equal(add_noise(torch.ones(4), torch.zeros(4), torch.tensor(10.0)), torch.ones(4))
 
 
 def test_limit_peak():
@@ -219,23 +214,3 @@ def test_one_of_three_with_equal_chance():
     assert [branch["of"] for branch in branches] == ["RandomFIR", "RandomButterworth", "WhiteNoise"]
     shares = [branch["n_rows"] / 3000 for branch in branches]
     assert np.allclose(shares, 1 / 3, atol=0.035)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: RandomFIR(n_taps=(0, 5)), r"`n_taps` must be \(low, high\) with 1 <= low"),
-        (lambda: RandomFIR(spread=-1), "`spread` must be at least 0; got -1"),
-        (
-            lambda: RandomButterworth(sample_rate=8000),
-            "`high_hz` must lie above `low_hz` and below half the sample rate, 4000 Hz",
-        ),
-        (
-            lambda: butterworth_sos(["notch"], [2], [100.0], [1000.0], 16000),
-            "`kind` must hold lowpass, highpass, bandpass; got 'notch'",
-        ),
-    ],
-)
-def test_errors(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -101,32 +101,12 @@ def test_fit_is_deterministic(trials):
     assert fit_calibration(*trials) == fit_calibration(*trials)
 
 
-@pytest.mark.parametrize("scores", [[-1.0, -2.0, 1.0, 2.0], [1.0, 1.0, 1.0, 1.0]])
-def test_scores_that_do_not_rise_are_refused(scores):
-    with pytest.raises(ValueError, match="`scores` must rise from spoof to bonafide"):
-        fit_calibration(scores, [1, 1, 0, 0])
-
-
 @pytest.mark.parametrize("method", ["affine", "isotonic"])
 def test_json_round_trip(trials, method):
     calibration = fit_calibration(*trials, method=method)
     back = Calibration.from_dict(json.loads(json.dumps(calibration.as_dict())))
     assert back == calibration
     np.testing.assert_array_equal(back.apply(trials[0]), calibration.apply(trials[0]))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"kind": "linear"}, "`kind` must be one of 'affine', 'isotonic'; got 'linear'"),
-        ({"scale": -1.0}, "`scale` must be positive and finite"),
-        ({"kind": "isotonic"}, "`knots` must be finite pairs"),
-        ({"kind": "isotonic", "knots": ((0.0, 1.0), (1.0, 0.0))}, "`knots` must not decrease"),
-    ],
-)
-def test_impossible_calibrations(fields, message):
-    with pytest.raises(ValueError, match=message):
-        Calibration(**fields)
 
 
 def test_probability_is_bayes_rule():
@@ -199,25 +179,6 @@ def test_both_fusions_beat_either_system():
     )
 
 
-@pytest.mark.parametrize(
-    ("scores", "labels", "message"),
-    [
-        (np.zeros(3), ["target"] * 3, r"`scores` must have shape \(n_trials, n_systems\)"),
-        (np.zeros((3, 2)), ["target"] * 2, r"`labels` must have one label per trial, shape \(3,\)"),
-        (np.zeros((2, 2)), ["target", "spoof"], "must be target, nontarget, spoof, each at least"),
-        (
-            np.zeros((4, 2)),
-            ["target", "nontarget", "spoof", "fake"],
-            "each at least once; got .*'fake'",
-        ),
-        (np.full((3, 1), np.nan), ["target", "nontarget", "spoof"], "`scores` must be finite"),
-    ],
-)
-def test_bad_fusion_input(scores, labels, message):
-    with pytest.raises(ValueError, match=message):
-        fit_fusion(scores, labels)
-
-
 def test_fusion_checks_its_systems_and_priors():
     asv, cm, labels = sasv_trials(50)
     systems = np.stack([asv, cm], axis=1)
@@ -248,29 +209,6 @@ def test_enormous_and_tiny_scores_are_fitted_alike(factor):
     scaled = fit_calibration(factor * scores, labels)
     assert scaled.scale * factor == pytest.approx(plain.scale, rel=1e-12)
     assert scaled.offset == pytest.approx(plain.offset, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: decide([0.0, np.nan]), "`llr` must not be NaN; got 1 NaN of 2"),
-        (lambda: probability([np.nan]), "`llr` must not be NaN; got 1 NaN of 1"),
-        (lambda: Calibration().apply(np.nan), "`scores` must not be NaN; got 1 NaN of 1"),
-        (lambda: fuse_sasv([np.nan], [0.0]), "`asv_llr` must not be NaN"),
-        (lambda: fuse_sasv([0.0], [np.nan]), "`cm_llr` must not be NaN"),
-        (
-            lambda: fuse_sasv([0.0, 1.0], [[0.0], [1.0]]),
-            r"must have the same shape, one LLR of each per trial; got \(2,\) and \(2, 1\)",
-        ),
-        (
-            lambda: fit_calibration([1.0, 0.0], [1, 0], 7, method="isotonic"),
-            "`prior` must be the probability of spoof, between 0 and 1, excluded; got 7",
-        ),
-    ],
-)
-def test_nan_and_shapes_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 def test_infinite_ratios_are_certainties():

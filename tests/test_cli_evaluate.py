@@ -73,7 +73,7 @@ def test_table(trials, capsys):
 
 
 def test_json_with_breakdown_and_clustered_intervals(trials, protocol, capsys):
-    more = ["--by", "attack,codec", "--match", "codec", "--by", "attack", "--bootstrap", "30"]
+    more = ["--by", "attack,codec", "--match", "codec", "--by", "attack", "--bootstrap", "100"]
     assert main(arguments(trials, *protocol, *more, "--cluster", "speaker", "--json")) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["track1"] == metrics.evaluate(trials.scores, trials.labels).as_dict()
@@ -83,7 +83,7 @@ def test_json_with_breakdown_and_clustered_intervals(trials, protocol, capsys):
         metrics.METRICS,
         trials.scores[is_bonafide],
         trials.scores[~is_bonafide],
-        30,
+        100,
         clusters=(columns["speaker"][is_bonafide], columns["speaker"][~is_bonafide]),
     )
     assert content["intervals"] == {name: item.as_dict() for name, item in expected.items()}
@@ -92,7 +92,7 @@ def test_json_with_breakdown_and_clustered_intervals(trials, protocol, capsys):
         trials.labels,
         {"attack": columns["attack"], "codec": columns["codec"]},
         match=["codec"],
-        n_bootstrap=30,
+        n_bootstrap=100,
         clusters=columns["speaker"],
     )
     assert content["by_attack_codec"] == crossed.as_dict()
@@ -112,9 +112,9 @@ def test_sources_are_measured_within_and_pooled(trials, capsys):
     lines = ["utterance\tlabel\tsource", *("\t".join(row) for row in rows)]
     path.write_text("\n".join(lines) + "\n")
     arguments = ["evaluate", "--scores", str(trials.folder / "scores.tsv"), "--protocol", str(path)]
-    assert main([*arguments, "--bootstrap", "50", "--json"]) == 0
+    assert main([*arguments, "--bootstrap", "100", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
-    expected = metrics.within_sources(trials.scores, trials.labels, sources, n_bootstrap=50)
+    expected = metrics.within_sources(trials.scores, trials.labels, sources, n_bootstrap=100)
     assert content["within_source"] == expected.as_dict()
     assert main(arguments) == 0
     printed = capsys.readouterr().out
@@ -122,15 +122,114 @@ def test_sources_are_measured_within_and_pooled(trials, capsys):
     assert "one threshold" in printed
 
 
-def test_plots(trials, protocol, capsys):
+def test_plots_and_their_paths(trials, protocol, capsys):
     figures = trials.folder / "figures"
-    assert main(arguments(trials, *protocol, "--by", "attack", "--plots", str(figures))) == 0
-    assert sorted(path.name for path in figures.iterdir()) == [
-        "by_attack.png",
-        "calibration.png",
-        "det.png",
-        "scores.png",
+    command = arguments(trials, *protocol, "--by", "attack", "--plots", str(figures))
+    assert main(command) == 0
+    names = ["det.png", "scores.png", "calibration.png", "by_attack.png"]
+    assert sorted(path.name for path in figures.iterdir()) == sorted(names)
+    printed = capsys.readouterr().out.split("\n\n")[-1]
+    assert printed.split() == [str(figures / name) for name in names]
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pictures"] == printed.split()
+
+
+@pytest.fixture
+def other(trials):
+    """The score file of a second system, worse than the first, without a header."""
+    scores = trials.scores + np.random.default_rng(5).normal(0, 2, 400)
+    lines = [f"{name};{score}\n" for name, score in zip(trials.names, scores, strict=True)]
+    path = trials.folder / "other.csv"
+    path.write_text("".join(lines))
+    return SimpleNamespace(path=str(path), scores=scores)
+
+
+def test_two_score_files_are_compared(trials, other, capsys):
+    first = str(trials.folder / "scores.tsv")
+    command = arguments(trials, "--scores", first, other.path)
+    figures = trials.folder / "figures"
+    assert main([*command, "--json", "--plots", str(figures)]) == 0
+    content = json.loads(capsys.readouterr().out)
+    systems = [trials.scores, other.scores]
+    for part, path, scores in zip(content["systems"], [first, other.path], systems, strict=True):
+        assert part == {
+            "scores": path,
+            "track1": metrics.evaluate(scores, trials.labels).as_dict(),
+        }
+    expected = metrics.compare(*systems, trials.labels, metrics.METRICS, 1000)
+    assert content["difference"] == {name: item.as_dict() for name, item in expected.items()}
+    assert content["mcnemar"] == metrics.mcnemar(*systems, trials.labels).as_dict()
+    assert content["pictures"] == [str(figures / "det.png")]
+    assert [path.name for path in figures.iterdir()] == ["det.png"]
+
+    assert main([*command, "--bootstrap", "200", "--seed", "3"]) == 0
+    names, table, test = capsys.readouterr().out.strip().split("\n\n")
+    expected = metrics.compare(*systems, trials.labels, "eer", 200, seed=3)
+    assert names.splitlines()[:2] == [f"A: {first}", f"B: {other.path}"]
+    line = next(line for line in table.splitlines() if line.startswith("EER"))
+    assert line.endswith(expected.text(metrics.METRICS["eer"]))
+    assert f"{100 * metrics.evaluate(other.scores, trials.labels).eer.value:.3f}" in line
+    assert test == str(metrics.mcnemar(*systems, trials.labels))
+
+
+def test_two_score_files_are_compared_within_sources_and_by_clusters(trials, other, capsys):
+    sources = np.where(np.arange(400) < 200, "page", "call")
+    rows = zip(trials.names, trials.words, sources, trials.columns["speaker"], strict=True)
+    path = trials.folder / "sources.csv"
+    path.write_text(
+        "".join(f"{','.join(r)}\n" for r in [("file", "label", "source", "spk"), *rows])
+    )
+    files = ["--scores", str(trials.folder / "scores.tsv"), other.path, "--protocol", str(path)]
+    assert main(["evaluate", *files, "--cluster", "speaker"]) == 0
+    out = capsys.readouterr().out
+    errors = [
+        100 * metrics.within_sources(scores, trials.labels, sources).mean_eer
+        for scores in (trials.scores, other.scores)
     ]
+    cells = [f"{value:.3f}" for value in (*errors, errors[0] - errors[1])]
+    line = next(line for line in out.splitlines() if "mean within sources" in line)
+    assert line.split()[-3:] == cells
+    speaker = trials.columns["speaker"]
+    systems = trials.scores, other.scores
+    expected = metrics.compare(*systems, trials.labels, "cllr", clusters=speaker)
+    assert expected.text(metrics.METRICS["cllr"]) in out
+
+
+def test_names_with_an_extension_are_joined_and_it_is_said(trials, protocol, capsys):
+    names = [f"{name}.flac" for name in trials.names]
+    metrics.write_scores(trials.folder / "scores.tsv", names, trials.scores)
+    expected = f"{metrics.evaluate(trials.scores, trials.labels)}\n"
+    for more in ([], protocol):
+        assert main(arguments(trials, *more)) == 0
+        captured = capsys.readouterr()
+        assert captured.out == expected
+        assert captured.err == (
+            "asvspoof-cm evaluate: warning: only one of the files has names with an extension, "
+            "such as D_0000.flac; they were joined without it.\n"
+        )
+    key = (
+        (trials.folder / "key.tsv")
+        .read_text()
+        .replace("\tb", ".flac\tb")
+        .replace("\ts", ".flac\ts")
+    )
+    (trials.folder / "key.tsv").write_text(key)
+    assert main(arguments(trials, *protocol, "--by", "attack")) == 0
+    assert "names with an extension" in capsys.readouterr().err
+
+
+def test_a_protocol_in_the_place_of_another_file_is_recognised(trials, protocol, capsys):
+    scores, key = trials.folder / "scores.tsv", trials.folder / "key.tsv"
+    for arguments, hint in (
+        (["--scores", scores, "--key", protocol[1]], "It looks like a protocol: `evaluate` takes"),
+        (["--scores", protocol[1], "--key", key], "It has labels, as a key (--key) or a protocol"),
+        (["--scores", key, "--key", key], "It has labels, as a key (--key) or a protocol"),
+        (["--scores", scores, "--key", scores], "It looks like a score file: `evaluate` takes it"),
+    ):
+        assert main(["evaluate", *map(str, arguments)]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert hint in error
 
 
 def test_warnings_are_lines_on_standard_error(trials, capsys):
@@ -185,26 +284,6 @@ def test_track2(tmp_path, capsys):
     assert "--bootstrap is for Track 1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--by", "attack"], "--protocol must be given: it holds the column 'attack'"),
-        (
-            ["--by", "atack"],
-            "--by and --match take speaker, gender, codec, codec_seed, attack, source; got",
-        ),
-        (["--track", "2"], "Track 2 needs the columns spk filename cm-label asv-label"),
-        (["--key", "nowhere.tsv"], "No such file or directory: 'nowhere.tsv'"),
-    ],
-)
-def test_bad_options_are_one_line(trials, capsys, more, message):
-    assert main(arguments(trials, *more)) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("asvspoof-cm evaluate: ")
-    assert error.count("\n") == 1
-    assert message in error
-
-
 def test_bad_files_are_one_line(trials, capsys):
     path = trials.folder / "scores.tsv"
     text = path.read_text()
@@ -214,7 +293,7 @@ def test_bad_files_are_one_line(trials, capsys):
     path.write_text(text + "D_0007\t1.0\n")
     assert main(arguments(trials)) == 2
     assert "every trial must occur once; 1 are repeated (D_0007)" in capsys.readouterr().err
-    path.write_text(text.replace("\n", "\tnan\n"))
+    path.write_text(text.replace("\n", "\tnan\n", 9))
     assert main(arguments(trials)) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -282,7 +361,7 @@ def test_one_cluster_is_refused(coded, capsys):
 
 
 def test_intervals_have_the_titles_and_units_of_the_breakdown(trials, protocol, capsys):
-    more = ["--bootstrap", "20", "--by", "attack"]
+    more = ["--bootstrap", "100", "--by", "attack"]
     assert main(arguments(trials, *protocol, *more)) == 0
     table, intervals, groups = capsys.readouterr().out.strip().split("\n\n")
     assert table.startswith("metric")
@@ -314,21 +393,34 @@ def test_json_of_a_constant_scorer_is_json(trials, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        (["--by", "attack"], "--protocol must be given: it holds the column 'attack'"),
+        (
+            ["--by", "atack"],
+            "--by and --match take speaker, gender, codec, codec_seed, attack, source; got",
+        ),
+        (["--track", "2"], "Track 2 needs the columns spk filename cm-label asv-label"),
+        (["--key", "nowhere.tsv"], "No such file or directory: 'nowhere.tsv'"),
         (["--cluster", "speaker"], "--cluster is for intervals; add --bootstrap N"),
         (["--by", "attack", "--match", "codec"], "--match takes columns of --by; got 'codec'"),
-        (["--bootstrap", "-1"], "--bootstrap must be at least 0 replicates; got -1"),
-        (["--bootstrap", "5", "--seed", "-1"], "--seed must not be negative; got -1"),
-        (["--ties", "grouped", "--bootstrap", "5"], "--ties grouped does not reach --bootstrap"),
+        (["--bootstrap", "-1"], "--bootstrap must be at least 100 replicates, or 0 for none"),
+        (["--bootstrap", "99"], "fewer say nothing about the ends of an interval; got 99"),
+        (["--bootstrap", "100", "--seed", "-1"], "--seed must not be negative; got -1"),
+        (["--ties", "grouped", "--bootstrap", "100"], "--ties grouped does not reach --bootstrap"),
         (["--ties", "grouped", "--plots", "f"], "--ties grouped does not reach --plots"),
+        (["--scores", "a", "b", "c"], "--scores takes one file, or two to compare; got 3"),
+        (["--scores", "a", "b", "--by", "attack"], "--by is for one score file; leave it out"),
+        (["--scores", "a", "b", "--ties", "grouped"], "does not reach a comparison"),
+        (["--scores", "a", "b", "--track", "2"], "--scores takes one file with --track 2"),
         (["--track", "2", "--ties", "grouped"], "--ties is for Track 1"),
         (["--track", "2", "--ties", "official"], "--ties is for Track 1"),
         (["--track", "2", "--match", "codec"], "--match is for Track 1"),
         (["--track", "2", "--seed", "0"], "--seed is for Track 1"),
     ],
 )
-def test_options_without_effect_are_refused(trials, capsys, more, message):
+def test_bad_options_are_one_line(trials, capsys, more, message):
     assert main(arguments(trials, *more)) == 2
     error = capsys.readouterr().err
+    assert error.startswith("asvspoof-cm evaluate: ")
     assert error.count("\n") == 1
     assert message in error
 
@@ -337,7 +429,7 @@ def test_plots_without_matplotlib_fail_first(trials, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setattr(metrics, "bootstrap", lambda *_, **__: pytest.fail("bootstrapped first"))
     figures = trials.folder / "figures"
-    assert main(arguments(trials, "--bootstrap", "5", "--plots", str(figures))) == 2
+    assert main(arguments(trials, "--bootstrap", "100", "--plots", str(figures))) == 2
     assert "plots need matplotlib, an extra" in capsys.readouterr().err
 
 

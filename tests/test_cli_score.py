@@ -1,18 +1,21 @@
 """``asvspoof-cm score`` and ``export``, and the adapter to the benchmark arena."""
 
+import io
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
 import soundfile
 import torch
 
-from asvspoof_cm.calibration import Calibration
+from asvspoof_cm.calibration import Calibration, decide, probability
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.cli import main
 from asvspoof_cm.data import write_miniature
 from asvspoof_cm.engines.speech_spoof_bench import SpeechSpoofBenchModel
+from asvspoof_cm.labels import LABEL_NAMES
 from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.scorer import Scorer
@@ -45,8 +48,10 @@ def run(*args):
 def test_files(checkpoint, files, capsys):
     assert run(*files[:2], "--checkpoint", checkpoint, "--device", "cpu") == 0
     header, *rows = capsys.readouterr().out.splitlines()
-    assert header == "filename\tcm-score"
-    names, scores = zip(*(row.split("\t") for row in rows), strict=True)
+    assert header == "filename\tllr\tdecision\twarnings"
+    names, scores, decisions, warnings = zip(*(row.split("\t") for row in rows), strict=True)
+    assert set(decisions) <= {"bonafide", "spoof"}
+    assert set(warnings) == {"-"}
     assert names == (str(files[0]), str(files[1]).replace("\t", "\\t"))
     scorer = Scorer.from_checkpoint(checkpoint, device="cpu")
     for path, score in zip(files, scores, strict=False):
@@ -69,7 +74,11 @@ def test_json_lines(checkpoint, files, capsys):
     assert first["file"] == str(files[0])
     assert second["file"] == str(files[1])
     assert len(first["crop_scores"]) == 3
-    assert first["llr"] == pytest.approx(2 * first["score"] + 1)
+    assert first["llr"] == first["score"]
+    assert first["unit"] == "llr"
+    assert first["prior"] == 0.05
+    assert first["probability"] == pytest.approx(float(probability(first["llr"], 0.05)))
+    assert first["decision"] == LABEL_NAMES[int(decide(first["llr"]))]
     assert first["duration_s"] == 1.875
     assert first["warnings"] == []
     assert set(bad) == {"file", "error"}
@@ -86,12 +95,13 @@ def test_protocol(checkpoint, tmp_path, capsys):
     paths = write_miniature(tmp_path / "data", n_train=2, n_dev=6)
     out = tmp_path / "dev.tsv"
     arguments = ["--protocol", paths.dev_protocol, "--audio", paths.audio_dir, "--out", out]
-    assert run(*arguments, "--checkpoint", checkpoint, "--score", "llr") == 0
+    assert run(*arguments, "--checkpoint", checkpoint) == 0
+    assert json.loads((tmp_path / "dev.tsv.run.json").read_text())["score"] == "llr"
     assert "6 utterances scored" in capsys.readouterr().err
     assert len(read_scores(out).cm) == 6
     assert run(*arguments, "--checkpoint", checkpoint, "--score", "llr") == 0
     assert "6 utterances scored, 6 of them before" in capsys.readouterr().err
-    assert run(*arguments, "--checkpoint", checkpoint) == 2
+    assert run(*arguments, "--checkpoint", checkpoint, "--score", "log-odds") == 2
     assert "was begun with another score" in capsys.readouterr().err
     next(paths.audio_dir.rglob("D_*.flac")).write_text("broken")
     assert run(*arguments, "--checkpoint", checkpoint, "--restart") == 1
@@ -103,8 +113,10 @@ def test_protocol(checkpoint, tmp_path, capsys):
     [
         ([], "give FILE…, or --protocol, --audio and --out; --protocol is missing"),
         (["--protocol", "p", "--audio", "d"], "--out is missing"),
-        (["a.wav", "--out", "o"], "FILE and --out exclude each other"),
-        (["--protocol", "p", "--audio", "d", "--out", "o", "--json"], "--json is for FILE"),
+        (["a.wav", "--audio", "o"], "FILE and --audio exclude each other"),
+        (["a.wav", "--shard", "0/2"], "FILE and --shard exclude each other"),
+        (["--protocol", "p", "--audio", "d", "--out", "o", "--json"], "--format is for FILE"),
+        (["a.wav", "--prior", "1"], "`p_spoof` must lie between 0 and 1, excluded; got 1.0"),
         (["a.wav", "--crop-s", "0"], "`crop_s` must be a positive number of seconds; got 0.0"),
         (["a.wav", "--checkpoint", "no.pt"], "No such file"),
         (["a.wav", "--checkpoint", "no.onnx"], "No such file"),
@@ -122,9 +134,71 @@ def test_export_and_score(checkpoint, files, tmp_path, capsys):
     assert main(["export", "--checkpoint", str(checkpoint), "--out", str(model)]) == 0
     assert capsys.readouterr() == ("", "")
     assert run(files[0], "--checkpoint", model) == 0
-    exported = float(capsys.readouterr().out.split("\t")[-1])
+    exported = float(capsys.readouterr().out.splitlines()[1].split("\t")[1])
     expected = Scorer.from_checkpoint(checkpoint, device="cpu").score(soundfile.read(files[0])[0])
     assert exported == pytest.approx(expected, abs=1e-4)
+
+
+def test_inputs_and_outputs(checkpoint, files, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "folder" / "deep"
+    folder.mkdir(parents=True)
+    for name, source in (("one.wav", files[0]), ("two.wav", files[1]), ("notes.txt", files[2])):
+        (folder / name).write_bytes(source.read_bytes())
+    options = ["--checkpoint", checkpoint, "--device", "cpu"]
+    by_name = {}
+
+    def scored(*arguments):
+        assert run(*arguments, *options) == 0
+        return [line.split("\t")[:2] for line in capsys.readouterr().out.splitlines()[1:]]
+
+    by_name = dict(scored(folder.parent))
+    assert [*by_name] == ["deep/one", "deep/two"]
+    assert scored(folder.parent, "--glob", "t*.wav") == [["deep/two", by_name["deep/two"]]]
+    (tmp_path / "list.txt").write_text("one.wav\ntwo.wav\n")
+    listed = scored(tmp_path / "list.txt", "--root", folder)
+    assert [score for _, score in listed] == [*by_name.values()]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(files[0].read_bytes())))
+    assert scored("-") == [["-", by_name["deep/one"]]]
+    for ending in ("tsv", "csv", "jsonl"):
+        out = tmp_path / f"scores.{ending}"
+        assert run(folder.parent, *options, "--out", out) == 0
+        assert capsys.readouterr().out == ""
+        if ending == "jsonl":
+            rows = [json.loads(line) for line in out.read_text().splitlines()]
+            assert [(row["file"], str(row["score"])) for row in rows] == [*by_name.items()]
+        else:  # what evaluate reads
+            found = read_scores(out)
+            assert found.filename.tolist() == [*by_name]
+            assert found.cm.tolist() == [*map(float, by_name.values())]
+
+
+def test_timelines(checkpoint, files, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    options = ["--checkpoint", checkpoint, "--window-s", "1", "--plot", tmp_path / "plots"]
+    assert run(files[0], files[2], *options) == 1
+    captured = capsys.readouterr()
+    header, *rows = captured.out.splitlines()
+    assert header == "filename\tstart_s\tend_s\tllr"
+    assert "bad.wav is not an audio file" in captured.err
+    line = Scorer.from_checkpoint(checkpoint, device="cpu").timeline(files[0], window_s=1.0)
+    assert [float(row.split("\t")[3]) for row in rows] == pytest.approx(line.score.tolist())
+    assert repr(line).startswith(f"Timeline({len(rows)} windows in 1.875 s, llr from ")
+    assert (tmp_path / "plots" / "a b.png").stat().st_size > 1000
+    assert run(files[0], "--checkpoint", checkpoint, "--timeline", "--hop-s", "0") == 2
+    assert "`hop_s` must be a positive number of seconds; got 0.0" in capsys.readouterr().err
+    assert run(files[0], "--checkpoint", checkpoint, "--timeline", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["unit"] == "llr"
+
+
+def test_doctor(capsys, monkeypatch):
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for word in ("asvspoof-cm", "torch", "devices", "threads", "bf16", "extras", "cache"):
+        assert word in out
+    assert "self-test    well: llr" in out
+    monkeypatch.setattr("asvspoof_cm.pretrained.checkpoint_path", lambda name: "gone.pt")
+    assert main(["doctor"]) == 1
+    assert "failed: FileNotFoundError" in capsys.readouterr().out
 
 
 def test_arena(checkpoint):

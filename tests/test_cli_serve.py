@@ -73,7 +73,7 @@ def test_sigterm_finishes_what_was_accepted(server, tmp_path):
         )
         answer = client.post("/v1/score", content=CLIP).json()
         assert answer["model"]["name"] == "small"
-        assert answer["llr"] == pytest.approx(2 * answer["score"])
+        assert answer["llr"] == answer["score"]
         # A body larger than the sockets hold, refused before it is read: the answer still arrives.
         large = client.post("/v1/score", content=bytes(33 * 2**20))
         assert (large.status_code, large.json()["error"]["code"]) == (413, "too_large")

@@ -96,15 +96,3 @@ def test_published_weights_are_those_of_the_body(monkeypatch):
 def test_it_takes_crops_of_the_lengths_that_its_body_takes():
     assert small("TFPARN").any_length
     assert not small("AASIST").any_length
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"n_vectors": 3}, "`n_vectors` must be 1 or 2; got 3"),
-        ({"scale": 0.0}, "`scale` must be positive"),
-    ],
-)
-def test_errors(settings, message):
-    with pytest.raises(ValueError, match=message):
-        CosineHeadConfig(**settings)

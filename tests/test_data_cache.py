@@ -14,13 +14,13 @@ import torch
 from asvspoof_cm.audio import load_audio
 from asvspoof_cm.data import (
     AudioFolder,
-    PackedAudio,
     Protocol,
     SpoofDataset,
     cache as packed_module,
     make_loader,
     pack,
 )
+from asvspoof_cm.data.cache import PackedAudio
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 

@@ -10,14 +10,15 @@ import torch
 from asvspoof_cm.audio import AudioFile, fix_length, load_audio, peak_normalize
 from asvspoof_cm.data import (
     AudioFolder,
-    Failure,
     Protocol,
     SpoofDataset,
     read_protocol,
     write_miniature,
 )
-from asvspoof_cm.data.dataset import derive_seed
+from asvspoof_cm.data.dataset import Failure
 from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.models import InputSettings
+from asvspoof_cm.utils.seeds import derive_seed
 
 NAMES = ["short", "exact", "long"]
 N_SAMPLES = 1000
@@ -68,13 +69,13 @@ def test_only_the_crop_is_read(protocol, audio_dir, monkeypatch):
 
 def test_the_level_is_that_of_the_crop_of_the_utterance_or_as_it_was(protocol, audio_dir):
     crop, utterance, raw = (
-        make(protocol, audio_dir, normalization=normalization)[2].waveform
+        make(protocol, audio_dir, input=InputSettings(normalization=normalization))[2].waveform
         for normalization in ("crop", "utterance", "none")
     )
     peak = load_audio(audio_dir / f"{NAMES[2]}.flac").abs().max()
     assert crop.abs().max() == 1
     torch.testing.assert_close(utterance, raw / peak)
-    raw = make(protocol, audio_dir, normalization="none")[1].waveform
+    raw = make(protocol, audio_dir, input=InputSettings(normalization="none"))[1].waveform
     assert torch.equal(raw, load_audio(audio_dir / "exact.flac"))
     assert make(protocol, audio_dir)[1].waveform.abs().max() == 1
 
@@ -199,8 +200,8 @@ def test_an_error_of_the_augmentation_is_never_skipped(protocol, audio_dir):
 
 def test_wrong_arguments(protocol, audio_dir):
     for options, message in (
-        ({"crop": "middle"}, '`crop` must be "center" or "random"'),
-        ({"on_error": "ignore"}, '`on_error` must be "raise" or "skip"'),
+        ({"crop": "middle"}, "`crop` must be one of .center., .random."),
+        ({"on_error": "ignore"}, "`on_error` must be one of .raise., .skip."),
         ({"seed": -1}, "`seed` must not be negative"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -225,3 +226,13 @@ def test_dataset_survives_pickling(protocol, audio_dir):
 def test_an_extension_starts_with_a_dot(audio_dir):
     with pytest.raises(ValueError, match="`extension` must start with a dot; got 'flac'"):
         AudioFolder(Protocol.from_columns(["long"]), audio_dir, extension="flac")
+
+
+def test_the_extension_is_that_of_the_files(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(100), 16000)
+    protocol = Protocol.from_columns(["a", "b"])
+    assert AudioFolder(protocol, tmp_path).path(1).name == "b.wav"
+    (tmp_path / "b.flac").touch()
+    assert AudioFolder(protocol, tmp_path).path(0).name == "a.flac"
+    with pytest.raises(FileNotFoundError, match=r"any of the first 2 utterances, such as a\.mp3"):
+        AudioFolder(protocol, tmp_path, extension=".mp3")

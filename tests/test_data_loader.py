@@ -9,8 +9,8 @@ import soundfile
 import torch
 from torch.utils.data import DataLoader
 
-from asvspoof_cm.data import Protocol, SpoofDataset, make_loader
-from asvspoof_cm.data.loader import Shuffle, _default_workers, _ShareSampler
+from asvspoof_cm.data import Protocol, SpoofDataset, make_loader, shuffled
+from asvspoof_cm.data.loader import _default_workers, _ShareSampler
 
 # Python 3.12 warns of every fork of a process that has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -80,8 +80,6 @@ def test_batches(audio_dir):
     assert torch.cat([batch.label for batch in batches]).tolist() == [k % 2 for k in range(N_ITEMS)]
     assert batches[0].label.dtype == batches[0].index.dtype == torch.int64
     assert len(loader) == 3
-    shorter = make_loader(make(audio_dir), shuffle=False, batch_size=4, n_workers=0, drop_last=True)
-    assert len(shorter) == len(list(shorter)) == 2
 
 
 def test_order_follows_from_seed_and_epoch(audio_dir):
@@ -167,7 +165,7 @@ def test_an_epoch_of_failures_only_raises(audio_dir, damaged_dir):
 def shares(n_items, world_size, *, shuffle, epoch=0):
     found = []
     for rank in range(world_size):
-        order = Shuffle(n_items) if shuffle else None
+        order = shuffled([None] * n_items) if shuffle else None
         sampler = _ShareSampler(n_items, order, 1, rank, world_size)
         sampler.set_epoch(epoch)
         assert len(list(sampler)) == len(sampler)

@@ -1,4 +1,4 @@
-"""Orders of drawing: balanced groups and matched pairs."""
+"""Orders of drawing: shuffled, balanced groups and matched pairs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from asvspoof_cm.data import Protocol, group_balanced, matched_pairs
+from asvspoof_cm.data import Protocol, group_balanced, matched_pairs, shuffled
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 
 
@@ -87,7 +87,33 @@ def test_recordings_are_paired_with_their_own_copies():
     assert (rows[:, 1] == rows[:, 0] + 2).all()
 
 
-@pytest.mark.parametrize("make", [group_balanced, matched_pairs])
+def test_copies_meet_their_own_recording_as_often_as_asked():
+    protocol = Protocol.from_columns(
+        ["a", "b", "a-copy", "b-copy", "other"],
+        [1, 1, 0, 0, 0],
+        codec_seed=["-", "-", "a", "b", "gone"],
+        source=["x", "y", "y", "x", "x"],
+    )
+    rows = drawn(matched_pairs(protocol, parent_share=0.75, n_rows=8000)).reshape(-1, 2, 8)
+    human, fake = rows[:, 0], rows[:, 1]
+    assert (protocol.label[human] == BONAFIDE).all()
+    is_copy = fake < 4
+    own = (human == fake - 2)[is_copy].mean()
+    # In a source is never the own recording; of the unmatched fifth half are.
+    assert own == pytest.approx(0.75 + 0.25 * 0.2 * 0.5, abs=0.03)
+    always = drawn(matched_pairs(protocol, parent_share=1.0, n_rows=800)).reshape(-1, 2, 8)
+    assert (always[:, 0] == always[:, 1] - 2)[always[:, 1] < 4].all()
+
+
+def test_short_and_long_epochs_of_a_shuffle():
+    protocol = corpus()
+    order = shuffled(protocol, n_rows=30)
+    assert len(set(drawn(order))) == 30
+    assert (np.bincount(drawn(shuffled(protocol, n_rows=228))) == 2).all()
+    assert sorted(drawn(shuffled(protocol))) == list(range(114))
+
+
+@pytest.mark.parametrize("make", [group_balanced, matched_pairs, shuffled])
 def test_orders_depend_on_the_generator_alone(make):
     order = make(corpus())
     assert (drawn(order) == drawn(order, epoch=7)).all()
@@ -95,17 +121,25 @@ def test_orders_depend_on_the_generator_alone(make):
     assert len(drawn(make(corpus(), n_rows=32))) == 32
 
 
-def test_bad_arguments():
-    protocol = corpus()
-    with pytest.raises(ValueError, match=r"`share` must lie between 0 and 1, excluded; got 1"):
-        group_balanced(protocol, share=1)
-    with pytest.raises(ValueError, match=r"`power` must lie between 0 and 1; got 2"):
-        group_balanced(protocol, power=2)
-    with pytest.raises(ValueError, match=r"`n_rows` must be at least 1; got 0"):
-        matched_pairs(protocol, n_rows=0)
-    with pytest.raises(ValueError, match=r"`share` must lie between 0 and 1; got -1"):
-        matched_pairs(protocol, share=-1)
-    with pytest.raises(ValueError, match=r"must hold utterances of both classes; got"):
-        group_balanced(protocol.select(protocol.label == SPOOF))
-    with pytest.raises(ValueError, match=r"must have a speaker with both classes; none of 114 has"):
-        matched_pairs(protocol, by="speaker")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p: group_balanced(p, share=1), "`share` must lie between 0 and 1, excluded; got 1"),
+        (lambda p: group_balanced(p, power=2), "`power` must lie between 0 and 1; got 2"),
+        (lambda p: matched_pairs(p, n_rows=0), "`n_rows` must be at least 1; got 0"),
+        (lambda p: matched_pairs(p, share=-1), "`share` must lie between 0 and 1; got -1"),
+        (lambda p: matched_pairs(p, parent_share=2), "`parent_share` must lie between 0 and 1"),
+        (lambda p: matched_pairs(p, parent_share=0.5), "must be 0 where no spoof is a copy of a"),
+        (
+            lambda p: group_balanced(p.select(p.label == SPOOF)),
+            "must hold utterances of both classes; got",
+        ),
+        (
+            lambda p: matched_pairs(p, by="speaker"),
+            "must have a speaker with both classes; none of 114 has",
+        ),
+    ],
+)
+def test_bad_arguments(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(corpus())

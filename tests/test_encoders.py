@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from asvspoof_cm.frontends import slaney_filterbank
-from asvspoof_cm.models.encoders.distillmos import DistillMOSEncoder
+from asvspoof_cm.models.encoders.distillmos import DistillMOSEncoder, compressed_spectrum
 from asvspoof_cm.models.encoders.huggingface import huggingface_encoder
 from asvspoof_cm.models.encoders.weights import find_weights, read_ctranslate2
 from asvspoof_cm.models.encoders.whisper import WhisperEncoder, whisper_log_mel, whisper_positions
@@ -380,6 +380,22 @@ def test_distillmos_against_pytorch_layers(n_layers, tmp_path):
     assert len(actual) == n_layers + 1
     for ours, theirs in zip(actual, expected, strict=False):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_distillmos_convolves_channels_last_images():
+    encoder = DistillMOSEncoder()
+    seen = []
+    last = encoder.convolutions[4]
+    last.register_forward_hook(lambda module, args, y: seen.extend((args[0], y)))
+    waveform = torch.randn(2, 8000)
+    image = encoder.convolve(waveform)
+    image.sum().backward()
+    for tensor in (*seen, last.weight, last.weight.grad):
+        assert tensor.is_contiguous(memory_format=torch.channels_last)
+    x = compressed_spectrum(waveform, encoder.window).contiguous()
+    for convolution in encoder.convolutions.to(memory_format=torch.contiguous_format):
+        x = functional.leaky_relu(convolution(x), 0.1)
+    torch.testing.assert_close(image, x, rtol=0, atol=1e-5)
 
 
 def test_distillmos_file_of_something_else(tmp_path):

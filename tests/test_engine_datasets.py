@@ -8,6 +8,7 @@ import pytest
 import soundfile
 
 from asvspoof_cm import SpoofDataset
+from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.data import audio_entries
 from asvspoof_cm.engines import protocol_from_dataset, score_batch_function
 from asvspoof_cm.labels import BONAFIDE, SPOOF
@@ -68,7 +69,7 @@ def expected(scorer, waves):
 
 
 def check(scored, expected):
-    scores, errors = scored["cm_score"], scored["cm_error"]
+    scores, errors = scored["log-odds"], scored["cm_error"]
     assert len(scores) == len(RATES)
     good = [0, 1, 2, 4]
     np.testing.assert_allclose(np.array(scores)[good], expected[good], atol=1e-4)
@@ -80,7 +81,7 @@ def check(scored, expected):
 def test_map_scores_undecoded_bytes(dataset, scorer, expected):
     scored = dataset.map(score_batch_function(scorer), batched=True, batch_size=2)
     check(scored[:], expected)
-    assert scored.column_names == ["audio", "label", "speaker", "cm_score", "cm_error"]
+    assert scored.column_names == ["audio", "label", "speaker", "log-odds", "cm_error"]
 
 
 def test_two_processes(dataset, scorer, expected):
@@ -110,7 +111,7 @@ def test_arrays_bare_bytes_and_paths(waves, rows, scorer, expected, tmp_path):
     ]
     function = score_batch_function(scorer, column="sound")
     made = datasets.Dataset.from_dict({"sound": arrays})
-    np.testing.assert_allclose(made.map(function, batched=True)["cm_score"], expected, atol=1e-5)
+    np.testing.assert_allclose(made.map(function, batched=True)["log-odds"], expected, atol=1e-5)
     (tmp_path / "a.flac").write_bytes(rows["audio"][1]["bytes"])
     cells = [
         rows["audio"][0]["bytes"],
@@ -119,10 +120,14 @@ def test_arrays_bare_bytes_and_paths(waves, rows, scorer, expected, tmp_path):
         {"bytes": None, "path": None},
     ]
     found = function({"sound": cells})
-    np.testing.assert_allclose(found["cm_score"][:2], expected[:2], atol=1e-4)
+    np.testing.assert_allclose(found["log-odds"][:2], expected[:2], atol=1e-4)
     assert found["cm_error"][2].startswith("audio must be bytes")
     assert "got int. Cast the column: dataset.cast_column" in found["cm_error"][2]
     assert "got dict" in found["cm_error"][3]
+    calibration = Calibration(scale=2.0, offset=1.0)
+    calibrated = Scorer(scorer.model, device="cpu", n_crops=2, crop_s=0.5, calibration=calibration)
+    llr = score_batch_function(calibrated, column="sound")({"sound": cells})["llr"]
+    np.testing.assert_allclose(llr[:2], 2.0 * np.array(found["log-odds"][:2]) + 1.0, atol=1e-4)
     with pytest.raises(ValueError, match=r"`column` must be one of \['audio'\]; got 'sound'"):
         function({"audio": []})
 

@@ -73,7 +73,7 @@ def check(rows, expected):
     assert sorted(row["utterance"] for row in rows) == sorted(expected)
     for row in rows:
         assert row["cm_error"] == ""
-        assert row["cm_score"] == pytest.approx(expected[row["utterance"]], abs=1e-5)
+        assert row["log-odds"] == pytest.approx(expected[row["utterance"]], abs=1e-5)
 
 
 def test_files_in_a_tar(ray, corpus, model, expected, tmp_path):
@@ -83,7 +83,7 @@ def test_files_in_a_tar(ray, corpus, model, expected, tmp_path):
             tar.add(path, path.name)
     rows = score_ray(tmp_path / "s.tar", model=model, batch_size=4, **OPTIONS).take_all()
     (bad,) = [row for row in rows if row["utterance"] == "bad"]
-    assert np.isnan(bad["cm_score"])
+    assert np.isnan(bad["log-odds"])
     assert "s.tar:bad.flac is not an audio file" in bad["cm_error"]
     check([row for row in rows if row is not bad], expected)
 
@@ -121,7 +121,7 @@ def test_a_killed_actor_loses_nothing_and_reading_has_a_core(
     scored = score_ray(source, model=mortal, concurrency=2, column="bytes", batch_size=2, **OPTIONS)
     rows = scored.take_all()
     assert mortal.marker.exists()
-    assert set(rows[0]) == {"utterance", "cm_score", "cm_error"}
+    assert set(rows[0]) == {"utterance", "log-odds", "cm_error"}
     check(rows, expected)
 
 

@@ -1,6 +1,7 @@
 """ONNX: the exported file says what the model says."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import asvspoof_cm
+from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.models import (
     AASIST,
     LCNN,
@@ -20,6 +22,7 @@ from asvspoof_cm.models import (
     CosineHeadConfig,
     Encoder,
     EncoderConfig,
+    InputSettings,
     RawNet2,
     RawNet2Config,
     ResNet,
@@ -76,13 +79,44 @@ def test_logits_equal_torch(pair):
             torch.testing.assert_close(exported(waveform), expected, atol=1e-4, rtol=0)
 
 
-def test_scorer_takes_the_file(pair):
+def test_the_file_scores_like_the_model(pair):
+    """Through load_onnx, and in the guide's lines of plain onnxruntime."""
     _, model, path = pair
     waveforms = [noise(1, n)[0] for n in (9000, 64000, 100000)]
-    scorer = Scorer(load_onnx(path), n_crops=2)
-    expected = Scorer(model, device="cpu", n_crops=2).score_batch(waveforms)
+    scorer = Scorer(load_onnx(path))
+    assert scorer.input == model.input
+    expected = Scorer(model, device="cpu").score_batch(waveforms)
     np.testing.assert_allclose(scorer.score_batch(waveforms), expected, atol=1e-4)
     assert scorer.settings()["sha256"] == load_onnx(path).sha256
+    page = (Path(__file__).parents[1] / "docs" / "onnx.md").read_text()
+    (code,) = re.findall(r"```py\n(import json.*?)```", page, re.DOTALL)
+    for waveform, score in zip(waveforms, expected, strict=True):
+        names = {"path": path, "waveform": waveform.numpy()}
+        exec(code, names)
+        assert names["score"] == pytest.approx(score, abs=1e-4)
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    model = TFPARN(TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16))
+    model.input = InputSettings(crop_s=1.0, n_crops=2, normalization="none")
+    model.meta = {"calibration": Calibration(scale=2.0, offset=1.0).as_dict()}
+    path = tmp_path / "model.onnx"
+    export_onnx(model, path)
+    loaded = load_onnx(path)
+    assert (loaded.input, loaded.meta) == (model.input, model.meta)
+    assert repr(loaded) == f"OnnxModel({path}, {loaded.sha256[:12]})"
+    waveform = noise(1, 40000)[0]
+    expected = Scorer(model, device="cpu").score(waveform, detail=True)
+    assert expected.unit == "llr"
+    assert Scorer(loaded).score(waveform) == pytest.approx(expected.score, abs=1e-4)
+    content = bytearray(path.read_bytes())
+    described = content.index(b"asvspoof-cm")  # input, calibration and hash, digit by digit
+    for place in (len(content) // 3, *range(described, len(content))):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"model.onnx (is (damaged|not an ONNX)|does not say)"):
+            load_onnx(path)
 
 
 @pytest.mark.parametrize("family", ["wav2vec2", "hubert", "wavlm"])
@@ -136,6 +170,7 @@ def test_files_that_are_no_models(tmp_path, pair):
     import onnx
 
     other = onnx.load(pair[2])
+    del other.metadata_props[:]
     other.graph.output[0].name = "scores"
     other.graph.node[-1].output[0] = "scores"
     onnx.save(other, tmp_path / "other.onnx")

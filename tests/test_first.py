@@ -25,13 +25,23 @@ from asvspoof_cm.data import (
 )
 from asvspoof_cm.losses import focal_loss, focal_pairwise_loss
 from asvspoof_cm.metrics import read_scores
-from asvspoof_cm.models import AASIST, TFPARN, AASISTConfig, RawNet2, RawNet2Config, TFPARNConfig
+from asvspoof_cm.models import (
+    AASIST,
+    TFPARN,
+    AASISTConfig,
+    InputSettings,
+    RawNet2,
+    RawNet2Config,
+    TFPARNConfig,
+)
 from asvspoof_cm.scorer import Scorer
 from asvspoof_cm.training import (
     Augmented,
+    Batches,
     Corpus,
     Learner,
     Recipe,
+    RunFolder,
     System,
     evaluate_run,
     fit,
@@ -51,10 +61,11 @@ def paths(tmp_path_factory):
     return write_miniature(tmp_path_factory.mktemp("miniature"), n_train=8, n_dev=8)
 
 
-def loader(protocol, paths, *, shuffle, n_samples=8000, batch_size=4, **options):
-    protocol = protocol if isinstance(protocol, Protocol) else read_protocol(protocol)
+def loader(protocol, paths, *, shuffle, n_samples=8000, batch_size=4, group_by=None, **options):
     dataset = SpoofDataset(protocol, paths.audio_dir, n_samples=n_samples, **options)
-    return make_loader(dataset, shuffle=shuffle, batch_size=batch_size, n_workers=0)
+    return make_loader(
+        dataset, shuffle=shuffle, batch_size=batch_size, n_workers=0, group_by=group_by
+    )
 
 
 def tiny(seed=0):
@@ -63,11 +74,15 @@ def tiny(seed=0):
 
 
 def run(paths, out_dir, *, train=None, loss=focal_pairwise_loss, n_epochs=1, **options):
-    train = loader(paths.train_protocol, paths, shuffle=True) if train is None else train
+    if train is None:
+        train = loader(
+            paths.train_protocol, paths, shuffle=True, group_by=options.pop("group_by", None)
+        )
     dev = loader(paths.dev_protocol, paths, shuffle=False)
     recipe = options.pop("recipe", Recipe(n_epochs=n_epochs, lr=1e-3))
+    folder = RunFolder(out_dir, seed=options.pop("seed", 42))
     return fit(
-        tiny(), train, dev, loss=loss, recipe=recipe, out_dir=out_dir, progress=False, **options
+        tiny(), train, dev, loss=loss, recipe=recipe, out_dir=folder, progress=False, **options
     )
 
 
@@ -95,7 +110,7 @@ def test_the_length_of_training_crops_reaches_onnx(tmp_path, paths):
         export_onnx(model, tmp_path / "model.onnx", int8=int8)
         assert load_onnx(tmp_path / "model.onnx").input == model.input
     waveform = 0.1 * np.random.default_rng(0).standard_normal(40000)
-    scorer = Scorer.from_model(load_onnx(tmp_path / "model.onnx"))
+    scorer = Scorer(load_onnx(tmp_path / "model.onnx"))
     assert scorer.input.crop_s == 0.5
     assert np.isfinite(scorer.score(waveform))
 
@@ -188,7 +203,7 @@ class Scaled(nn.Module):
         ({"loss": lambda logits, labels: logits.sum()}, r"loss was .*<lambda>"),
         ({"loss": Scaled(2.0)}, r"loss\.factor was None, now 2\.0"),
         ({"transform": halve}, r"transform was None, now '.*test_first\.halve'"),
-        ({"groups": np.zeros(8)}, "groups was None, now '"),
+        ({"group_by": "attack"}, r"train\.groups was None, now '"),
         ({"seed": 1}, "seed was 42, now 1"),
     ],
 )
@@ -222,10 +237,10 @@ def test_swapped_labels_and_other_data_are_refused(tmp_path, paths):
         train = loader(changed, paths, shuffle=True)
         with pytest.raises(ValueError, match=r"train\.protocol\.sha256 was '\w+', now '\w+'"):
             run(paths, tmp_path / "run", train=train)
-    corpus = {"dev_protocol": paths.dev_protocol, "audio_dir": paths.audio_dir}
+    corpus = {"dev_protocol": paths.dev_protocol, "audio_dir": paths.audio_dir, "n_workers": 0}
     system = System(name="tiny", model="TFPARN", model_config=dict(vars(TINY)), crop_s=0.5)
     system = system.with_changes(n_epochs=1, batch_size=4)
-    options = {"n_workers": 0, "progress": False, "evaluate": False}
+    options = {"progress": False, "n_crops": 0}
     begun = Corpus(train_protocol=protocol, **corpus)
     train_system(system, begun, tmp_path / "system", **options)
     with pytest.raises(ValueError, match=r"data\.train\.sha256 was"):
@@ -274,9 +289,10 @@ def test_another_number_of_crops_evaluates_a_finished_run_again(tmp_path, paths)
         train_protocol=paths.train_protocol,
         dev_protocol=paths.dev_protocol,
         audio_dir=paths.audio_dir,
+        n_workers=0,
     )
     for n_crops in (1, 3):
-        options = {"n_workers": 0, "progress": False, "device": "cpu"}
+        options = {"progress": False, "device": "cpu"}
         train_system(system, corpus, tmp_path / "run", n_crops=n_crops, **options)
         final = json.loads((tmp_path / "run" / "final.json").read_text())
         assert final["dev"]["n_crops"] == n_crops
@@ -291,9 +307,8 @@ def test_training_and_scoring_share_one_rule_of_level(tmp_path):
     protocol = Protocol.from_columns(["a.wav"], [1])
     model = RawNet2(SMALL_RAWNET2).eval()
     for normalization in ("crop", "utterance", "none"):
-        dataset = SpoofDataset(
-            protocol, tmp_path, n_samples=16000, normalization=normalization, crop="center"
-        )
+        level = InputSettings(crop_s=1.0, normalization=normalization)
+        dataset = SpoofDataset(protocol, tmp_path, input=level, crop="center")
         model.input = dataset.input
         with torch.inference_mode():
             logits = model(dataset[0].waveform[None])[0]
@@ -326,7 +341,7 @@ def test_labels_are_checked_wherever_they_are():
     learner = Learner(tiny(), nn.functional.cross_entropy, Recipe())
     names = ["a", "b"]
     with pytest.raises(ValueError, match=r"must be 0 \(spoof\) or 1 \(bonafide\); got 2 for b"):
-        train_epoch(learner, [batch], names=names)
+        train_epoch(learner, Batches([batch], names=names))
 
 
 def test_unlabelled_data_are_refused(tmp_path, paths):
@@ -401,7 +416,7 @@ def test_a_training_step_compiles_as_one_graph(name):
 
 
 def test_losses_stay_on_the_device_between_looks():
-    collector = loop._Collector(None)
+    collector = loop._Collector(Batches([]))
     for _ in range(3):
         logits = torch.zeros(2, 2, device="meta")
         collector.add(logits, torch.tensor([0, 1]), torch.arange(2), logits.sum())
@@ -535,7 +550,7 @@ def test_fit_takes_any_batches(tmp_path):
     ]
     model = tiny()
     options = {"loss": focal_loss, "recipe": Recipe(n_epochs=2), "progress": False}
-    result = fit(model, batches, batches, out_dir=tmp_path / "a", names="abcd", **options)
+    result = fit(model, Batches(batches, "abcd"), batches, out_dir=tmp_path / "a", **options)
     assert len(result.history) == 2
     with pytest.raises(
         TypeError, match=r"`train` must be an iterable .* got a generator, which is"
@@ -543,4 +558,4 @@ def test_fit_takes_any_batches(tmp_path):
         fit(model, (b for b in batches), batches, out_dir=tmp_path / "b", **options)
     batches[1].waveform[0] = torch.nan
     with pytest.raises(FloatingPointError, match="4 utterances: a, b, c, d"):
-        fit(model, batches, batches, out_dir=tmp_path / "c", names="abcd", **options)
+        fit(model, Batches(batches, "abcd"), batches, out_dir=tmp_path / "c", **options)

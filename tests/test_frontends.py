@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from asvspoof_cm.frontends import LogMel, SincConv, mel_filterbank, sinc_band_edges, sinc_filters
+from asvspoof_cm.frontends import LogMel, SincConv, linear_filterbank, mel_filterbank, sinc_filters
 
 
 def test_mel_power_equals_torchaudio(golden_logmel, reference_wave):
@@ -78,7 +78,7 @@ def test_constants_are_not_in_the_state_dict():
         (lambda: LogMel(floor=0), "`floor` must be positive"),
         (lambda: mel_filterbank(160, 256), "bands are too many .*: 26 hold no FFT bin"),
         (lambda: mel_filterbank(f_min=9000), "0 ≤ f_min < f_max"),
-        (lambda: sinc_filters(torch.zeros(1), torch.ones(1), 4), "must be odd"),
+        (lambda: linear_filterbank(20, 512, f_max=9000), "0 ≤ f_min < f_max"),
     ],
 )
 def test_errors(call, message):
@@ -86,9 +86,16 @@ def test_errors(call, message):
         call()
 
 
+def band_edges(n_filters):
+    """Edges in Hz, equally spaced in Mel from 0 to 8000 Hz, as learned filters begin with."""
+    conv = SincConv(n_filters, 3, trainable=True)
+    low, band = conv.low_hz.detach().double(), conv.band_hz.detach().double()
+    return torch.cat([low, (low + band)[-1:]])
+
+
 def test_sinc_filters_by_their_definition():
-    edges = sinc_band_edges(70)
-    filters = sinc_filters(edges[:-1], edges[1:], 129).numpy()
+    edges = band_edges(70)
+    filters = sinc_filters(edges[:-1], edges[1:], 129, 16000).numpy()
     n = np.arange(-64, 65)
     for i in (0, 33, 69):
         low, high = edges[i].item(), edges[i + 1].item()
@@ -98,16 +105,25 @@ def test_sinc_filters_by_their_definition():
 
 
 def test_band_edges_span_to_nyquist_in_equal_mels():
-    edges = sinc_band_edges(20)
+    edges = band_edges(20)
     assert edges[0] == 0
     assert edges[-1].item() == pytest.approx(8000)
     mels = 2595 * np.log10(1 + edges.numpy() / 700)
-    np.testing.assert_allclose(np.diff(mels), mels[-1] / 20)
+    np.testing.assert_allclose(np.diff(mels), mels[-1] / 20, rtol=1e-6)
+
+
+def test_bands_between_two_frequencies():
+    filters = linear_filterbank(20, 512, f_min=1000, f_max=4000)
+    heard = filters.sum(dim=0).nonzero()[:, 0] * 16000 / 512
+    assert 1000 < heard[0] < 1100
+    assert 3900 < heard[-1] < 4000
+    features = LogMel(scale="linear", n_mels=20, f_min=1000, f_max=4000)(torch.randn(4000))
+    assert features.shape == (20, 26)
 
 
 def test_filters_pass_their_band_only():
-    edges = sinc_band_edges(20)
-    filters = sinc_filters(edges[:-1], edges[1:], 1025)
+    edges = band_edges(20)
+    filters = sinc_filters(edges[:-1], edges[1:], 1025, 16000)
     response = torch.fft.rfft(filters, 16000).abs()
     for i in (2, 10, 18):
         centre = round((edges[i].item() + edges[i + 1].item()) / 2)

@@ -24,6 +24,7 @@ LAYERS = [
     "losses",
     "models",
     "checkpoint",
+    "published",
     "profiling",
     "pretrained",
     "data",
@@ -41,9 +42,13 @@ LAYERS = [
 # A file of these imports of its own package only the files before it.
 WALKS = {
     "scorer": ["utterances", "results", "inference", "shards", "bulk", "timelines", "scorer"],
-    "training": ["schedule", "objective", "transforms", "systems", "loop", "fit", "train"],
+    "training": [
+        *("schedule", "objective", "transforms", "systems", "batches", "learner", "loop"),
+        *("run_folder", "fit", "train"),
+    ],
 }
 TORCH_FREE = {"labels", "metrics", "calibration", "runs", "report", "data.protocol", "utils.tables"}
+TORCH_FREE |= {"engines.service.decoding"}
 
 
 def _layer(path: Path) -> str:

@@ -141,50 +141,6 @@ def test_compare_of_equal_rankings_is_zero():
     assert clustered.low < clustered.value < clustered.high
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"metric": "auc"}, "`metric` must be one of min_dcf, act_dcf, eer, cllr or a function"),
-        ({"n": 0}, "`n` must be at least 1 replicate; got 0"),
-        ({"confidence": 95}, "`confidence` must lie between 0 and 1, excluded; got 95"),
-        (
-            {"clusters": ([1, 2, 3], [1])},
-            r"`clusters\[0\]` must have one value per trial, shape \(2,\); got \(3,\)",
-        ),
-    ],
-)
-def test_bad_options(options, message):
-    arguments = {"metric": "eer", "bonafide": [1.0, 2.0], "spoof": [0.0], "n": 10, **options}
-    with pytest.raises(ValueError, match=message):
-        metrics.bootstrap(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("clusters", "message"),
-    [
-        ((["-", "-"], ["-", "-"]), "`clusters` must name at least 2 clusters; all .* in one, '-'"),
-        (([None, "S_1"], ["S_1", "S_2"]), r"`clusters\[0\]` must have a value .* 1 of 2 are None"),
-        (([1.0, 2.0], [3.0, np.nan]), r"`clusters\[1\]` must have a value .* first at index 1"),
-    ],
-)
-def test_bad_clusters(clusters, message):
-    with pytest.raises(ValueError, match=message):
-        metrics.bootstrap("eer", [1.0, 2.0], [0.0, -1.0], 10, clusters=clusters)
-
-
-def test_compare_needs_two_clusters_too():
-    with pytest.raises(ValueError, match="`clusters` must name at least 2 clusters; all trials"):
-        metrics.compare([1.0, 0.0], [2.0, 0.0], [1, 0], n=5, clusters=["-", "-"])
-
-
-def test_a_metric_that_gives_nan_is_named():
-    def undefined(bonafide, spoof):
-        return float("nan")
-
-    with pytest.raises(ValueError, match="`metric` must return a number; undefined returned NaN"):
-        metrics.bootstrap(undefined, *gauss(), n=5)
-
-
 def test_several_functions_are_keyed_by_name():
     def spread(bonafide, spoof):
         return float(bonafide.mean() - spoof.mean())
@@ -195,6 +151,19 @@ def test_several_functions_are_keyed_by_name():
         metrics.bootstrap([metrics.eer, "eer"], *gauss(), n=5)
 
 
-def test_negative_seed():
-    with pytest.raises(ValueError, match="`seed` must not be negative; got -1"):
-        metrics.bootstrap("eer", [1.0], [0.0], seed=-1)
+def test_mcnemar_is_the_binomial_test_of_the_decisions_that_differ():
+    from scipy.stats import binomtest
+
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 500)
+    a, b = (np.where(labels, 1, -1) + rng.normal(0, spread, 500) for spread in (1, 2))
+    result = metrics.mcnemar(a, b, labels)
+    threshold = metrics.ASVSPOOF5.threshold
+    right = [(scores >= threshold) == (labels == 1) for scores in (a, b)]
+    only_a, only_b = (right[0] & ~right[1]).sum(), (right[1] & ~right[0]).sum()
+    assert (result.only_a, result.only_b, result.threshold) == (only_a, only_b, threshold)
+    assert result.p_value == pytest.approx(binomtest(only_a, only_a + only_b).pvalue, rel=1e-9)
+    assert metrics.mcnemar(b, a, labels).p_value == result.p_value < 1e-3
+    assert metrics.mcnemar(a, a, labels).p_value == 1.0
+    with pytest.raises(ValueError, match="`scores` and `labels` must be equally long"):
+        metrics.mcnemar(a, b[:-1], labels)

@@ -26,6 +26,12 @@ def write(tmp_path):
         "E_1 0.5\nE_2   -1e-3",
         "\ufefffilename\tcm-score\r\nE_1\t0.5\r\nE_2\t-1e-3\r\n",
         "cm-score\tfilename\n0.5\tE_1\n\n-1e-3\t\tE_2\n\n",
+        "filename,cm-score\nE_1,0.5\nE_2,-1e-3\n",
+        "E_1,0.5\nE_2,-1e-3\n",
+        'filename; llr\n"E_1";0.5\n\nE_2; -1e-3\n',
+        '"utterance","log-odds","note"\n"E_1","0.5","a, b"\n"E_2","-1e-3",""\n',
+        "filename\tllr\tdecision\twarnings\nE_1\t0.5\tbonafide\t\nE_2\t-1e-3\t\tno speech\n",
+        "path\tutterance\tdecision\tscore\nx/1.wav\tE_1\tspoof\t0.5\nx\tE_2\tbonafide\t-1e-3\n",
     ],
 )
 def test_track1_scores_in_every_form(write, text):
@@ -57,6 +63,51 @@ def test_keys_of_both_tracks(write):
     key = metrics.read_key(write(text))
     assert key.cm_label.tolist() == [1, 1, 0]
     assert key.asv_label.tolist() == ["target", "nontarget", "spoof"]
+
+
+@pytest.mark.parametrize(
+    "text", ['file;label;note\n"E_1";bonafide;"a;b"\nE_2;spoof;\n', "E_1,bonafide\nE_2,spoof\n"]
+)
+def test_keys_in_csv(write, text):
+    key = metrics.read_key(write(text))
+    assert key.filename.tolist() == ["E_1", "E_2"]
+    assert key.cm_label.tolist() == [1, 0]
+    assert repr(key) == "Key(2 trials: filename, cm_label)"
+
+
+def test_the_column_can_say_the_unit(tmp_path):
+    metrics.write_scores(tmp_path / "s.tsv", ["E_1"], [0.5], column="llr")
+    assert (tmp_path / "s.tsv").read_text() == "filename\tllr\nE_1\t0.5\n"
+    assert metrics.read_scores(tmp_path / "s.tsv").cm.tolist() == [0.5]
+    with pytest.raises(ValueError, match="`column` must be one of 'cm-score', 'llr', 'log-odds', "):
+        metrics.write_scores(tmp_path / "s.tsv", ["E_1"], [0.5], column="points")
+
+
+@pytest.mark.parametrize(
+    ("scored", "wanted", "joined"),
+    [
+        (["a.wav", "b.flac"], ["b", "a"], True),
+        (["a", "b"], ["b.MP3", "a.ogg"], True),
+        (["x/a.wav", "y z/b.wav"], ["b.wav", "a.wav"], True),
+        (["a", "b"], ["c:\\x\\b.wav", "c:\\x\\a.wav"], True),
+        (["x/a", "x/b"], ["y/b", "y/a"], False),
+        (["x/a", "y/a"], ["a", "b"], False),
+        (["a.wav", "b.wav"], ["b.flac", "a.flac"], False),  # both have one
+        (["a.wav", "a.flac"], ["a", "b"], False),  # two become one
+        (["a.x", "b.x"], ["a", "b"], False),
+    ],
+)
+def test_extensions_on_one_side_only(scored, wanted, joined):
+    scores = metrics.Scores(filename=np.array(scored), cm=np.array([1.0, 2.0]))
+    key = metrics.Key(filename=np.array(wanted), cm_label=np.array([0, 1]))
+    if not joined:
+        with pytest.raises(ValueError, match="the scores must cover the trials of the key"):
+            scores.for_key(key)
+        return
+    with pytest.warns(UserWarning, match="only one of the files has names with "):
+        found = scores.for_key(key)
+    assert found.cm.tolist() == [2.0, 1.0]
+    assert found.filename.tolist() == wanted
 
 
 def test_join_does_not_depend_on_the_order(write):
@@ -105,8 +156,11 @@ def test_tracks_do_not_mix(write):
     [
         ("", "the file holds no trial"),
         ("filename\tcm-score\n", "the file holds no trial"),
-        ("E_1 1 2\n", r"must have 2 \(filename cm-score\) or 5 .* fields; line 1 has 3"),
-        ("filename cm-score\nE_1 1\nE_2\n", r"line 3: 2 fields expected .*, found 1"),
+        ("E_1 1 2\n", r"must have 2 \(filename cm-score\) or 5 .* columns; the first has 3"),
+        (
+            "filename cm-score\nE_1 1\nE_2\n",
+            r"line 3: each line must have 2 columns, as the first; got 1",
+        ),
         ("E_1 1\nE_2 nan\nE_3 x\n", "cm-score must be a finite number; 2 of 3 are not, the first "),
         ("E_1 1\n\nE_2 inf\n", "in line 3: 'inf'"),
         ("E_1 1\nE_2 1\nE_1 2\n", r"every trial must occur once; 1 are repeated \(E_1\)"),
@@ -204,6 +258,12 @@ def test_repeated_trials_in_arrays_are_refused():
     [
         ("filename cm-score cm-score\nE_1 1 2\n", "the header must name every column once; got f"),
         ("E_1 1\nE_2 1_0\n", "cm-score must be a finite number; 1 of 2 .* in line 2: '1_0'"),
+        ("filename llr log-odds\nE_1 1 2\n", "the header must name every column once; got f"),
+        ("E_1;0,5\n", "cm-score must be a finite number; .* '0,5'. Write a decimal point"),
+        ("name,points\nE_1,1\n", "'points'. If that is a header, call the columns filename and c"),
+        ("E_1 - - A09 spoof\n", "the first has 5: E_1 - - A09 spoof. It has labels, as a key"),
+        ('"E_1,0.5\n', "not valid CSV"),
+        (",1\n", "line 1: the file name is empty"),
         ("E_1 \u0661\n", "cm-score must be a finite number; 1 of 1 .* in line 1"),
     ],
 )

@@ -74,16 +74,30 @@ def test_draws_depend_on_the_seed_alone():
     assert first != within_sources(*trials(), n_bootstrap=50, seed=4)
 
 
+def test_short_forms_show_what_counts():
+    scores, labels, sources = trials(n_sources=2)
+    within = within_sources(scores, labels, sources)
+    assert repr(within).startswith(
+        f"WithinSources(2 sources: mean EER {100 * within.mean_eer:.3f} %"
+    )
+    *_, mean, pooled = str(within).splitlines()
+    assert mean.split()[-2:] == [f"{100 * within.mean_eer:.3f}", f"{100 * within.mean_auc:.1f}"]
+    assert pooled.startswith("pooled, one threshold")
+    pair = scores[labels == 1], scores[labels == 0]
+    assert pooled.split()[-2:] == [
+        f"{100 * within.pooled_eer:.3f}",
+        f"{100 * metrics.auc(*pair):.1f}",
+    ]
+    table = metrics.breakdown(scores, labels, {"source": sources}, match=["source"])
+    assert repr(table) == "Breakdown(source: 2 groups, 80 bonafide, 80 spoof)"
+    result = metrics.evaluate(scores, labels)
+    assert repr(result) == (
+        f"Track1Result(80 bonafide, 80 spoof: EER {100 * result.eer.value:.3f} %, "
+        f"minDCF {result.min_dcf.value:.4f})"
+    )
+
+
 def test_plain_values():
     content = json.loads(json.dumps(within_sources(*trials(), n_bootstrap=20).as_dict()))
     assert content["worst"] == content["rows"][0]["source"]
     assert content["interval"]["n_replicates"] == 20
-
-
-def test_bad_arguments():
-    with pytest.raises(ValueError, match=r"`sources` must have one with both classes; none of 2"):
-        within_sources([1.0, 0.0], [1, 0], ["a", "b"])
-    with pytest.raises(ValueError, match=r"`n_bootstrap` must be at least 0; got -1"):
-        within_sources([1.0, 0.0], [1, 0], ["a", "a"], n_bootstrap=-1)
-    with pytest.raises(ValueError, match=r"`confidence` must lie between 0 and 1, excluded; got 1"):
-        within_sources([1.0, 0.0], [1, 0], ["a", "a"], confidence=1)

@@ -3,7 +3,7 @@
 import copy
 import os
 import pickle
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -11,14 +11,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from asvspoof_cm.checkpoint import load_published_aasist
+from asvspoof_cm import Scorer, export_onnx, load_checkpoint, load_onnx, save_checkpoint
 from asvspoof_cm.models import (
     AASIST,
     LCNN,
     TFPARN,
     AASISTConfig,
+    CosineHeadConfig,
+    Countermeasure,
     Encoder,
     EncoderConfig,
+    LCNNConfig,
     RawNet2,
     RawNet2Config,
     ResNet,
@@ -26,8 +29,8 @@ from asvspoof_cm.models import (
     TFPARNConfig,
     build_model,
 )
-from asvspoof_cm.models.dropout import attention, dropout
-from asvspoof_cm.models.tfparn import sinusoidal_positions
+from asvspoof_cm.models.transformer import attention, dropout, sinusoidal_positions
+from asvspoof_cm.published import load_published_aasist
 
 MODELS = {
     "TFPARN": lambda: TFPARN(),
@@ -102,7 +105,7 @@ def test_shapes_along_the_way():
     with torch.no_grad():
         assert model.log_mel(waveform).shape == (2, 160, 401)
         assert model.embed(waveform).shape == (2, 256)
-        logits, weights = model(waveform, return_attention=True)
+        logits, weights, *_ = model.attend(waveform)
     assert logits.shape == (2, 2)
     assert weights.shape == (2, 401)
     torch.testing.assert_close(weights.sum(dim=1), torch.ones(2))
@@ -228,12 +231,19 @@ def test_padding_changes_nothing(pooling, padding):
     for row, length in enumerate(lengths):
         features[row, :, length:] = padding
     with torch.no_grad():
-        logits, weights = model.forward_features(features, lengths, return_attention=True)
+        logits, weights, *_ = model.attend_features(features, lengths)
         for row, length in enumerate(lengths):
             alone = model.forward_features(features[row : row + 1, :, :length])
             torch.testing.assert_close(logits[row : row + 1], alone, rtol=0, atol=1e-5)
             assert (weights[row, length:] == 0).all()
     torch.testing.assert_close(weights.sum(dim=1), torch.ones(3))
+
+
+def test_lengths_wait_for_no_device():
+    model = SMALL["TFPARN"]().to("meta")
+    features, lengths = torch.empty(2, 160, 30, device="meta"), torch.tensor([30, 5])
+    for each in (lengths, lengths.to("meta")):
+        assert model.forward_features(features, each).shape == (2, 2)
 
 
 def test_padding_in_training_with_dropout():
@@ -282,10 +292,10 @@ def test_attention_dropout_gradients(monkeypatch):
     """The hand-written backward pass against autograd through the plain formula."""
     torch.manual_seed(7)
     noise = torch.randint(0, 256, (3, 2, 11, 11), dtype=torch.uint8)
-    monkeypatch.setattr("asvspoof_cm.models.dropout.random_bytes", lambda shape: noise)
+    monkeypatch.setattr("asvspoof_cm.models.transformer.random_bytes", lambda shape: noise)
     inputs = [torch.randn(3, 2, 11, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     query, key, value = inputs
-    output = attention(query, key, value, dropout_p=0.25, training=True)
+    output = attention(query, key, value, mask=None, p=0.25, training=True)
     weights = (query @ key.mT / 2).softmax(dim=-1) * (noise >= 64) / 0.75
     expected = weights @ value
     torch.testing.assert_close(output, expected)
@@ -327,10 +337,10 @@ def test_tfparn_parts_of_a_batch_change_nothing(monkeypatch, lengths):
     features = torch.randn(5, 160, 30)
     lengths = None if lengths is None else torch.tensor(lengths)
     with torch.no_grad():
-        expected = model.forward_features(features, lengths, return_attention=True)
+        expected = model.attend_features(features, lengths)
         monkeypatch.setattr("asvspoof_cm.models.tfparn._CPU_BATCH", 2)
-        in_parts = model.forward_features(features, lengths, return_attention=True)
-    for ours, theirs in zip(in_parts, expected, strict=True):
+        in_parts = model.attend_features(features, lengths)
+    for ours, theirs in zip(in_parts[:2], expected[:2], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
@@ -481,11 +491,28 @@ def test_bad_features(features, lengths, message):
         (TFPARNConfig, {"d_model": 100}, "multiple of `n_heads`"),
         (TFPARNConfig, {"n_layers": 0}, "`n_layers` must be a whole number of at least 1"),
         (TFPARNConfig, {"dropout": 1.0}, r"`dropout` must lie in \[0, 1\)"),
-        (TFPARNConfig, {"pooling": "max"}, '`pooling` must be "attention" or "mean"'),
+        (TFPARNConfig, {"pooling": "max"}, "`pooling` must be one of 'attention', 'mean'"),
         (AASISTConfig, {"pool_hetero": 0.0}, r"`pool_hetero` must lie in \(0, 1\]"),
         (AASISTConfig, {"temperature": 0.0}, "`temperature` must be positive"),
-        (RawNet2Config, {"pooling": "mean"}, '`pooling` must be "last" or "max"'),
+        (RawNet2Config, {"pooling": "mean"}, "`pooling` must be one of 'last', 'max'"),
         (RawNet2Config, {"d_gru": 1.5}, "`d_gru` must be a whole number"),
+        (LCNNConfig, {"head": "softmax"}, "`head` must be one of 'sigmoid', 'cosine'"),
+        (ResNetConfig, {"n_blocks": (2, 2, 2)}, "`n_blocks` must be four positive numbers"),
+        (ResNetConfig, {"n_window": 2000}, "`n_window` must not exceed `n_fft`; got 2000 and 1024"),
+        (ResNetConfig, {"scale": "bark"}, "`scale` must be one of 'mel', 'linear'"),
+        (ResNetConfig, {"attention": "time"}, "`attention` must be one of"),
+        (ResNetConfig, {"pooling": "max"}, "`pooling` must be one of"),
+        (ResNetConfig, {"width": 0}, "`width` must be a whole number of at least 1"),
+        (CosineHeadConfig, {"n_vectors": 3}, "`n_vectors` must be 1 or 2; got 3"),
+        (CosineHeadConfig, {"scale": 0.0}, "`scale` must be positive"),
+        (EncoderConfig, {"encoder": ()}, "`encoder` must be a name or a tuple of names"),
+        (EncoderConfig, {"encoder": ("distillmos", 3)}, "`encoder` must be a name or a tuple"),
+        (EncoderConfig, {"n_layers": -1}, "whole number of at least 0, or None; got -1"),
+        (EncoderConfig, {"n_layers": (1, 2)}, r"one for each of the 1 encoders; got \(1, 2\)"),
+        (EncoderConfig, {"freeze": "some"}, '`freeze` must be "none", "all" or a number of stages'),
+        (EncoderConfig, {"encoder_lr": 2.0}, r"`encoder_lr` must lie in \[0, 1\]"),
+        (EncoderConfig, {"dropout": 1.0}, r"`dropout` must lie in \[0, 1\)"),
+        (EncoderConfig, {"d_projection": 0}, "`d_projection` must be a whole number"),
     ],
 )
 def test_bad_configurations(config, values, message):
@@ -498,3 +525,44 @@ def test_models_are_built_from_plain_values(small):
     assert build_model(name, asdict(small.config)).config == small.config
     with pytest.raises(ValueError, match="`name` must be one of"):
         build_model("tfparn")
+
+
+# The registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoudnessConfig:
+    d: int = 4
+
+
+class Loudness(Countermeasure):
+    """A model that the package does not know."""
+
+    config_type = LoudnessConfig
+
+    def __init__(self, config=None):
+        super().__init__()
+        self.config = config or LoudnessConfig()
+        self.linear = nn.Linear(1, self.config.d)
+        self.classifier = nn.Linear(self.config.d, 2)
+
+    def embed(self, waveform):
+        return self.linear(waveform.std(dim=1, keepdim=True))
+
+    def classify(self, embedding):
+        return self.classifier(embedding)
+
+
+def test_a_model_from_outside_is_saved_scored_and_exported(tmp_path):
+    """That `fit` trains one is on the page "Bring your own", whose code runs in test_docs."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model, waveform = Loudness(LoudnessConfig(d=3)).eval(), torch.randn(20000)
+    save_checkpoint(tmp_path / "loud.pt", model)
+    loaded = load_checkpoint(tmp_path / "loud.pt")
+    assert (type(loaded), loaded.config) == (Loudness, model.config)
+    export_onnx(model, tmp_path / "loud.onnx")
+    scores = [Scorer(each, device="cpu").score(waveform) for each in (model, loaded)] + [
+        Scorer(load_onnx(tmp_path / "loud.onnx")).score(waveform)
+    ]
+    assert scores == pytest.approx([scores[0]] * 3, abs=1e-5)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from asvspoof_cm.checkpoint import load_published_lcnn
-from asvspoof_cm.frontends import LFCC, delta, linear_filterbank, log_mel
+from asvspoof_cm.frontends import LFCC, linear_filterbank
 from asvspoof_cm.models import LCNN, LCNNConfig, ResNet, ResNetConfig
+from asvspoof_cm.published import load_published_lcnn
 
 # Published weights are not part of this repository; the test runs where they are.
 WEIGHTS = Path(
@@ -87,7 +87,11 @@ def test_resnet_parameters(golden_resnet):
 def test_resnet_sees_bands_of_mean_zero():
     model = ResNet(ResNetConfig(n_bands=20, width=2, scale="linear"))
     waveform = torch.randn(1, 8000)
-    expected = log_mel(waveform, linear_filterbank(20, 1024), torch.hamming_window(400), n_fft=1024)
+    window = torch.hamming_window(400)
+    spectrum = torch.stft(
+        waveform, 1024, 160, win_length=400, window=window, return_complex=True
+    ).abs()
+    expected = (linear_filterbank(20, 1024) @ spectrum.square()).clamp(min=1e-6).log()
     bands = model.log_bands(waveform)
     torch.testing.assert_close(bands, expected - expected.mean(dim=-1, keepdim=True))
     # A filter of the whole waveform adds a constant to each band, and so do gains.
@@ -143,22 +147,6 @@ def test_resnet_attentive_pooling_begins_with_statistics():
     torch.testing.assert_close(deviation * unbiased, expected_deviation, rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"n_blocks": (2, 2, 2)}, "`n_blocks` must be four positive numbers"),
-        ({"n_window": 2000}, "`n_window` must not exceed `n_fft`; got 2000 and 1024"),
-        ({"scale": "bark"}, "`scale` must be one of 'mel', 'linear'"),
-        ({"attention": "time"}, "`attention` must be one of"),
-        ({"pooling": "max"}, "`pooling` must be one of"),
-        ({"width": 0}, "`width` must be a whole number of at least 1"),
-    ],
-)
-def test_resnet_bad_configurations(values, message):
-    with pytest.raises(ValueError, match=message):
-        ResNetConfig(**values)
-
-
 def test_resnet_bad_features():
     model = ResNet(ResNetConfig(n_bands=20, width=2))
     for shape in [(2, 80, 100), (2, 20, 8), (20, 100)]:
@@ -203,11 +191,6 @@ def test_linear_filterbank(golden_lcnn):
     torch.testing.assert_close(filters[0, :26], values, rtol=0, atol=1e-6)
 
 
-def test_delta_repeats_the_ends():
-    x = torch.tensor([1.0, 2.0, 4.0, 8.0])
-    assert delta(x).tolist() == [1.0, 3.0, 6.0, 4.0]
-
-
 def published_name(name):
     for ours, theirs in {
         "convolutions.": "m_transform.0.",
@@ -226,6 +209,8 @@ def filled_lcnn(request, golden_lcnn, inputs, tmp_path):
     record = golden_lcnn["deterministic_fill"][request.param]
     shapes = record["state_dict_filled"]
     weights = inputs.fill({name: torch.zeros(shape) for name, shape in shapes})
+    counts = [name for name in weights if name.endswith("num_batches_tracked")]
+    weights |= {name: weights[name].long() for name in counts}
     fixed = record["state_dict_fixed_not_filled"]
     weights |= {name: torch.zeros(shape) for name, shape in fixed}
     path = tmp_path / "lcnn.pt"
@@ -290,10 +275,8 @@ def test_lcnn_files_of_something_else(tmp_path):
         load_published_lcnn(tmp_path / "y.pt")
 
 
-def test_lcnn_shortest_waveform_and_configurations():
+def test_lcnn_shortest_waveform():
     model = LCNN(LCNNConfig(head="cosine")).eval()
     assert model(torch.randn(1, 2400)).abs().max() <= 1
     with pytest.raises(ValueError, match="at least 2400 samples"):
         model(torch.randn(1, 2399))
-    with pytest.raises(ValueError, match="`head` must be one of 'sigmoid', 'cosine'"):
-        LCNNConfig(head="softmax")

@@ -291,24 +291,6 @@ def test_configuration_survives_json():
     assert EncoderConfig(**json.loads(json.dumps(asdict(config)))) == config
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"encoder": ()}, "`encoder` must be a name or a tuple of names"),
-        ({"encoder": ("distillmos", 3)}, "`encoder` must be a name or a tuple of names"),
-        ({"n_layers": -1}, "`n_layers` must be a whole number of at least 0, or None; got -1"),
-        ({"n_layers": (1, 2)}, "one for each of the 1 encoders; got \\(1, 2\\)"),
-        ({"freeze": "some"}, '`freeze` must be "none", "all" or a number of stages'),
-        ({"encoder_lr": 2.0}, r"`encoder_lr` must lie in \[0, 1\]"),
-        ({"dropout": 1.0}, r"`dropout` must lie in \[0, 1\)"),
-        ({"d_projection": 0}, "`d_projection` must be a whole number"),
-    ],
-)
-def test_bad_configurations(values, message):
-    with pytest.raises(ValueError, match=message):
-        EncoderConfig(**values)
-
-
 def test_too_many_layers():
     with pytest.raises(ValueError, match="between 0 and the 7 of DistillMOS; got 8"):
         Encoder(EncoderConfig(n_layers=8))

@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 import asvspoof_cm
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_version_is_the_installed_one():
@@ -60,3 +64,14 @@ sys.exit(before != state())
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_claimed_version_of_python_is_the_one_that_tests_and_types_use():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    oldest = settings["project"]["requires-python"].removeprefix(">=")
+    assert settings["tool"]["mypy"]["python_version"] == oldest  # ruff takes its target from there
+    named = [c.rpartition(" ")[2] for c in settings["project"]["classifiers"] if ":: 3." in c]
+    assert named[0] == oldest
+    assert f"Python {oldest} or later; the tests run on {', '.join(named)}." in (
+        ROOT / "docs" / "quickstart.md"
+    ).read_text(encoding="utf-8")

@@ -137,24 +137,6 @@ sys.exit("matplotlib.pyplot" in sys.modules)
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: plots.det([1.0], [0.0], limits=(0.0, 0.5)), "`limits` must be rates with"),
-        (lambda: plots.scores([np.nan], [0.0]), "`bonafide` must be finite"),
-        (
-            lambda: plots.breakdown(
-                metrics.breakdown([1.0, 0.0], [1, 0], {"a": ["-", "x"]}), metric="auc"
-            ),
-            "`metric` must be one of 'min_dcf', 'act_dcf', 'eer', 'cllr'; got 'auc'",
-        ),
-    ],
-)
-def test_bad_input(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-@pytest.mark.parametrize(
     ("bonafide", "spoof"), [([1e17, 1e17 + 16], [1e17]), ([1e300], [1e300]), ([1e300], [-1e300])]
 )
 def test_enormous_scores_can_be_binned(bonafide, spoof):
@@ -163,13 +145,6 @@ def test_enormous_scores_can_be_binned(bonafide, spoof):
     assert (np.diff(edges) > 0).all()
     assert edges[0] <= min(bonafide + spoof)
     assert edges[-1] >= max(bonafide + spoof)
-
-
-def test_scores_without_a_finite_range():
-    with pytest.raises(
-        ValueError, match=r"must span a finite range; got -1.7e[+]308 to 1.7e[+]308"
-    ):
-        plots.scores([1.7e308], [-1.7e308])
 
 
 def test_det_curves_take_the_colours_of_the_module(scores):

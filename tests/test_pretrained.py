@@ -84,7 +84,7 @@ def test_it_says_once_that_it_was_chosen(caplog, monkeypatch):
 def test_scores_are_calibrated(scorer):
     rng = np.random.default_rng(0)
     result = scorer.score(rng.standard_normal(16000), detail=True)
-    assert result.llr == pytest.approx(float(scorer.calibration.apply(result.score)))
+    assert (result.unit, result.score) == ("llr", result.llr)
     assert 0 < result.probability() < 1
     assert result.decision() == decide(result.llr)
 
@@ -111,8 +111,8 @@ def test_command_line_takes_it(tmp_path):
     command = [sys.executable, "-m", "asvspoof_cm", "score", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     header, row = done.stdout.splitlines()
-    assert header == "filename\tcm-score"
-    scorer = Scorer.from_pretrained(pretrained.DEFAULT_NAME, device="cpu", score="llr")
+    assert header == "filename\tllr\tdecision\twarnings"
+    scorer = Scorer.from_pretrained(pretrained.DEFAULT_NAME, device="cpu")
     (expected,) = scorer.score_files([path])
     assert float(row.split("\t")[1]) == pytest.approx(expected.score, abs=1e-4)
     assert done.stderr.count("no model was named") == 1
@@ -132,7 +132,7 @@ def test_commands_list_models_and_take_them_by_name(tmp_path, capsys):
     path = tmp_path / "clip.wav"
     soundfile.write(path, 0.1 * np.random.default_rng(0).standard_normal(16000), 16000)
     assert main(["score", str(path), "--model", pretrained.DEFAULT_NAME]) == 0
-    assert capsys.readouterr().out.startswith("filename\tcm-score\n")
+    assert capsys.readouterr().out.startswith("filename\tllr\tdecision\twarnings\n")
     with pytest.raises(SystemExit):
         main(["score", str(path), "--model", "x", "--checkpoint", "y.pt"])
     assert "not allowed with argument --model" in capsys.readouterr().err

@@ -75,7 +75,7 @@ def test_mean_and_sample_deviation(three_seeds):
     assert row.values["eer"].mean == pytest.approx(0.14, abs=1e-15)
     assert row.values["eer"].std == pytest.approx(0.02, abs=1e-15)
     assert row.values["min_dcf"].std == pytest.approx(0.04, abs=1e-15)
-    # Training takes three quarters of 60, 90 and 120 s an epoch; the second epoch is the best.
+    # Training takes three quarters of 60, 90 and 120 s per epoch; the second epoch is the best.
     assert row.values["train_s"] == report.MeanStd(mean=67.5, std=22.5)
     assert row.values["best_s"] == report.MeanStd(mean=180.0, std=60.0)
     assert row.values["n_parameters"] == report.MeanStd(mean=4_846_275, std=None)
@@ -174,7 +174,7 @@ def test_runs_that_have_no_common_mean(write_run):
         report.summarize([a, again])
     other = read_run(write_run("c", seed=63, recipe={"lr": 3e-4}, final=final()))
     with pytest.raises(ValueError, match=r"differ in recipe\.lr \(0\.0001, 0\.0003\)"):
-        report.training_efficiency([a, other])
+        report.training_curves([a, other])
     elsewhere = dataclasses.replace(again, seed=63, data={"train": {"bonafide": 11}})
     with pytest.raises(ValueError, match=r"differ in data\.train\.bonafide \(10, 11\)"):
         report.summarize([a, elsewhere])
@@ -251,7 +251,7 @@ def test_straight_lines_are_interpolated_exactly_in_the_shared_range(write_run):
         straight(write_run, "b", seed=2, first_s=70.0, step_s=70.0, n_epochs=20, slope=slopes[1]),
         straight(write_run, "c", seed=3, first_s=60.0, step_s=60.0, n_epochs=25, slope=slopes[2]),
     ]
-    curves = report.training_efficiency(runs)
+    curves = report.training_curves(runs)
     assert [(c.split, c.metric) for c in curves] == [
         (split, metric)
         for split in ("train", "dev")
@@ -269,12 +269,11 @@ def test_straight_lines_are_interpolated_exactly_in_the_shared_range(write_run):
     np.testing.assert_allclose(eer.mean, curve.mean / 2, atol=1e-12)
     # Every seed goes on to its own last epoch.
     assert [seed.time_s[-1] for seed in curve.seeds] == [2000.0, 1400.0, 1500.0]
-    assert len(report.training_efficiency(runs, n_points=7)[0].mean) == 7
 
 
 def test_best_is_a_raw_record(write_run):
     run = read_run(write_run("a", dev=(0.5, 0.1, 0.4), train=(3, 2, 1), final=final()))
-    curves = {(c.split, c.metric): c for c in report.training_efficiency([run])}
+    curves = {(c.split, c.metric): c for c in report.training_curves([run])}
     assert curves["dev", "min_dcf"].seeds[0].best == (120.0, 0.1)
     assert curves["train", "min_dcf"].seeds[0].best == (180.0, 1.0)
     assert curves["dev", "cllr"].seeds[0].best == (120.0, pytest.approx(0.3))
@@ -282,7 +281,7 @@ def test_best_is_a_raw_record(write_run):
 
 def test_one_seed_has_a_mean_and_no_band(write_run):
     run = read_run(write_run("a", final=final()))
-    curve = report.training_efficiency([run])[4]
+    curve = report.training_curves([run])[4]
     np.testing.assert_allclose(
         curve.mean, np.interp(curve.time_s, TIMES_S, (0.5, 0.25, 0.3)), atol=1e-15
     )
@@ -292,10 +291,10 @@ def test_one_seed_has_a_mean_and_no_band(write_run):
 def test_seeds_without_a_shared_range_have_no_mean(write_run):
     a = read_run(write_run("a", cumulative_s=(10.0, 20.0), dev=(0.5, 0.4), final=final()))
     b = read_run(write_run("b", seed=2, cumulative_s=(30.0, 60.0), dev=(0.5, 0.4), final=final()))
-    curve = report.training_efficiency([a, b])[0]
+    curve = report.training_curves([a, b])[0]
     assert curve.time_s.shape == curve.mean.shape == (0,)
     assert [len(seed.values) for seed in curve.seeds] == [2, 2]
-    plots.training_efficiency(report.training_efficiency([a, b]))
+    plots.training_efficiency([a, b])
 
 
 def test_unfinished_runs_do_not_shorten_the_mean(write_run):
@@ -305,23 +304,21 @@ def test_unfinished_runs_do_not_shorten_the_mean(write_run):
     ]
     fresh = write_run("c", seed=3)
     (fresh / "history.jsonl").unlink()
-    curve = report.training_efficiency([*runs, read_run(fresh)])[4]
+    curve = report.training_curves([*runs, read_run(fresh)])[4]
     assert curve.time_s[-1] == 450.0
     np.testing.assert_allclose(curve.mean, 1 - 1e-4 * curve.time_s, atol=1e-12)
     assert curve.std is None
-    assert (curve.n_runs, curve.n_finished, len(curve.seeds)) == (3, 1, 2)
-    alone = report.training_efficiency(runs[1:])[0]
-    assert (len(alone.mean), alone.std, alone.n_finished) == (0, None, 0)
+    assert (curve.n_runs, [s.is_finished for s in curve.seeds]) == (3, [True, False])
+    alone = report.training_curves(runs[1:])[0]
+    assert (len(alone.mean), alone.std, alone.seeds[0].is_finished) == (0, None, False)
     with pytest.raises(ValueError, match="`runs` must hold an epoch to draw"):
-        report.training_efficiency([read_run(fresh)])
-    with pytest.raises(ValueError, match="`n_points` must be at least 2; got 1"):
-        report.training_efficiency(runs, n_points=1)
+        report.training_curves([read_run(fresh)])
 
 
 def test_figure_shows_means_bands_seeds_and_stars(three_seeds, write_run):
     started = read_run(write_run("2-42", system="2 RawNet2"))
-    curves = report.training_efficiency([*three_seeds, started])
-    axes = plots.training_efficiency(curves)
+    runs = [*three_seeds, started]
+    curves, axes = report.training_curves(runs), plots.training_efficiency(runs)
     assert axes.shape == (4, 2)
     assert axes[0, 0].figure.get_size_inches()[0] == pytest.approx(7.16)
     assert [ax.get_ylabel() for ax in axes[:, 0]] == ["minDCF", "EER (%)", "Cllr (bits)", "actDCF"]
@@ -356,7 +353,7 @@ def test_figure_shows_means_bands_seeds_and_stars(three_seeds, write_run):
 def test_time_axis_has_numbers_however_long_the_run(write_run, times):
     values = (0.5, 0.25, 0.3)[: len(times)]
     run = read_run(write_run("a", cumulative_s=times, dev=values, final=final()))
-    axes = plots.training_efficiency(report.training_efficiency([run]))
+    axes = plots.training_efficiency([run])
     figure = axes[0, 0].figure
     figure.draw_without_rendering()
     for ax in axes[-1]:
@@ -369,23 +366,9 @@ def test_time_axis_has_numbers_however_long_the_run(write_run, times):
     assert all(ax.lines[0].get_xdata().size for ax in axes.flat)
 
 
-def test_figure_in_given_axes(three_seeds):
-    figure = plots.new_axes().figure
-    figure.clear()
-    axes = figure.subplots(4, 2)
-    curves = report.training_efficiency(three_seeds)
-    assert plots.training_efficiency(curves, axes) is axes
-    assert axes[0, 0].get_legend() is not None
-    assert not figure.legends
-    with pytest.raises(ValueError, match=r"`axes` must have shape \(4, 2\); got \(2, 2\)"):
-        plots.training_efficiency(curves, axes[:2])
-    with pytest.raises(ValueError, match="`curves` must hold at least one curve"):
-        plots.training_efficiency([])
-
-
 def test_nine_systems_look_different(write_run):
     runs = [read_run(write_run(f"r{k}", system=f"system {k}", final=final())) for k in range(9)]
-    axes = plots.training_efficiency(report.training_efficiency(runs))
+    axes = plots.training_efficiency(runs)
     lines = axes[0, 0].figure.legends[0].legend_handles[:9]
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 9
 
@@ -397,7 +380,7 @@ import sys
 from asvspoof_cm import report
 from asvspoof_cm.runs import read_run
 run = read_run({str(path)!r})
-report.summarize([run]), report.training_efficiency([run])
+report.summarize([run]), report.training_curves([run])
 sys.exit("torch" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

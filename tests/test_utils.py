@@ -1,6 +1,7 @@
 """The plumbing: files, tables, progress, processes. Checks are tested where they are used."""
 
 import csv
+import errno
 import hashlib
 import io
 import sys
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from asvspoof_cm.utils import progress as progress_module
-from asvspoof_cm.utils.files import atomic_path, sha256, write_text
+from asvspoof_cm.utils.files import atomic_path, exclusive, sha256, write_text
 from asvspoof_cm.utils.processes import (
     check_shard,
     gather_batch,
@@ -39,6 +40,41 @@ def test_atomic_path_replaces_the_file_whole(tmp_path):
     assert sha256(path) == hashlib.sha256(path.read_bytes()).hexdigest()
     with pytest.raises(IsADirectoryError, match=r"`path` must name a file; .* is a directory"):
         write_text(tmp_path, "text")
+
+
+def test_what_a_kill_left_is_taken_over_and_writers_do_not_meet(tmp_path):
+    path = tmp_path / "scores.tsv"
+    (tmp_path / ".scores.tsv.tmp").write_text("half a file, longer than what is written next")
+    with atomic_path(path) as one, atomic_path(path) as two:
+        assert one != two
+        one.write_text("one")
+        two.write_text("two")
+    assert path.read_text() == "one"  # whose block ended last
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_full_disk_is_named_whatever_the_writer_raises(tmp_path):
+    path = tmp_path / "best.pt"
+    write_text(path, "old")
+    message = r"best\.pt could not be written: No space left on device\. What was there before"
+    full = RuntimeError("unexpected pos 768 vs 662")  # as torch.save has it
+    full.__context__ = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match=message), atomic_path(path):
+        raise full
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_system_without_locks_is_no_other_process(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    for number, is_held in ((errno.ENOLCK, False), (errno.EAGAIN, True)):
+
+        def refuse(descriptor, operation, number=number):
+            raise OSError(number, "refused")
+
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        with exclusive(tmp_path / "lock") as holder:
+            assert (holder is not None) is is_held
 
 
 HEADER = ["system", "EER %"]
@@ -90,7 +126,7 @@ def test_progress_writes_a_line_now_and_then_off_a_terminal(monkeypatch, capsys)
         for _ in range(4):
             progress.update(loss=0.25)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("epoch 1: 3/8, ")
+    assert lines[0].startswith("epoch 1: 2/8, ")  # 8 s after the start: every 5 s
     assert lines[0].endswith(" s left, loss 0.25")
     assert progress.n_done == 4
 

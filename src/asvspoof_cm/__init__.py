@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     )
     from asvspoof_cm.checkpoint import (
         load_checkpoint as load_checkpoint,
-        load_published_aasist as load_published_aasist,
         save_checkpoint as save_checkpoint,
     )
     from asvspoof_cm.data.cache import pack as pack
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
         TFPARNConfig as TFPARNConfig,
     )
     from asvspoof_cm.pretrained import load_pretrained as load_pretrained
+    from asvspoof_cm.published import load_published_aasist as load_published_aasist
     from asvspoof_cm.scorer import Scorer as Scorer
     from asvspoof_cm.streams import StreamingScorer as StreamingScorer
     from asvspoof_cm.training import (

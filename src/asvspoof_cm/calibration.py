@@ -29,14 +29,13 @@ __all__ = [
     "probability",
 ]
 
+# Weight of the squared slope (of standardised scores) in a fit, for each unit of the lowest prior:
+# it keeps separable data finite.
 RIDGE = 1e-8
-"""Weight of the squared slope (of standardised scores) in a fit, for each unit of the lowest prior:
-it keeps separable data finite."""
-
 _MAX_STEPS = 100
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Calibration:
     """A map from scores to log-likelihood ratios.
 
@@ -50,8 +49,8 @@ class Calibration:
 
     Example:
         >>> calibration = Calibration(kind="affine", scale=2.0, offset=-1.0)
-        >>> calibration.apply([0.0, 1.0])
-        array([-1.,  1.])
+        >>> calibration, calibration.apply([0.0, 1.0])
+        (Calibration(affine: 2 · score − 1), array([-1.,  1.]))
         >>> Calibration.from_dict(calibration.as_dict()) == calibration
         True
     """
@@ -78,6 +77,12 @@ class Calibration:
             )
         if (np.diff(knots, axis=0) < 0).any():
             raise ValueError("`knots` must not decrease, neither in score nor in LLR.")
+
+    def __repr__(self) -> str:
+        if self.kind == "isotonic":
+            return f"Calibration(isotonic: {len(self.knots)} knots)"
+        sign = "−" if self.offset < 0 else "+"
+        return f"Calibration(affine: {self.scale:.4g} · score {sign} {abs(self.offset):.4g})"
 
     def apply(self, scores: ArrayLike) -> FloatArray:
         """Return the log-likelihood ratio of each score, in the same shape.
@@ -201,10 +206,7 @@ def fuse_sasv(
     with ρ the share of spoofs in what must be rejected, weighted by cost (Wang et al., 2024). It
     accepts only where both systems do. Lower one of them without end and the score follows it.
 
-    Args:
-        asv_llr: LLR of target against nontarget, shape (...).
-        cm_llr: LLR of bonafide against spoof, shape (...).
-        costs: Costs and priors of the three classes.
+    `asv_llr` is that of target against nontarget, `cm_llr` of bonafide against spoof, in one shape.
 
     Example:
         >>> fuse_sasv([5.0, 5.0, -5.0], [5.0, -5.0, 5.0]).round(2)
@@ -225,15 +227,8 @@ def fuse_sasv(
 class LinearFusion:
     """Linear class scores over any number of systems, and their log-likelihood ratio.
 
-    Attributes:
-        weights: One weight per system and class (target, nontarget, spoof): (n_systems, 3).
-        biases: One bias per class: (3,).
-        costs: Costs and priors that weigh nontarget against spoof.
-
-    Example:
-        >>> fusion = LinearFusion(weights=((0.0, -1.0, 0.0), (0.0, 0.0, -1.0)), biases=(0, 0, 0))
-        >>> bool(np.allclose(fusion.apply([[5.0, -5.0]]), fuse_sasv(5.0, -5.0)))
-        True
+    `weights` has one per system and class (target, nontarget, spoof), `biases` one per class;
+    `costs` weigh nontarget against spoof.
     """
 
     weights: tuple[tuple[float, ...], ...]
@@ -241,11 +236,7 @@ class LinearFusion:
     costs: SasvCosts = ASVSPOOF5_SASV
 
     def apply(self, scores: ArrayLike) -> FloatArray:
-        """Return the LLR of target against nontarget or spoof, shape (n_trials,).
-
-        Args:
-            scores: Scores of each system, shape (n_trials, n_systems), as in the fit.
-        """
+        """Return the LLR of target against the rest, (n_trials,), from (n_trials, n_systems)."""
         values = _without_nan("scores", scores)
         if values.ndim != 2 or values.shape[1] != len(self.weights):
             raise ValueError(
@@ -293,8 +284,7 @@ def fit_fusion(
     classes = np.full(len(words), -1)
     for index, name in enumerate(SASV_CLASSES):
         classes[words == name] = index
-    missing = [n for index, n in enumerate(SASV_CLASSES) if not (classes == index).any()]
-    if missing or (classes < 0).any():
+    if set(classes.tolist()) != {*range(len(SASV_CLASSES))}:
         raise ValueError(
             f"`labels` must be {', '.join(SASV_CLASSES)}, each at least once; got "
             f"{sorted({str(word) for word in words})}."
@@ -341,9 +331,7 @@ def _fit_isotonic(bonafide: FloatArray, spoof: FloatArray) -> Calibration:
     last = np.append(first[1:], len(scores)) - 1
     at = np.stack([scores[first], scores[last]], axis=1).ravel()
     knots = np.unique(np.stack([at, np.repeat(llr, 2)], axis=1), axis=0)
-    return Calibration(
-        kind="isotonic", knots=tuple((score, value) for score, value in knots.tolist())
-    )
+    return Calibration(kind="isotonic", knots=tuple(map(tuple, knots.tolist())))
 
 
 def _fit_logistic(
@@ -353,14 +341,8 @@ def _fit_logistic(
 
     Minimises Σ_k π_k mean_k[−log softmax(W·z + b + log π)_k] + ½·RIDGE·min π·|W|² over standardised
     features z, with the parameters of class 0 fixed at zero, by Newton steps with backtracking.
-
-    Args:
-        features: Shape (n_trials, n_features).
-        classes: Class indices, shape (n_trials,).
-        priors: Prior of each class, shape (n_classes,).
-
-    Returns:
-        Weights (n_features, n_classes) and biases (n_classes,) on the features as given.
+    From features (n_trials, n_features), classes (n_trials,) and priors (n_classes,) come weights
+    (n_features, n_classes) and biases (n_classes,) on the features as given.
     """
     n_trials, n_features = features.shape
     n_classes = len(priors)
@@ -410,12 +392,10 @@ def _fit_logistic(
 
 def _hessian(design: FloatArray, weight: FloatArray, posterior: FloatArray) -> FloatArray:
     """Second derivative of the weighted cross-entropy, classes outermost."""
-    n_parameters, n_free = design.shape[1], posterior.shape[1]
-    hessian = np.empty((n_free * n_parameters, n_free * n_parameters))
-    for i in range(n_free):
-        for j in range(n_free):
-            curvature = weight * posterior[:, i] * ((i == j) - posterior[:, j])
-            block = slice(i * n_parameters, (i + 1) * n_parameters)
-            other = slice(j * n_parameters, (j + 1) * n_parameters)
-            hessian[block, other] = design.T @ (curvature[:, None] * design)
-    return hessian
+    n_free = posterior.shape[1]
+
+    def block(i: int, j: int) -> FloatArray:
+        curvature = weight * posterior[:, i] * ((i == j) - posterior[:, j])
+        return np.asarray(design.T @ (curvature[:, None] * design))
+
+    return np.block([[block(i, j) for j in range(n_free)] for i in range(n_free)])

@@ -3,11 +3,12 @@
 It holds the format number, the model's name and configuration, its input settings, its weights,
 and what else is known about it. Format 1, of version 0.1.0, has no input settings of its own. The
 checkpoints of a run leave out what was not trained: it stands once in a file beside them, which
-they name by its hash.
+they name by its hash. A hash of all that decides a score tells damage from anything else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -19,32 +20,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from asvspoof_cm.models import (
-    AASIST,
-    LCNN,
-    AASISTConfig,
-    Countermeasure,
-    InputSettings,
-    LCNNConfig,
-    build_model,
-    describe_model,
-)
+from asvspoof_cm.calibration import Calibration
+from asvspoof_cm.models import Countermeasure, InputSettings, build_model, describe_model
 from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.settings import describe
 
 __all__ = [
-    "FORMAT",
     "average_checkpoints",
     "load_checkpoint",
-    "load_published_aasist",
-    "load_published_lcnn",
-    "load_tensors",
-    "load_trained",
     "save_checkpoint",
-    "trained_state",
 ]
 
 FORMAT = 2
+_MAKERS = ("empty", "zeros", "ones", "full", "rand", "randn", "arange", "linspace", "hann_window")
 _KEYS = {"format", "model", "config", "input", "state_dict", "meta"}
 
 
@@ -90,8 +80,7 @@ def save_checkpoint(
     if frozen:
         content["state_dict"] = trained_state(model)
         content["frozen"] = _save_frozen(Path(path).parent, frozen)
-    with atomic_path(path) as temporary:
-        torch.save(content, temporary)
+    save_tensors(path, {**content, "sha256": _hash(content)})
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
@@ -118,50 +107,45 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
             hint = " It looks like published AASIST weights: use load_published_aasist."
         raise ValueError(f"{path} is not a checkpoint of asvspoof-cm.{hint}")
     if type(content["format"]) is not int or not 1 <= content["format"] <= FORMAT:
+        shown = " ".join(repr(content["format"]).split())[:40]
         raise ValueError(
-            f"{path} has checkpoint format {content['format']!r}; this version of asvspoof-cm "
-            f"reads 1 to {FORMAT}. Upgrade asvspoof-cm."
+            f"{path} has checkpoint format {shown}; this version of asvspoof-cm reads 1 to "
+            f"{FORMAT}. Upgrade asvspoof-cm."
         )
     if content["format"] == 1 and isinstance(content.get("meta"), dict):
         content["input"] = _first_input(content["meta"])
-    frozen = content.pop("frozen", None)
+    frozen, found = content.pop("frozen", None), content.pop("sha256", None)
     if content.keys() != _KEYS:
         missing, extra = _KEYS - content.keys(), content.keys() - _KEYS
         raise ValueError(f"{path} is damaged: {_differences(missing, extra)}.")
+    weights = content["state_dict"]
+    _check_state(weights, path)
+    if found is not None and _hash(content) != found:
+        raise ValueError(f"{path} is damaged: its content is not what was written.")
+    if frozen is not None:
+        weights = {**weights, **_load_frozen(path, frozen)}
     try:
-        model = build_model(content["model"], content["config"])
+        with _NoLargerThan(weights.values()):
+            model = build_model(content["model"], content["config"])
         model.input = InputSettings.from_dict(content["input"])
         model.meta = dict(content["meta"])
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{path} can't be rebuilt: {error}") from error
-    weights = content["state_dict"]
-    if frozen is not None and isinstance(weights, Mapping):
-        weights = {**weights, **_load_frozen(path, frozen)}
-    _load_weights(model, weights, path)
+        if model.meta.get("calibration") is not None:
+            Calibration.from_dict(model.meta["calibration"])
+    except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
+        told = " ".join(str(error).split())
+        raise ValueError(f"{path} can't be rebuilt: {told}") from error
+    load_weights(model, weights, path)
     return model.eval()
 
 
 def trained_state(model: Countermeasure) -> dict[str, Tensor]:
-    """Return the state dict without the parameters that are not trained.
-
-    Example:
-        >>> from asvspoof_cm.models import Encoder, EncoderConfig
-        >>> model = Encoder(EncoderConfig(freeze="all"))
-        >>> len(trained_state(model)), len(model.state_dict())
-        (15, 27)
-    """
+    """Return the state dict without the parameters that are not trained."""
     frozen = _frozen(model)
     return {name: t.cpu() for name, t in model.state_dict().items() if name not in frozen}
 
 
 def load_trained(model: Countermeasure, state: Mapping[str, Tensor]) -> None:
-    """Load what `trained_state` returned into a model like that one.
-
-    Example:
-        >>> from asvspoof_cm.models import Encoder, EncoderConfig
-        >>> model = Encoder(EncoderConfig(freeze="all"))
-        >>> load_trained(model, trained_state(model))
-    """
+    """Load what `trained_state` returned into a model like that one."""
     model.load_state_dict({**_frozen(model), **state})
 
 
@@ -172,11 +156,10 @@ def _frozen(model: Countermeasure) -> dict[str, Tensor]:
 def _save_frozen(folder: Path, frozen: Mapping[str, Tensor]) -> dict[str, str]:
     """Write the tensors unless they are there; return the name of their file and their hash."""
     tensors = {name: tensor.cpu().contiguous() for name, tensor in frozen.items()}
-    digest = _hash(tensors)
+    digest = hash_tensors(tensors)
     path = folder / f"frozen-{digest[:16]}.pt"
     if not path.exists():
-        with atomic_path(path) as temporary:
-            torch.save(tensors, temporary)
+        save_tensors(path, tensors)
     return {"file": path.name, "sha256": digest}
 
 
@@ -191,18 +174,66 @@ def _load_frozen(path: str | os.PathLike[str], frozen: Any) -> dict[str, Tensor]
             "save_checkpoint(path, load_checkpoint(…)) makes one file of them."
         )
     tensors: dict[str, Tensor] = load_tensors(beside)
-    if not isinstance(tensors, dict) or _hash(tensors) != frozen["sha256"]:
+    if not isinstance(tensors, dict) or hash_tensors(tensors) != frozen["sha256"]:
         raise ValueError(f"{beside} does not hold the frozen weights of {path}.")
     return tensors
 
 
-def _hash(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def hash_tensors(tensors: Mapping[str, Tensor], about: str = "") -> str:
+    """Return a hash of named tensors and of what is written about them."""
+    digest = hashlib.sha256(about.encode())
     for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
+        tensor = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    about = describe([content[name] for name in ("model", "config", "input", "meta")])
+    return hash_tensors(content["state_dict"], repr(about))
+
+
+def _check_state(weights: Any, path: str | os.PathLike[str]) -> None:
+    """Raise unless these are named tensors whose every value is in memory."""
+    if not isinstance(weights, Mapping):
+        raise ValueError(f"{path} is damaged: its weights are a {type(weights).__name__}.")
+    for name, tensor in weights.items():
+        is_dense = isinstance(tensor, Tensor) and tensor.layout == torch.strided
+        if not (isinstance(name, str) and is_dense) or (
+            tensor.nbytes > tensor.untyped_storage().nbytes()  # values that stand for many
+        ):
+            raise ValueError(f"{path} is damaged: its weight {name!r} is no whole tensor.")
+
+
+class _NoLargerThan(TorchFunctionMode):
+    """Refuse to make a model that is far larger than its weights, before memory is taken.
+
+    A front-end makes constants that no file holds, hence the margins.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        super().__init__()
+        sizes = [tensor.numel() for tensor in tensors]
+        self.n_values = 4 * sum(sizes) + (1 << 25)
+        self.n_calls = 200 * len(sizes) + 20_000
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        n_values = 0
+        if getattr(function, "__name__", "") in _MAKERS:
+            sizes = [args[0]] if args and isinstance(args[0], tuple | list) else [args]
+            n_values = math.prod(abs(n) for n in sizes[0] if type(n) is int and n)
+            self.n_values -= n_values
+        else:
+            shapes = [value.shape for value in args if isinstance(value, Tensor)]
+            with contextlib.suppress(RuntimeError):  # a product of matrices, a convolution
+                n_values = math.prod(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+        self.n_calls -= 1
+        if n_values > self.n_values or self.n_values < 0 or self.n_calls < 0:
+            raise ValueError("its configuration makes a far larger model than its weights are.")
+        return function(*args, **(kwargs or {}))
 
 
 def _first_input(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,13 +268,8 @@ def average_checkpoints(
         ``shares``, which sum to 1. Buffers are those of the last checkpoint too.
 
     Example:
-        >>> import tempfile
-        >>> from asvspoof_cm.models import TFPARN
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> for name in ("epoch7.pt", "epoch8.pt"):
-        ...     save_checkpoint(folder / name, TFPARN())
-        >>> average_checkpoints([folder / "epoch7.pt", folder / "epoch8.pt"]).meta["averaged"]
-        ['epoch7.pt', 'epoch8.pt']
+        >>> average_checkpoints(["epoch7.pt", "epoch8.pt"]).meta["shares"]  # doctest: +SKIP
+        [0.5, 0.5]
     """
     models = [load_checkpoint(path) for path in paths]
     if len(models) < 2:
@@ -301,74 +327,10 @@ def _renew_statistics(
     model.eval()
 
 
-def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:
-    """Read the weights that the authors of AASIST and the ASVspoof 5 organisers published.
-
-    The file decides whether the model is AASIST or AASIST-L, by the width of its graphs.
-
-    Args:
-        path: A ``.pth`` file with the state dict of a published AASIST.
-
-    Returns:
-        The model, on the CPU and in evaluation mode.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "AASIST-L.pth"
-        >>> torch.save(AASIST(AASISTConfig.light()).state_dict(), path)
-        >>> load_published_aasist(path).config.n_channels
-        24
-    """
-    weights = load_tensors(path)
-    if not isinstance(weights, Mapping) or not isinstance(weights.get("pos_S"), Tensor):
-        raise ValueError(f"{path} does not hold the weights of a published AASIST.")
-    for config in (AASISTConfig(), AASISTConfig.light()):
-        if weights["pos_S"].shape[-1] == config.n_channels:
-            model = AASIST(config)
-            _load_weights(model, weights, path)
-            return model.eval()
-    raise ValueError(
-        f"{path} holds an AASIST with {weights['pos_S'].shape[-1]} channels; the published ones "
-        "have 64 (AASIST) or 24 (AASIST-L)."
-    )
-
-
-def load_published_lcnn(path: str | os.PathLike[str]) -> LCNN:
-    """Read the weights of LFCC-LCNN-LSTM-sum that Wang and Yamagishi published.
-
-    The file decides whether the head is "sigmoid" or "cosine" (P2SGrad). The published score of the
-    first is the difference of the logits, the default; that of the second the logit of bonafide.
-
-    Args:
-        path: A ``.pt`` file with the state dict of a published LCNN.
-
-    Returns:
-        The model, on the CPU and in evaluation mode.
-
-    Example:
-        >>> load_published_lcnn("trained_network.pt").config.head  # doctest: +SKIP
-        'sigmoid'
-    """
-    weights = load_tensors(path)
-    if not isinstance(weights, Mapping) or "m_transform.0.0.weight" not in weights:
-        raise ValueError(f"{path} does not hold the weights of a published LCNN.")
-    renamed = {
-        "m_transform.0.": "convolutions.",
-        "m_before_pooling.0.0.l_blstm.": "lstm1.",
-        "m_before_pooling.0.1.l_blstm.": "lstm2.",
-        "m_output_act.0.": "output.",
-        "m_angle.0.weight": "classes",
-    }
-    # The front-end is made from its formula; the rest normalises by 0 and 1.
-    fixed = ("m_frontend.", "input_mean", "input_std", "output_mean", "output_std")
-    ours = {}
-    for name, tensor in weights.items():
-        if not name.startswith(fixed):
-            prefix = next((prefix for prefix in renamed if name.startswith(prefix)), "")
-            ours[renamed.get(prefix, "") + name.removeprefix(prefix)] = tensor
-    model = LCNN(LCNNConfig(head="cosine" if "classes" in ours else "sigmoid"))
-    _load_weights(model, ours, path)
-    return model.eval()
+def save_tensors(path: str | os.PathLike[str], content: Any) -> None:
+    """Write tensors and plain values to a file, whole or not at all."""
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        torch.save(content, file)
 
 
 def load_tensors(path: str | os.PathLike[str]) -> Any:
@@ -386,26 +348,27 @@ def load_tensors(path: str | os.PathLike[str]) -> Any:
                 "it was executed."
             ) from error
         except Exception as error:  # a damaged pickle can raise anything
-            raise ValueError(f"{path} is damaged or not a PyTorch file ({error})") from error
+            told = " ".join(str(error).split())
+            raise ValueError(f"{path} is damaged or not a PyTorch file ({told})") from error
 
 
-def _load_weights(
+def load_weights(
     model: Countermeasure, weights: Mapping[str, Any], path: str | os.PathLike[str]
 ) -> None:
-    if not isinstance(weights, Mapping):
-        raise ValueError(f"{path} is damaged: its weights are a {type(weights).__name__}.")
+    """Load weights that came from `path`; every one must be there, and nothing else."""
+    _check_state(weights, path)
     expected = model.state_dict()
     missing, extra = expected.keys() - weights.keys(), weights.keys() - expected.keys()
+    misfit = f"{path} does not fit {type(model).__name__}"
     if missing or extra:
-        raise ValueError(
-            f"{path} does not fit {type(model).__name__}: {_differences(missing, extra)}."
-        )
+        raise ValueError(f"{misfit}: {_differences(missing, extra)}.")
     for name, tensor in expected.items():
-        if not isinstance(weights[name], Tensor) or weights[name].shape != tensor.shape:
-            raise ValueError(
-                f"{path} does not fit {type(model).__name__}: {name} must have shape "
-                f"{tuple(tensor.shape)}; got {tuple(getattr(weights[name], 'shape', ()))}."
-            )
+        given = weights[name]
+        if given.shape != tensor.shape:
+            shapes = f"{tuple(tensor.shape)}; got {tuple(given.shape)}"
+            raise ValueError(f"{misfit}: {name} must have shape {shapes}.")
+        if given.is_floating_point() != tensor.is_floating_point():
+            raise ValueError(f"{misfit}: {name} must be {tensor.dtype}; got {given.dtype}.")
     model.load_state_dict(weights)
 
 

@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -22,13 +23,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.models import Countermeasure, InputSettings
 from asvspoof_cm.utils.files import atomic_path
 
-__all__ = ["OnnxModel", "export_onnx", "load_onnx"]
+__all__ = ["export_onnx", "load_onnx"]
 
 INPUT, OUTPUT = "waveform", "logits"
-_DESCRIPTION = "asvspoof-cm"
+_DESCRIPTION, _SHA256 = "asvspoof-cm", "asvspoof-cm.sha256"
+_NO_HASH = "0" * 64  # in the place of the hash while the file is hashed
 _LEAST_SAMPLES, _MOST_SAMPLES = 4096, 1 << 24
 
 
@@ -36,8 +39,9 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bo
     """Write a model as ONNX: waveform (batch, time) in, logits (batch, 2) out.
 
     The front-end is part of the graph. Batch and time may be any; for AASIST, whose graph has a
-    node for each stretch of time, time is that of a crop. The file holds everything: weights, input
-    settings and, where the model has one, its calibration. The model itself is not changed.
+    node for each stretch of time, time is that of a crop. The file holds everything: weights and,
+    in its metadata, rate, crops and level, the calibration where the model has one, and a hash of
+    the file that `load_onnx` checks. The model itself is not changed.
 
     Args:
         model: The model.
@@ -82,25 +86,22 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bo
         if int8:
             _write_int8(proto, temporary)
             proto = onnx.load(temporary)
-        onnx.helper.set_model_props(proto, {_DESCRIPTION: json.dumps(described)})
-        temporary.write_bytes(proto.SerializeToString())
+        properties = {_DESCRIPTION: json.dumps(described), _SHA256: _NO_HASH}
+        onnx.helper.set_model_props(proto, properties)
+        content = proto.SerializeToString()
+        found = hashlib.sha256(content).hexdigest()
+        temporary.write_bytes(content.replace(_NO_HASH.encode(), found.encode()))
 
 
 class OnnxModel:
-    """An ONNX file of `export_onnx` as a model for `Scorer`: waveforms to logits, on the CPU.
-
-    Attributes:
-        path: The file.
-        sha256: Its hash.
-        input: What the model needs to know about its input.
-        meta: Its calibration, where it has one.
-    """
+    """An ONNX file of `export_onnx`: waveforms to logits, on the CPU."""
 
     def __init__(self, path: str | os.PathLike[str], *, n_threads: int | None = None) -> None:
         runtime = _require("onnxruntime")
         self.path = Path(path)
         content = self.path.read_bytes()
         self.sha256 = hashlib.sha256(content).hexdigest()
+        _check_hash(content, path)
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads() if n_threads is None else n_threads
         try:
@@ -108,7 +109,8 @@ class OnnxModel:
                 content, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # onnxruntime has a class for each kind, all of them private
-            raise ValueError(f"{path} is not an ONNX model that can be run ({error})") from error
+            told = " ".join(str(error).split())
+            raise ValueError(f"{path} is not an ONNX model that can be run ({told})") from error
         names = [node.name for node in (*self._session.get_inputs(), *self._session.get_outputs())]
         if names != [INPUT, OUTPUT]:
             raise ValueError(
@@ -121,9 +123,18 @@ class OnnxModel:
                 f"{path} does not say which input it takes: it was exported by version 0.1.0. "
                 "Export the checkpoint again."
             )
-        described = json.loads(stored)
-        self.input = InputSettings.from_dict(described["input"])
-        self.meta: dict[str, Any] = {"calibration": described["calibration"]}
+        try:
+            described = json.loads(stored)
+            self.input = InputSettings.from_dict(described["input"])
+            self.meta: dict[str, Any] = {"calibration": described["calibration"]}
+            if described["calibration"] is not None:
+                Calibration.from_dict(described["calibration"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            told = " ".join(str(error).split())
+            raise ValueError(f"{path} does not say which input it takes ({told})") from error
+
+    def __repr__(self) -> str:
+        return f"OnnxModel({self.path}, {self.sha256[:12]})"
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """Return logits (batch, 2) of waveforms (batch, time)."""
@@ -132,7 +143,9 @@ class OnnxModel:
 
 
 def load_onnx(path: str | os.PathLike[str], *, n_threads: int | None = None) -> OnnxModel:
-    """Return an exported model, ready for `Scorer`.
+    """Return an exported model, ready for `Scorer`: waveforms to logits, on the CPU.
+
+    It has `input`, what it needs to know about its input, `meta` with its calibration and `sha256`.
 
     Args:
         path: A file that `export_onnx` wrote.
@@ -147,6 +160,20 @@ def load_onnx(path: str | os.PathLike[str], *, n_threads: int | None = None) -> 
         >>> scorer = Scorer(load_onnx("tfparn.onnx"))  # doctest: +SKIP
     """
     return OnnxModel(path, n_threads=n_threads)
+
+
+def _check_hash(content: bytes, path: str | os.PathLike[str]) -> None:
+    """Raise where a file with a hash inside is another than the one that was written."""
+    # The property in the file: its name, the tag and the length of its value, its value.
+    stored = re.search(re.escape(_SHA256).encode() + rb"\x12\x40([0-9a-f]{64})", content)
+    if stored is None:
+        # Without a description it is of version 0.1.0 or of another program: that is said later.
+        damaged = b"\x0a" + bytes([len(_DESCRIPTION)]) + _DESCRIPTION.encode() in content
+    else:
+        hashed = content.replace(stored[1], _NO_HASH.encode())
+        damaged = hashlib.sha256(hashed).hexdigest().encode() != stored[1]
+    if damaged:
+        raise ValueError(f"{path} is damaged: its content is not what was written.")
 
 
 def _capture(model: Countermeasure, example: tuple[Tensor]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
@@ -10,43 +11,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = [
-    "LFCC",
-    "LogMel",
-    "SincConv",
-    "delta",
-    "hz_to_mel",
-    "lfcc",
-    "linear_filterbank",
-    "log_mel",
-    "mel_filterbank",
-    "mel_to_hz",
-    "power_spectrogram",
-    "sinc_band_edges",
-    "sinc_filters",
-    "slaney_filterbank",
-    "stft",
-]
+__all__ = ["LFCC", "LogMel", "SincConv", "linear_filterbank", "mel_filterbank"]
+
+Padding = Literal["reflect", "constant"] | None
 
 
 def hz_to_mel(frequency: Tensor) -> Tensor:
-    """Map Hz to the Mel scale, 2595 · log10(1 + f / 700).
-
-    Example:
-        >>> hz_to_mel(torch.tensor(1000.0))
-        tensor(999.9855)
-    """
+    """Map Hz to the Mel scale, 2595 · log10(1 + f / 700)."""
     return 2595.0 * torch.log10(1.0 + frequency / 700.0)
 
 
-def mel_to_hz(mel: Tensor) -> Tensor:
-    """Map the Mel scale back to Hz.
-
-    Example:
-        >>> mel_to_hz(hz_to_mel(torch.tensor(440.0, dtype=torch.float64))).item()
-        440.0
-    """
-    return 700.0 * (10.0 ** (mel / 2595.0) - 1.0)
+def _mel_points(low_hz: float, high_hz: float, n: int) -> Tensor:
+    """Return n frequencies in Hz, equally spaced on the Mel scale."""
+    low, high = hz_to_mel(torch.tensor([low_hz, high_hz], dtype=torch.float64)).tolist()
+    return 700.0 * (10.0 ** (torch.linspace(low, high, n, dtype=torch.float64) / 2595.0) - 1.0)
 
 
 def mel_filterbank(
@@ -57,7 +35,7 @@ def mel_filterbank(
     f_min: float = 0.0,
     f_max: float | None = None,
 ) -> Tensor:
-    """Return triangular Mel filters of height 1.
+    """Return triangular Mel filters of height 1, float32 of shape (n_mels, n_fft // 2 + 1).
 
     The corners of the triangles are equally spaced on the Mel scale from `f_min` to `f_max`.
 
@@ -68,22 +46,12 @@ def mel_filterbank(
         f_min: The lower edge of the lowest band, in Hz.
         f_max: The upper edge of the highest band, in Hz; None is half the sample rate.
 
-    Returns:
-        Weights of shape (n_mels, n_fft // 2 + 1), float32.
-
     Example:
         >>> mel_filterbank().shape
         torch.Size([160, 513])
     """
-    f_max = sample_rate / 2 if f_max is None else f_max
-    if not 0 <= f_min < f_max <= sample_rate / 2:
-        raise ValueError(
-            "`f_min` and `f_max` must satisfy 0 ≤ f_min < f_max ≤ sample_rate / 2; "
-            f"got {f_min}, {f_max} at {sample_rate} Hz."
-        )
-    low, high = hz_to_mel(torch.tensor([f_min, f_max], dtype=torch.float64)).tolist()
-    corners = mel_to_hz(torch.linspace(low, high, n_mels + 2, dtype=torch.float64))
-    return _triangles(corners, n_fft, sample_rate).float()
+    f_max = _highest(f_min, f_max, sample_rate)
+    return _triangles(_mel_points(f_min, f_max, n_mels + 2), n_fft, sample_rate).float()
 
 
 def slaney_filterbank(n_mels: int, n_fft: int, *, sample_rate: int = 16000) -> Tensor:
@@ -91,16 +59,8 @@ def slaney_filterbank(n_mels: int, n_fft: int, *, sample_rate: int = 16000) -> T
 
     The scale is linear below 1000 Hz, 3 Mel for each 200 Hz, and logarithmic above, 27 Mel for
     each factor of 6.4. The filters reach from 0 Hz to half the sample rate.
-
-    Returns:
-        Weights of shape (n_mels, n_fft // 2 + 1), float32.
-
-    Example:
-        >>> slaney_filterbank(80, 400).shape
-        torch.Size([80, 201])
     """
-    rate = math.log(6.4) / 27
-    top = sample_rate / 2
+    rate, top = math.log(6.4) / 27, sample_rate / 2
     highest = top * 3 / 200 if top < 1000 else 15 + math.log(top / 1000) / rate
     mel = torch.linspace(0, highest, n_mels + 2, dtype=torch.float64)
     corners = torch.where(mel < 15, mel * 200 / 3, 1000 * torch.exp(rate * (mel - 15)))
@@ -108,18 +68,33 @@ def slaney_filterbank(n_mels: int, n_fft: int, *, sample_rate: int = 16000) -> T
     return (filters * 2 / (corners[2:] - corners[:-2])[:, None]).float()
 
 
-def linear_filterbank(n_bands: int, n_fft: int, *, sample_rate: int = 16000) -> Tensor:
-    """Return triangular filters of height 1, equally spaced from 0 Hz to half the sample rate.
-
-    Returns:
-        Weights of shape (n_bands, n_fft // 2 + 1), float32.
+def linear_filterbank(
+    n_bands: int,
+    n_fft: int,
+    *,
+    sample_rate: int = 16000,
+    f_min: float = 0.0,
+    f_max: float | None = None,
+) -> Tensor:
+    """Return what `mel_filterbank` does, with corners equally spaced in Hz.
 
     Example:
         >>> linear_filterbank(20, 512).shape
         torch.Size([20, 257])
     """
-    corners = torch.linspace(0, sample_rate / 2, n_bands + 2, dtype=torch.float64)
+    f_max = _highest(f_min, f_max, sample_rate)
+    corners = torch.linspace(f_min, f_max, n_bands + 2, dtype=torch.float64)
     return _triangles(corners, n_fft, sample_rate).float()
+
+
+def _highest(f_min: float, f_max: float | None, sample_rate: int) -> float:
+    f_max = sample_rate / 2 if f_max is None else f_max
+    if not 0 <= f_min < f_max <= sample_rate / 2:
+        raise ValueError(
+            "`f_min` and `f_max` must satisfy 0 ≤ f_min < f_max ≤ sample_rate / 2; "
+            f"got {f_min}, {f_max} at {sample_rate} Hz."
+        )
+    return f_max
 
 
 def _triangles(corners: Tensor, n_fft: int, sample_rate: int) -> Tensor:
@@ -138,37 +113,33 @@ def _triangles(corners: Tensor, n_fft: int, sample_rate: int) -> Tensor:
     return filters
 
 
+def no_autocast(device_type: str) -> AbstractContextManager[object]:
+    """Switch autocast off: powers overflow in half precision."""
+    if torch.amp.is_autocast_available(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
+
+
 def stft(
     waveform: Tensor,
     window: Tensor,
     *,
     hop_length: int,
     n_fft: int | None = None,
-    padding: Literal["reflect", "constant"] | None = "reflect",
+    padding: Padding = "reflect",
 ) -> Tensor:
     """Return the complex short-time Fourier transform (..., n_fft // 2 + 1, n_frames).
 
-    In float32 at least, also under autocast.
-
-    Args:
-        waveform: Float tensor of shape (..., time).
-        window: Analysis window of shape (window,), in the middle of the FFT where that is longer.
-        hop_length: Samples from frame to frame.
-        n_fft: The FFT size; None is the length of the window.
-        padding: What stands beyond the ends for frame t to be at sample t · hop_length: the
-            reflected waveform, or zeros. None pads nothing: frame t begins at that sample.
-
-    Example:
-        >>> stft(torch.randn(2, 16000), torch.hann_window(320), hop_length=160).shape
-        torch.Size([2, 161, 101])
+    In float32 at least, also under autocast. The window lies in the middle of the FFT where that is
+    longer. Frame t is at sample t · hop_length, the waveform reflected beyond its ends or followed
+    by zeros; without padding, it begins there.
     """
-    n_fft = len(window) if n_fft is None else n_fft
     with no_autocast(waveform.device.type):
         if waveform.dtype in (torch.float16, torch.bfloat16):
             waveform = waveform.float()
         spectrum = torch.stft(
             waveform.reshape(-1, waveform.shape[-1]),
-            n_fft,
+            n_fft or len(window),
             hop_length,
             win_length=len(window),
             window=window.to(waveform.dtype),
@@ -185,26 +156,20 @@ def power_spectrogram(
     *,
     hop_length: int,
     n_fft: int | None = None,
-    padding: Literal["reflect", "constant"] | None = "reflect",
+    padding: Padding = "reflect",
 ) -> Tensor:
-    """Return |X|² of the `stft` X, with its arguments.
-
-    Example:
-        >>> power_spectrogram(torch.randn(2, 16000), torch.hann_window(400), hop_length=160).shape
-        torch.Size([2, 201, 101])
-    """
+    """Return |X|² of the `stft` X, with its arguments."""
     # ONNX export by tracing, as recurrent layers need, knows no complex numbers.
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        real, imaginary = _real_stft(waveform, window, hop_length, n_fft or len(window), padding)
-        return real.square() + imaginary.square()
+        return _real_power(waveform, window, hop_length, n_fft or len(window), padding)
     spectrum = stft(waveform, window, hop_length=hop_length, n_fft=n_fft, padding=padding)
     return spectrum.real.square() + spectrum.imag.square()
 
 
-def _real_stft(
-    waveform: Tensor, window: Tensor, hop_length: int, n_fft: int, padding: str | None
-) -> tuple[Tensor, Tensor]:
-    """Return real and imaginary part of the `stft` of waveforms (batch, time), by convolution."""
+def _real_power(
+    waveform: Tensor, window: Tensor, hop_length: int, n_fft: int, padding: Padding
+) -> Tensor:
+    """Return `power_spectrogram` of waveforms (batch, time) by real convolutions."""
     before = (n_fft - len(window)) // 2
     window = functional.pad(window, (before, n_fft - len(window) - before))
     signal = waveform[:, None]
@@ -212,64 +177,31 @@ def _real_stft(
         signal = functional.pad(signal, (n_fft // 2, n_fft // 2), mode=padding)
     steps = torch.arange(n_fft, dtype=torch.float64)
     angles = (steps[: n_fft // 2 + 1, None] * steps).remainder(n_fft) * (2 * math.pi / n_fft)
-    parts = [
+    real, imaginary = (
         functional.conv1d(signal, (wave.float() * window)[:, None], stride=hop_length)
         for wave in (angles.cos(), -angles.sin())
-    ]
-    return parts[0], parts[1]
+    )
+    return real.square() + imaginary.square()
 
 
-def log_mel(
-    waveform: Tensor,
-    filterbank: Tensor,
-    window: Tensor,
-    *,
-    hop_length: int = 160,
-    n_fft: int | None = None,
-    floor: float = 1e-6,
-) -> Tensor:
-    """Return the natural logarithm of the Mel power spectrogram, or of that in other bands.
+class LogMel(nn.Module):
+    """The natural logarithm of the Mel power spectrogram, or of that in linear bands.
 
     The STFT is centred: frame t is at sample t · hop_length, and the ends are reflected. Power
     below `floor` counts as `floor`. The default lies 108 dB below a full-scale tone and just above
     the noise of 16-bit rounding, so that digital silence is a finite constant.
 
     Args:
-        waveform: Float tensor of shape (..., time), at least `n_fft` samples long.
-        filterbank: Weights of shape (n_mels, n_fft // 2 + 1), Mel or other.
-        window: Analysis window, of n_fft samples or fewer.
+        sample_rate: In Hz.
+        n_fft: The FFT size.
         hop_length: Samples from frame to frame.
-        n_fft: The FFT size; None is the length of the window.
-        floor: The least Mel power.
-
-    Returns:
-        Tensor of shape (..., n_mels, n_frames) with n_frames = time // hop_length + 1. It is
-        float32 for half-precision waveforms and under autocast, where powers would overflow.
-
-    Example:
-        >>> log_mel(torch.randn(2, 64000), mel_filterbank(), torch.hann_window(1024)).shape
-        torch.Size([2, 160, 401])
-    """
-    n_fft = len(window) if n_fft is None else n_fft
-    if waveform.shape[-1] < n_fft:
-        raise ValueError(
-            f"`waveform` must be at least one window ({n_fft} samples) long; got "
-            f"{waveform.shape[-1]}. Repeat it first: fix_length(waveform)."
-        )
-    with no_autocast(waveform.device.type):
-        power = power_spectrogram(waveform, window, hop_length=hop_length, n_fft=n_fft)
-        return (filterbank.to(power.dtype) @ power).clamp(min=floor).log()
-
-
-def no_autocast(device_type: str) -> AbstractContextManager[object]:
-    """Switch autocast off: powers overflow in half precision."""
-    if torch.amp.is_autocast_available(device_type):
-        return torch.autocast(device_type, enabled=False)
-    return nullcontext()
-
-
-class LogMel(nn.Module):
-    """`log_mel` with its window and filterbank kept as constants.
+        n_mels: The number of bands.
+        f_min: The lower edge of the lowest band, in Hz.
+        f_max: The upper edge of the highest band, in Hz; None is half the sample rate.
+        floor: The least power.
+        n_window: The samples of the window; None is `n_fft`.
+        window: What makes it.
+        scale: Bands equally spaced in "mel" or in Hz, "linear".
 
     Example:
         >>> LogMel()(torch.randn(2, 64000)).shape
@@ -289,96 +221,48 @@ class LogMel(nn.Module):
         f_min: float = 0.0,
         f_max: float | None = None,
         floor: float = 1e-6,
+        n_window: int | None = None,
+        window: Callable[[int], Tensor] = torch.hann_window,
+        scale: Literal["mel", "linear"] = "mel",
     ) -> None:
         super().__init__()
         if floor <= 0:
             raise ValueError(f"`floor` must be positive; got {floor}.")
-        self.hop_length = hop_length
-        self.floor = floor
-        self.register_buffer("window", torch.hann_window(n_fft), persistent=False)
-        filterbank = mel_filterbank(
-            n_mels, n_fft, sample_rate=sample_rate, f_min=f_min, f_max=f_max
-        )
+        self.n_fft, self.hop_length, self.floor = n_fft, hop_length, floor
+        self.register_buffer("window", window(n_window or n_fft), persistent=False)
+        build = mel_filterbank if scale == "mel" else linear_filterbank
+        filterbank = build(n_mels, n_fft, sample_rate=sample_rate, f_min=f_min, f_max=f_max)
         self.register_buffer("filterbank", filterbank, persistent=False)
 
     def forward(self, waveform: Tensor) -> Tensor:
-        """Return log-Mel features (..., n_mels, n_frames) of a waveform (..., time)."""
-        return log_mel(
-            waveform, self.filterbank, self.window, hop_length=self.hop_length, floor=self.floor
-        )
+        """Return features (..., n_mels, n_frames) of a waveform (..., time).
+
+        n_frames is time // hop_length + 1. Features are float32 for half-precision waveforms and
+        under autocast, where powers would overflow.
+        """
+        if waveform.shape[-1] < self.n_fft:
+            raise ValueError(
+                f"`waveform` must be at least one window ({self.n_fft} samples) long; got "
+                f"{waveform.shape[-1]}. Repeat it first: fix_length(waveform)."
+            )
+        with no_autocast(waveform.device.type):
+            power = power_spectrogram(
+                waveform, self.window, hop_length=self.hop_length, n_fft=self.n_fft
+            )
+            return (self.filterbank.to(power.dtype) @ power).clamp(min=self.floor).log()
 
 
-def lfcc(
-    waveform: Tensor,
-    filterbank: Tensor,
-    window: Tensor,
-    *,
-    n_fft: int = 512,
-    hop_length: int = 160,
-    preemphasis: float = 0.97,
-) -> Tensor:
-    """Return linear-frequency cepstral coefficients with deltas, (..., 3 · n_bands, n_frames).
+class LFCC(nn.Module):
+    """Linear-frequency cepstral coefficients with deltas; the defaults are NII's.
 
-    The waveform x[n] − preemphasis · x[n − 1] is transformed, centred and padded with zeros; the
-    decimal logarithm of each band's energy e + ε, ε = 2⁻²³, goes through an orthonormal DCT-II, and
-    coefficient 0 is replaced by the logarithm of the frame's energy. `delta` of that and `delta`
-    again are appended. In float32 at least, also under autocast.
-
-    Args:
-        waveform: Float tensor of shape (..., time).
-        filterbank: Weights of shape (n_bands, n_fft // 2 + 1), such as of `linear_filterbank`.
-        window: Analysis window of shape (window,).
-        n_fft: The FFT size.
-        hop_length: Samples from frame to frame.
-        preemphasis: The share of the previous sample that is subtracted.
+    The waveform x[n] − 0.97 · x[n − 1] is transformed, centred and padded with zeros; the decimal
+    logarithm of each band's energy e + ε, ε = 2⁻²³, goes through an orthonormal DCT-II, and
+    coefficient 0 is replaced by the logarithm of the frame's energy. The differences f[t + 1] −
+    f[t − 1] of that, the ends repeated, and their own are appended.
 
     Note:
         The LFCC of Wang and Yamagishi (arXiv:2103.11326); the window that they use is a periodic
         Hamming window.
-
-    Example:
-        >>> lfcc(torch.randn(2, 16000), linear_filterbank(20, 512), torch.hamming_window(320)).shape
-        torch.Size([2, 60, 101])
-    """
-    floor = 2.0**-23
-    with no_autocast(waveform.device.type):
-        if waveform.dtype in (torch.float16, torch.bfloat16):
-            waveform = waveform.float()
-        emphasized = torch.cat(
-            [waveform[..., :1], waveform[..., 1:] - preemphasis * waveform[..., :-1]], dim=-1
-        )
-        power = power_spectrogram(
-            emphasized, window, hop_length=hop_length, n_fft=n_fft, padding="constant"
-        )
-        bands = (filterbank.to(power.dtype) @ power + floor).log10()
-        n_bands = bands.shape[-2]
-        static = _dct(n_bands, like=bands)[1:] @ bands
-        energy = (power.sum(dim=-2, keepdim=True) / n_fft + floor).log10()
-        static = torch.cat([energy, static], dim=-2)
-        first = delta(static)
-        return torch.cat([static, first, delta(first)], dim=-2)
-
-
-def delta(features: Tensor) -> Tensor:
-    """Return features[t + 1] − features[t − 1] along the last axis, the ends repeated.
-
-    Example:
-        >>> delta(torch.tensor([[0.0, 1.0, 4.0]]))
-        tensor([[1., 4., 3.]])
-    """
-    padded = torch.cat([features[..., :1], features, features[..., -1:]], dim=-1)
-    return padded[..., 2:] - padded[..., :-2]
-
-
-def _dct(n: int, *, like: Tensor) -> Tensor:
-    """Return the orthonormal DCT-II, (coefficient, band)."""
-    steps = torch.arange(n, device=like.device, dtype=like.dtype)
-    matrix = torch.cos(math.pi / n * (steps + 0.5) * steps[:, None]) * math.sqrt(2 / n)
-    return torch.cat([matrix[:1] / math.sqrt(2), matrix[1:]])
-
-
-class LFCC(nn.Module):
-    """`lfcc` with its window and filterbank kept as constants; the defaults are NII's.
 
     Example:
         >>> LFCC()(torch.randn(2, 64600)).shape
@@ -398,59 +282,55 @@ class LFCC(nn.Module):
         n_bands: int = 20,
     ) -> None:
         super().__init__()
-        self.n_fft = n_fft
-        self.hop_length = hop_length
+        self.n_fft, self.hop_length = n_fft, hop_length
         self.register_buffer("window", torch.hamming_window(n_window), persistent=False)
         filterbank = linear_filterbank(n_bands, n_fft, sample_rate=sample_rate)
         self.register_buffer("filterbank", filterbank, persistent=False)
 
     def forward(self, waveform: Tensor) -> Tensor:
-        """Return features (..., 3 · n_bands, n_frames) of a waveform (..., time)."""
-        return lfcc(
-            waveform, self.filterbank, self.window, n_fft=self.n_fft, hop_length=self.hop_length
-        )
+        """Return features (..., 3 · n_bands, n_frames) of a waveform (..., time).
+
+        In float32 at least, also under autocast.
+        """
+        floor = 2.0**-23
+        with no_autocast(waveform.device.type):
+            if waveform.dtype in (torch.float16, torch.bfloat16):
+                waveform = waveform.float()
+            emphasized = waveform[..., 1:] - 0.97 * waveform[..., :-1]
+            power = power_spectrogram(
+                torch.cat([waveform[..., :1], emphasized], dim=-1),
+                self.window,
+                hop_length=self.hop_length,
+                n_fft=self.n_fft,
+                padding="constant",
+            )
+            bands = (self.filterbank.to(power.dtype) @ power + floor).log10()
+            energy = (power.sum(dim=-2, keepdim=True) / self.n_fft + floor).log10()
+            static = torch.cat([energy, _dct(bands.shape[-2], like=bands)[1:] @ bands], dim=-2)
+            return torch.cat([static, _delta(static), _delta(_delta(static))], dim=-2)
 
 
-def sinc_band_edges(n_filters: int, *, sample_rate: int = 16000) -> Tensor:
-    """Return n_filters + 1 band edges in Hz, equally spaced in Mel from 0 to sample_rate / 2.
-
-    Example:
-        >>> sinc_band_edges(2).round()
-        tensor([   0., 1768., 8000.], dtype=torch.float64)
-    """
-    top = hz_to_mel(torch.tensor(sample_rate / 2, dtype=torch.float64)).item()
-    return mel_to_hz(torch.linspace(0, top, n_filters + 1, dtype=torch.float64))
+def _delta(features: Tensor) -> Tensor:
+    padded = torch.cat([features[..., :1], features, features[..., -1:]], dim=-1)
+    return padded[..., 2:] - padded[..., :-2]
 
 
-def sinc_filters(
-    low_hz: Tensor, high_hz: Tensor, kernel_size: int, *, sample_rate: int = 16000
-) -> Tensor:
-    """Return Hamming-windowed band-pass filters, the difference of two low-pass sincs.
+def _dct(n: int, *, like: Tensor) -> Tensor:
+    """Return the orthonormal DCT-II, (coefficient, band)."""
+    steps = torch.arange(n, device=like.device, dtype=like.dtype)
+    matrix = torch.cos(math.pi / n * (steps + 0.5) * steps[:, None]) * math.sqrt(2 / n)
+    return torch.cat([matrix[:1] / math.sqrt(2), matrix[1:]])
+
+
+def sinc_filters(low_hz: Tensor, high_hz: Tensor, kernel_size: int, sample_rate: int) -> Tensor:
+    """Return Hamming-windowed band-pass filters (n_filters, kernel_size), two sincs' difference.
 
     h[n] = w[n] · (2 f_high / sr · sinc(2 f_high n / sr) − 2 f_low / sr · sinc(2 f_low n / sr)),
-    sinc(x) = sin(πx) / (πx), w the symmetric Hamming window. Differentiable in the band edges.
-
-    Args:
-        low_hz: Lower band edges of shape (n_filters,).
-        high_hz: Upper band edges of shape (n_filters,).
-        kernel_size: The number of taps, odd.
-        sample_rate: In Hz.
-
-    Returns:
-        Filters of shape (n_filters, kernel_size).
-
-    Example:
-        >>> edges = sinc_band_edges(70)
-        >>> sinc_filters(edges[:-1], edges[1:], 129).shape
-        torch.Size([70, 129])
+    sinc(x) = sin(πx) / (πx), w the symmetric Hamming window. Differentiable in the band edges,
+    each (n_filters,); `kernel_size` is odd.
     """
-    if kernel_size % 2 == 0:
-        raise ValueError(f"`kernel_size` must be odd; got {kernel_size}.")
-    half = kernel_size // 2
-    n = torch.arange(-half, half + 1, dtype=low_hz.dtype, device=low_hz.device)
-    window = torch.hamming_window(
-        kernel_size, periodic=False, dtype=low_hz.dtype, device=low_hz.device
-    )
+    n = torch.arange(kernel_size, dtype=low_hz.dtype, device=low_hz.device) - kernel_size // 2
+    window = torch.hamming_window(kernel_size, False, dtype=low_hz.dtype, device=low_hz.device)
 
     def low_pass(cutoff_hz: Tensor) -> Tensor:
         normalized = 2.0 * cutoff_hz[:, None] / sample_rate
@@ -462,8 +342,9 @@ def sinc_filters(
 class SincConv(nn.Module):
     """The sinc filterbank of AASIST and RawNet2: a valid convolution, stride 1.
 
-    Fixed by default, as in the paper, and then absent from the state dict. With ``trainable=True``
-    the band edges are learned (`low_hz`, `band_hz`).
+    Its bands are equally spaced in Mel from 0 Hz to half the sample rate. Fixed by default, as in
+    the paper, and then absent from the state dict. With ``trainable=True`` the band edges are
+    learned (`low_hz`, `band_hz`).
 
     Note:
         An even `kernel_size` is raised by one, as in the published models.
@@ -487,12 +368,12 @@ class SincConv(nn.Module):
         self.kernel_size = kernel_size + 1 - kernel_size % 2
         self.sample_rate = sample_rate
         self.trainable = trainable
-        edges = sinc_band_edges(n_filters, sample_rate=sample_rate)
+        edges = _mel_points(0, sample_rate / 2, n_filters + 1)
         if trainable:
             self.low_hz = nn.Parameter(edges[:-1].float())
             self.band_hz = nn.Parameter(edges.diff().float())
         else:
-            filters = sinc_filters(edges[:-1], edges[1:], self.kernel_size, sample_rate=sample_rate)
+            filters = sinc_filters(edges[:-1], edges[1:], self.kernel_size, sample_rate)
             self.register_buffer("filters", filters.float(), persistent=False)
 
     def forward(self, waveform: Tensor) -> Tensor:
@@ -505,4 +386,4 @@ class SincConv(nn.Module):
             return self.filters
         low_hz = self.low_hz.abs()
         high_hz = (low_hz + self.band_hz.abs()).clamp(max=self.sample_rate / 2)
-        return sinc_filters(low_hz, high_hz, self.kernel_size, sample_rate=self.sample_rate)
+        return sinc_filters(low_hz, high_hz, self.kernel_size, self.sample_rate)

@@ -27,3 +27,9 @@ SASV_CLASSES: Final = ("target", "nontarget", "spoof")
 
 ABSENT: Final = "-"
 """What the challenge's files hold where there is nothing to say."""
+
+NAME_COLUMNS: Final = ("utterance", "filename", "file_name", "file", "path", "flac_file_name")
+"""What the column of names is called in the header of a table; the first that is there counts."""
+
+LABEL_COLUMNS: Final = ("cm-label", "label", "key")
+"""What the column of labels is called."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from asvspoof_cm.models import Countermeasure
 
-__all__ = ["Profile", "profile", "profile_run"]
+__all__ = ["Profile", "profile"]
 
 _SAMPLING_S = 0.002
 
@@ -28,17 +28,9 @@ _SAMPLING_S = 0.002
 class Profile:
     """The cost of inference with test-time augmentation.
 
-    Attributes:
-        ms_per_utterance: Mean time per utterance, cutting the crops included, reading a file not.
-        real_time_factor: That time over the duration of the utterance; below 1 is faster than life.
-        peak_memory_bytes: The most memory, the weights included.
-        n_parameters: Trainable parameters.
-        device: Where it was measured.
-
-    Example:
-        >>> Profile(ms_per_utterance=40.0, real_time_factor=0.005, peak_memory_bytes=225_000_000,
-        ...         n_parameters=4_846_275, device="cpu").real_time_factor
-        0.005
+    The time per utterance includes cutting the crops, not reading a file; the real-time factor is
+    that time over the utterance's duration. Memory includes the weights; `n_parameters` are those
+    that are trained.
     """
 
     ms_per_utterance: float
@@ -66,7 +58,7 @@ def profile(
     Args:
         model: A model; it is measured in evaluation mode and left as it was.
         n_utterances: How many to score.
-        duration_s: The length of each, in seconds.
+        duration_s: The length of each.
         n_crops: Crops per utterance; None is what the model says.
         n_samples: The length of a crop; None is what the model says.
         batch_size: Utterances per batch; 1 for the latency of a single one.
@@ -135,15 +127,7 @@ def profile(
 
 
 def profile_run(run: str | os.PathLike[str], **options: Any) -> Profile:
-    """Measure the best checkpoint of a run folder, and add what it costs to ``final.json``.
-
-    In a process that has trained, memory is that of training: measure in a fresh one, as
-    ``asvspoof-cm profile RUN`` does.
-
-    Args:
-        run: The folder of a finished run.
-        **options: As for `profile`.
-    """
+    """Measure the best checkpoint of a run folder, and add what it costs to ``final.json``."""
     from asvspoof_cm.checkpoint import load_checkpoint
 
     final = read_final(run)

@@ -12,10 +12,11 @@ import numpy as np
 from asvspoof_cm.metrics import METRICS
 from asvspoof_cm.runs import COSTS, FINAL_SPLITS, RECORDED_METRICS, SPLITS, Run, group_by_system
 from asvspoof_cm.utils.checks import FloatArray, check_choice
-from asvspoof_cm.utils.tables import Form, render
+from asvspoof_cm.utils.tables import Tabular
 
-__all__ = ["Curve", "SeedCurve", "Summary", "Table", "summarize", "training_efficiency"]
+__all__ = ["Summary", "Table", "summarize"]
 
+_N_POINTS = 30
 _PAPER = ("eer", "min_dcf", "cllr", "act_dcf")
 
 
@@ -33,6 +34,11 @@ class Column(NamedTuple):
     title: str
     scale: float
     n_decimals: int
+
+    def text(self, values: Iterable[float | None]) -> str:
+        """Return a mean and its deviation as far as there are any."""
+        numbers = (self.scale * value for value in values if value is not None)
+        return " ± ".join(f"{number:.{self.n_decimals}f}" for number in numbers) or "–"
 
 
 class Row(NamedTuple):
@@ -54,62 +60,32 @@ _EFFICIENCY = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
-    """One row per system; ``print`` and the three forms of papers and programs."""
+class Table(Tabular):
+    """One row per system; the CSV is in the units of the run folders: fractions, bytes, seconds."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
 
-    def __str__(self) -> str:
-        return self._render("text")
+    def _cells(self) -> Any:
+        rows = []
+        for row in self.rows:
+            of = f"{row.n_finished} of " if row.n_finished < row.n_runs else ""
+            cells = (column.text(row.values.get(column.name, ())) for column in self.columns)
+            rows.append([row.system, f"{of}{row.n_runs}", *cells])
+        return ["System", "Seeds", *(column.title for column in self.columns)], rows, {}
 
-    def markdown(self) -> str:
-        """Return the table in Markdown."""
-        return self._render("markdown")
-
-    def latex(self) -> str:
-        r"""Return a ``tabular`` for LaTeX with ``\usepackage{booktabs}``."""
-        return self._render("latex")
-
-    def csv(self) -> str:
-        """Return a CSV at full precision, in the units of the run folders.
-
-        Rates are fractions, memory is in bytes, times are in seconds. A quantity has two columns,
-        ``…_mean`` and ``…_std``; the latter is empty where there is one seed.
-        """
+    def _numbers(self) -> Any:
         names = [f"{c.name}_{kind}" for c in self.columns for kind in MeanStd._fields]
         rows = []
         for row in self.rows:
             values = (row.values.get(column.name, (None, None)) for column in self.columns)
             numbers = [number for pair in values for number in pair]
             rows.append([row.system, row.n_runs, row.n_finished, *numbers])
-        return render(["system", "n_runs", "n_finished", *names], rows, "csv")
-
-    def _render(self, form: Form) -> str:
-        rows = []
-        for row in self.rows:
-            of = f"{row.n_finished} of " if row.n_finished < row.n_runs else ""
-            cells = (_text(row.values.get(column.name), column) for column in self.columns)
-            rows.append([row.system, f"{of}{row.n_runs}", *cells])
-        return render(["System", "Seeds", *(column.title for column in self.columns)], rows, form)
+        return ["system", "n_runs", "n_finished", *names], rows
 
 
-def _text(value: MeanStd | None, column: Column) -> str:
-    if value is None:
-        return "–"
-    numbers = (column.scale * number for number in value if number is not None)
-    return " ± ".join(f"{number:.{column.n_decimals}f}" for number in numbers)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """The tables of a set of runs.
-
-    Attributes:
-        main: EER, minDCF, Cllr and actDCF, and what else `METRICS` holds and every run has.
-        efficiency: Parameters, memory and times.
-        unfinished: Runs that are counted in the rows but have no part in the values.
-    """
+class Summary(NamedTuple):
+    """The two tables, and the runs that are counted in them but have no part in the values."""
 
     main: Table
     efficiency: Table
@@ -119,13 +95,12 @@ class Summary:
 def summarize(runs: Iterable[Run], *, split: Literal["dev", "eval"] = "dev") -> Summary:
     """Return the paper's main table and its efficiency table, one row per system.
 
-    Rows stand in the order in which the systems come. Unfinished runs are counted in the column of
-    seeds and listed in `Summary.unfinished`; they have no part in the values.
+    The main table has EER, minDCF, Cllr and actDCF, and what else `METRICS` holds and every run
+    has. Memory and latency are there once ``asvspoof-cm profile`` has measured the run.
 
     Args:
-        runs: What `read_run` returned, seeds and systems mixed.
-        split: The set of the main table. Memory and latency are there once ``asvspoof-cm profile``
-            has measured the run.
+        runs: What `read_run` returned, seeds and systems mixed; systems keep their order.
+        split: The set of the main table.
 
     Note:
         The paper says "standard deviation" only; this is the sample one, with n − 1, which for
@@ -141,10 +116,9 @@ def summarize(runs: Iterable[Run], *, split: Literal["dev", "eval"] = "dev") -> 
     Example:
         >>> from pathlib import Path
         >>> metrics = {"eer": 0.125, "min_dcf": 0.25, "cllr": 0.9, "act_dcf": 0.3}
-        >>> record = {"dev": metrics, "train_s": 50.0, "cumulative_s": 90.0}
-        >>> final = {"dev": metrics, "peak_memory_bytes": 1_400_000_000, "ms_per_utterance": 0.8}
+        >>> record = {"dev": metrics, "train_s": 50.0, "cumulative_s": 90.0, "is_best": True}
         >>> run = Run(path=Path("6-42"), system={"name": "6"}, seed=42, n_parameters=4_846_275,
-        ...           data={}, history=(record,), final=final)
+        ...           data={}, history=(record,), final={"dev": metrics})
         >>> print(summarize([run]).main.markdown())
         | System | Seeds | EER (%) | minDCF | Cllr | actDCF |
         | :-- | --: | --: | --: | --: | --: |
@@ -196,18 +170,9 @@ def _quantities(run: Run, final: Mapping[str, Any], split: str) -> dict[str, flo
     }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SeedCurve:
-    """One seed's raw records of one metric, to its last epoch.
+class SeedCurve(NamedTuple):
+    """One seed's raw records of one metric, (n_epochs,) each."""
 
-    Attributes:
-        seed: The seed.
-        time_s: Cumulative training and validation time after each epoch, shape (n_epochs,).
-        values: The metric, shape (n_epochs,).
-        is_finished: Whether the run has come to its end.
-    """
-
-    seed: int
     time_s: FloatArray
     values: FloatArray
     is_finished: bool
@@ -219,19 +184,10 @@ class SeedCurve:
         return float(self.time_s[index]), float(self.values[index])
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Curve:
-    """One metric of one system on one set, over training time.
+class Curve(NamedTuple):
+    """One metric of one system on one set: of each seed with an epoch, and the finished ones' mean.
 
-    Attributes:
-        system: The name of the system.
-        split: "train" or "dev".
-        metric: One of "min_dcf", "eer" (a fraction), "cllr" and "act_dcf".
-        n_runs: How many seeds there are, those without an epoch included.
-        time_s: Points in time, shape (n_points,); none where the finished seeds share no range.
-        mean: The mean over finished seeds at these points, shape (n_points,).
-        std: Their sample standard deviation, shape (n_points,); None with one finished seed.
-        seeds: The records of each seed that has an epoch.
+    `time_s`, `mean` and `std` have no point where the finished seeds share no range of time.
     """
 
     system: str
@@ -243,65 +199,37 @@ class Curve:
     std: FloatArray | None
     seeds: tuple[SeedCurve, ...]
 
-    @property
-    def n_finished(self) -> int:
-        """How many seeds the mean is of."""
-        return sum(seed.is_finished for seed in self.seeds)
 
-
-def training_efficiency(runs: Iterable[Run], *, n_points: int = 30) -> list[Curve]:
+def training_curves(runs: Iterable[Run]) -> list[Curve]:
     """Return the curves of the paper's figure: each system, set and metric over training time.
 
-    For each system, `n_points` log-spaced points in time are chosen in the range that all its
+    For each system, 30 log-spaced points in time are chosen in the range that all its finished
     seeds share, from the latest first epoch to the earliest last one, and each seed's metric is
     interpolated onto them, linearly in time. No value is extrapolated.
-
-    Args:
-        runs: What `read_run` returned, seeds and systems mixed.
-        n_points: Points of the mean.
 
     Note:
         The paper averages "within the range shared by all three seeds" and also draws each curve
         "all the way to its early-stopping point", but seeds stop at different times. Here the mean
         and its band cover the shared range, and each seed's own records (`Curve.seeds`) go on to
         its own early stop. The deviation is the sample one, with n − 1; the paper does not say.
-
-        A run that is unfinished has its records only: it is left out of the mean and the band.
-
-    Raises:
-        ValueError: There is no epoch at all, or the runs can't be averaged; see `summarize`.
-
-    Example:
-        >>> from pathlib import Path
-        >>> def record(epoch):
-        ...     metrics = dict.fromkeys(("min_dcf", "eer", "cllr", "act_dcf"), 1 / epoch)
-        ...     return {"train": metrics, "dev": metrics, "cumulative_s": 60.0 * epoch}
-        >>> run = Run(path=Path("6-42"), system={"name": "6"}, seed=42, n_parameters=1, data={},
-        ...           history=tuple(map(record, (1, 2, 4))), final={})
-        >>> curve = training_efficiency([run])[0]
-        >>> curve.split, curve.metric, curve.time_s[[0, -1]].tolist(), curve.seeds[0].best
-        ('train', 'min_dcf', [60.0, 240.0], (240.0, 0.25))
     """
-    if n_points < 2:
-        raise ValueError(f"`n_points` must be at least 2; got {n_points}.")
     groups = group_by_system(runs)
     if not any(run.history for group in groups.values() for run in group):
         raise ValueError("`runs` must hold an epoch to draw; no run has finished its first one.")
     return [
-        _curve(name, group, split, metric, n_points)
+        _curve(name, group, split, metric)
         for name, group in groups.items()
         for split in SPLITS
         for metric in RECORDED_METRICS
     ]
 
 
-def _curve(name: str, runs: Sequence[Run], split: str, metric: str, n_points: int) -> Curve:
+def _curve(name: str, runs: Sequence[Run], split: str, metric: str) -> Curve:
     seeds = tuple(
         SeedCurve(
-            seed=run.seed,
-            time_s=np.array([record["cumulative_s"] for record in run.history], dtype=float),
-            values=np.array([record[split][metric] for record in run.history], dtype=float),
-            is_finished=run.is_finished,
+            np.array([record["cumulative_s"] for record in run.history], dtype=float),
+            np.array([record[split][metric] for record in run.history], dtype=float),
+            run.is_finished,
         )
         for run in runs
         if run.history
@@ -311,16 +239,9 @@ def _curve(name: str, runs: Sequence[Run], split: str, metric: str, n_points: in
     if finished:
         first_s = max(seed.time_s[0] for seed in finished)
         last_s = min(seed.time_s[-1] for seed in finished)
-        time_s = np.geomspace(first_s, last_s, n_points) if first_s < last_s else time_s
+        time_s = np.geomspace(first_s, last_s, _N_POINTS) if first_s < last_s else time_s
     # One row per seed; without a seed there is no point either.
     values = np.array([np.interp(time_s, seed.time_s, seed.values) for seed in finished])
-    return Curve(
-        system=name,
-        split=split,
-        metric=metric,
-        n_runs=len(runs),
-        time_s=time_s,
-        mean=values.mean(axis=0) if finished else time_s,
-        std=values.std(axis=0, ddof=1) if len(finished) > 1 else None,
-        seeds=seeds,
-    )
+    mean = values.mean(axis=0) if finished else time_s
+    std = values.std(axis=0, ddof=1) if len(finished) > 1 else None
+    return Curve(name, split, metric, len(runs), time_s, mean, std, seeds)

@@ -20,6 +20,7 @@ BEST_NAME = "best.pt"
 LAST_NAME = "last.pt"
 STATE_NAME = "resume.pt"
 FINAL_NAME = "final.json"
+LOCK_NAME = "run.lock"
 
 RECORDED_METRICS = ("min_dcf", "eer", "cllr", "act_dcf")
 """The metrics of every record, in the order of the paper's figure."""
@@ -46,14 +47,6 @@ class Run:
         data: What it was trained on.
         history: One record per epoch; see `training.fit`.
         final: The evaluation of the best checkpoint, None while the run is unfinished.
-
-    Example:
-        >>> values = {1: 0.5, 2: 0.3, 3: 0.4}
-        >>> records = [{"epoch": k, "dev": {"min_dcf": v}} for k, v in values.items()]
-        >>> run = Run(path=Path("6-42"), system={"name": "6"}, seed=42, n_parameters=1, data={},
-        ...           history=tuple(records), final=None)
-        >>> run.name, run.is_finished, run.best["epoch"]
-        ('6', False, 2)
     """
 
     path: Path
@@ -76,8 +69,8 @@ class Run:
 
     @property
     def best(self) -> Mapping[str, Any]:
-        """The record with the lowest Dev minDCF, the first of equals: that of ``best.pt``."""
-        return min(self.history, key=lambda record: float(record["dev"]["min_dcf"]))
+        """The record of ``best.pt``: the last that was better than those before it."""
+        return [record for record in self.history if record.get("is_best")][-1]
 
     @property
     def mean_train_s(self) -> float:
@@ -86,7 +79,7 @@ class Run:
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """Read the folder of a training run.
+    """Return the training run that a folder holds.
 
     A folder without ``final.json`` is an unfinished run; it may have no epoch yet.
 
@@ -96,11 +89,6 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     Raises:
         FileNotFoundError: Names the file that is missing.
         ValueError: Names the file, the line and the field that is wrong.
-
-    Example:
-        >>> read_run("no such run")
-        Traceback (most recent call last):
-        FileNotFoundError: `run` must be the folder of a training run; no such run/run.json ...
     """
     folder = Path(path)
     about = _parse(folder / RUN_NAME, _read(folder / RUN_NAME))
@@ -142,11 +130,6 @@ def read_history(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises:
         FileNotFoundError: The folder has no history.
         ValueError: A line is not a JSON object; gives its number.
-
-    Example:
-        >>> read_history("no such run")
-        Traceback (most recent call last):
-        FileNotFoundError: `run` must be the folder of a training run; no such run/history.jsonl ...
     """
     path = Path(run) / HISTORY_NAME
     lines = enumerate(_read(path).splitlines(), start=1)
@@ -154,12 +137,7 @@ def read_history(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def read_final(run: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the content of a run folder's ``final.json``; empty where there is none yet.
-
-    Example:
-        >>> read_final("no such run")
-        {}
-    """
+    """Return the content of a run folder's ``final.json``; empty where there is none yet."""
     path = Path(run) / FINAL_NAME
     return _parse(path, _read(path)) if path.exists() else {}
 
@@ -267,6 +245,8 @@ def _check_history(path: Path, history: list[dict[str, Any]]) -> None:
                 f"got {record['cumulative_s']} after {time_s}."
             )
         time_s = record["cumulative_s"]
+    if history and not any(record.get("is_best") is True for record in history):
+        raise ValueError(f"{path}: `is_best` must be true in the record of the best epoch.")
 
 
 def _check_numbers(where: Path | str, record: Mapping[str, Any], names: Iterable[str]) -> None:

@@ -8,27 +8,36 @@ III-B.1 and III-C of the TFPARN paper define how it becomes 4 s crops:
 - test-time augmentation: several crops, their starts evenly spaced from the first to the last.
 """
 
-from asvspoof_cm.audio.crops import (
-    CROP_SAMPLES as CROP_SAMPLES,
-    crop_start as crop_start,
-    crop_starts as crop_starts,
-    cut as cut,
-    fix_length as fix_length,
-    last_start as last_start,
-    tta_crops as tta_crops,
-)
-from asvspoof_cm.audio.reading import (
-    AUDIO_EXTENSIONS as AUDIO_EXTENSIONS,
-    AudioFile as AudioFile,
-    load_audio as load_audio,
-)
-from asvspoof_cm.audio.waveforms import (
-    SAMPLE_RATE as SAMPLE_RATE,
-    Normalization as Normalization,
-    peak_normalize as peak_normalize,
-    peak_or_one as peak_or_one,
-    resample as resample,
-    resampling_reach as resampling_reach,
-    set_level as set_level,
-    to_mono as to_mono,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asvspoof_cm.utils.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from asvspoof_cm.audio.crops import (
+        CROP_SAMPLES as CROP_SAMPLES,
+        crop_start as crop_start,
+        crop_starts as crop_starts,
+        cut as cut,
+        fix_length as fix_length,
+        tta_crops as tta_crops,
+    )
+    from asvspoof_cm.audio.polyphase import (
+        SAMPLE_RATE as SAMPLE_RATE,
+        resampling_reach as resampling_reach,
+    )
+    from asvspoof_cm.audio.reading import (
+        AUDIO_EXTENSIONS as AUDIO_EXTENSIONS,
+        AudioFile as AudioFile,
+        load_audio as load_audio,
+    )
+    from asvspoof_cm.audio.waveforms import (
+        Normalization as Normalization,
+        peak_normalize as peak_normalize,
+        peak_or_one as peak_or_one,
+        resample as resample,
+        set_level as set_level,
+    )
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,71 +10,65 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asvspoof_cm.audio.waveforms import SAMPLE_RATE, resample
+from asvspoof_cm.audio.polyphase import SAMPLE_RATE
+from asvspoof_cm.audio.reading import MAX_CHANNELS
+from asvspoof_cm.audio.waveforms import resample
 from asvspoof_cm.utils.checks import check_rate
 
 Waveform: TypeAlias = Tensor | NDArray[Any]
-
-MAX_CHANNELS = 64
-"""More channels than this are taken for a (time, channels) array and refused."""
 
 
 def as_mono(waveform: Waveform, *, allow_empty: bool = False) -> Tensor:
     """Return audio of any dtype, mono or (channels, time), as a float32 tensor of shape (time,).
 
     Signed integers are divided by their full range, uint8 is 128 ± 128 as in WAV files; channels
-    are averaged.
-
-    Raises:
-        TypeError: The dtype is not that of audio.
-        ValueError: There are no samples, more than 64 channels, or NaN or infinite samples.
-
-    Example:
-        >>> as_mono(np.array([[0, 16384], [0, -32768]], dtype=np.int16))
-        tensor([ 0.0000, -0.2500])
+    are averaged. More channels than 64, or than samples, are refused as (time, channels).
     """
     samples = _as_array(waveform)
+    shape = samples.shape
     if samples.ndim not in (1, 2):
-        raise ValueError(
-            f"`waveform` must have shape (time,) or (channels, time); got {samples.shape}."
-        )
-    if samples.ndim == 2 and samples.shape[0] > MAX_CHANNELS:
-        raise ValueError(
-            f"`waveform` must have shape (channels, time) with at most {MAX_CHANNELS} channels; "
-            f"got {samples.shape}. Did you pass (time, channels)? Transpose it: waveform.T."
-        )
+        raise ValueError(f"`waveform` must have shape (time,) or (channels, time); got {shape}.")
     if samples.size == 0 and not allow_empty:
-        raise ValueError(f"`waveform` must hold at least one sample; got shape {samples.shape}.")
+        raise ValueError(f"`waveform` must hold at least one sample; got shape {shape}.")
+    if samples.ndim == 2 and (shape[0] > MAX_CHANNELS or 1 <= shape[1] < shape[0]):
+        raise ValueError(
+            f"`waveform` must have shape (channels, time) with at most {MAX_CHANNELS} channels, "
+            f"fewer than samples; got {shape}. Did you pass (time, channels)? Transpose it: "
+            "waveform.T."
+        )
     mono = _as_float(samples)
     if mono.ndim == 2:
         mono = mono.mean(axis=0) if mono.size else mono.reshape(-1)
     is_finite = np.isfinite(mono)
     if not is_finite.all():
+        is_large = samples.dtype.kind == "f" and bool(np.isfinite(samples).all())
         raise ValueError(
             f"`waveform` must be finite; {np.count_nonzero(~is_finite)} of its {len(mono)} "
-            "samples are NaN or infinite."
+            f"samples are {'too large for float32' if is_large else 'NaN or infinite'}."
         )
-    return torch.from_numpy(np.ascontiguousarray(mono))
+    # A copy where torch could not write: it would warn.
+    return torch.from_numpy(np.require(mono, requirements=["C", "W"]))
 
 
 def as_waveform(
     waveform: Waveform, sample_rate: int = SAMPLE_RATE, new_rate: int = SAMPLE_RATE
 ) -> Tensor:
-    """Return what `as_mono` does, resampled to `new_rate`.
-
-    Example:
-        >>> as_waveform(np.zeros((2, 48000)), 48000).shape
-        torch.Size([16000])
-    """
+    """Return what `as_mono` does, resampled to `new_rate`."""
     return resample(as_mono(waveform), check_rate(sample_rate), new_rate)
 
 
-def _as_array(waveform: Waveform) -> NDArray[Any]:
+def _as_array(waveform: Any) -> NDArray[Any]:
+    if isinstance(waveform, str | bytes | os.PathLike):
+        raise TypeError(
+            f"`waveform` must be an array of samples; got the path {waveform!r}. Read it with "
+            "load_audio, or score it with Scorer.score_files."
+        )
+    if isinstance(waveform, np.ma.MaskedArray):
+        raise TypeError("`waveform` must not be masked: which samples are meant? Fill or cut it.")
     if isinstance(waveform, Tensor):
-        waveform = waveform.detach().cpu()
-        if waveform.dtype in (torch.float16, torch.bfloat16):
-            waveform = waveform.float()
-        return waveform.numpy()
+        samples = waveform.detach().cpu()
+        is_half = samples.dtype in (torch.float16, torch.bfloat16)
+        return np.asarray(samples.float() if is_half else samples)
     return np.asarray(waveform)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -41,25 +41,7 @@ def fix_length(
     return cut(waveform, start, n_samples)
 
 
-@overload
-def tta_crops(
-    waveform: Tensor,
-    n_crops: int = ...,
-    n_samples: int = ...,
-    *,
-    return_starts: Literal[False] = ...,
-) -> Tensor: ...
-@overload
-def tta_crops(
-    waveform: Tensor, n_crops: int = ..., n_samples: int = ..., *, return_starts: Literal[True]
-) -> tuple[Tensor, list[int]]: ...
-def tta_crops(
-    waveform: Tensor,
-    n_crops: int = 5,
-    n_samples: int = CROP_SAMPLES,
-    *,
-    return_starts: bool = False,
-) -> Tensor | tuple[Tensor, list[int]]:
+def tta_crops(waveform: Tensor, n_crops: int = 5, n_samples: int = CROP_SAMPLES) -> Tensor:
     """Cut evenly spaced crops for test-time augmentation (section III-C).
 
     The first crop starts with the waveform, the last one ends with it. A waveform shorter than a
@@ -69,39 +51,35 @@ def tta_crops(
         waveform: Tensor of shape (time,).
         n_crops: The number of crops, K in the paper.
         n_samples: The length of each crop.
-        return_starts: Also return where in `waveform` each crop starts. Crops with equal starts are
-            identical.
 
     Returns:
-        Crops of shape (n_crops, n_samples), and with `return_starts` the list of starts.
+        Crops of shape (n_crops, n_samples).
 
     Example:
-        >>> crops, starts = tta_crops(torch.randn(96000), return_starts=True)
-        >>> crops.shape, starts
-        (torch.Size([5, 64000]), [0, 8000, 16000, 24000, 32000])
-        >>> tta_crops(torch.randn(64000), return_starts=True)[1]
-        [0, 0, 0, 0, 0]
+        >>> tta_crops(torch.randn(96000)).shape
+        torch.Size([5, 64000])
     """
     check_waveform(waveform)
     starts = crop_starts(len(waveform), n_crops, n_samples)
-    crops = torch.stack([cut(waveform, start, n_samples) for start in starts])
-    return (crops, starts) if return_starts else crops
+    return torch.stack([cut(waveform, start, n_samples) for start in starts])
 
 
-def crop_starts(n_total: int, n_crops: int = 5, n_samples: int = CROP_SAMPLES) -> list[int]:
+def crop_starts(
+    n_total: int,
+    n_crops: int = 5,
+    n_samples: int = CROP_SAMPLES,
+    *,
+    one_crop: Literal["center", "start"] = "center",
+) -> list[int]:
     """Return where the crops of `tta_crops` start in a waveform of `n_total` samples.
 
     Starts in a repeated waveform are given modulo its length, so equal starts mean equal crops.
-
-    Example:
-        >>> crop_starts(32000)
-        [0, 8000, 16000, 24000, 0]
     """
     if n_crops < 1:
         raise ValueError(f"`n_crops` must be at least 1; got {n_crops}.")
     last = last_start(n_total, n_samples)
     if n_crops == 1:
-        return [last // 2 % n_total]
+        return [0 if one_crop == "start" else last // 2 % n_total]
     return [last * k // (n_crops - 1) % n_total for k in range(n_crops)]
 
 
@@ -112,14 +90,7 @@ def crop_start(
     crop: Literal["center", "random"] = "center",
     generator: torch.Generator | None = None,
 ) -> int:
-    """Return where the crop of `fix_length` starts in a waveform of `n_total` samples.
-
-    With it and `cut`, only the crop needs to be read of a file longer than one.
-
-    Example:
-        >>> crop_start(96000), crop_start(64000), crop_start(32000)
-        (16000, 0, 16000)
-    """
+    """Return where the crop of `fix_length` starts in a waveform of `n_total` samples."""
     last = last_start(n_total, n_samples)
     if crop == "center":
         return last // 2
@@ -127,16 +98,12 @@ def crop_start(
         raise ValueError(f'`crop` must be "center" or "random"; got {crop!r}.')
     if generator is None:
         raise ValueError('`generator` must be a torch.Generator when crop="random"; got None.')
-    return int(torch.randint(last + 1, (), generator=generator))
+    # A fraction, so that one draw means one place in recordings of nearly one length.
+    return int(torch.rand((), generator=generator, dtype=torch.float64) * (last + 1))
 
 
 def last_start(n_total: int, n_samples: int = CROP_SAMPLES) -> int:
-    """Return the last valid start of a crop, in the waveform repeated where it is too short.
-
-    Example:
-        >>> last_start(64001), last_start(64000), last_start(32000)
-        (1, 0, 32000)
-    """
+    """Return the last valid start of a crop, in the waveform repeated where it is too short."""
     if n_samples < 1:
         raise ValueError(f"`n_samples` must be at least 1; got {n_samples}.")
     if n_total >= n_samples:
@@ -145,12 +112,7 @@ def last_start(n_total: int, n_samples: int = CROP_SAMPLES) -> int:
 
 
 def cut(waveform: Tensor, start: int, n_samples: int) -> Tensor:
-    """Return `n_samples` from `start` of a (time,) waveform repeated endlessly.
-
-    Example:
-        >>> cut(torch.tensor([1.0, 2.0, 3.0]), 2, 4)
-        tensor([3., 1., 2., 3.])
-    """
+    """Return `n_samples` from `start` of a (time,) waveform repeated endlessly."""
     n_total = len(waveform)
     if start + n_samples <= n_total:
         return waveform[start : start + n_samples]

@@ -1,4 +1,7 @@
-"""Files: any that libsndfile reads, from anywhere in them, mono and resampled."""
+"""Files: any that libsndfile reads, from anywhere in them, mono and resampled.
+
+PyTorch is imported where a tensor is made: the decoders of the service do without it.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,20 @@ import math
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import soundfile
-import torch
-from torch import Tensor
-from typing_extensions import Self
+from numpy.typing import NDArray
 
-from asvspoof_cm.audio.waveforms import (
-    SAMPLE_RATE,
-    polyphase,
-    rate_ratio,
-    resampling_reach,
-)
-from asvspoof_cm.utils.checks import check_rate
+from asvspoof_cm.audio.polyphase import SAMPLE_RATE, polyphase, rate_ratio, resampling_reach
+from asvspoof_cm.utils.checks import MAX_RATE, MIN_RATE, check_rate
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 AUDIO_EXTENSIONS = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au")
 """How the names of audio files end, in lower case."""
@@ -31,11 +31,26 @@ AUDIO_EXTENSIONS = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aiff", ".aif", "
 # libsndfile reports this many frames when a stream does not say how long it is.
 _UNKNOWN_LENGTH = 0x7FFFFFFFFFFFFFFF
 _BLOCK_FRAMES = 1 << 20
+_BLOCK_VALUES = 1 << 22
+
+MAX_CHANNELS = 64
+"""The most channels that a header may announce."""
 
 # libsndfile mends a WAV or AIFF that is shorter than its header says and only notes it in its log.
 # Writers that can't seek back (a pipe) leave a size near 2 or 4 GiB, which is no truncation.
 _CHUNK_SIZES = re.compile(r"^ *(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
 _STREAMED_SIZE = 0x7FFFF000
+
+
+@runtime_checkable
+class OpenAudio(Protocol):
+    """One utterance whose length is known and whose samples can be read from anywhere."""
+
+    n_samples: int
+    native_rate: int
+
+    def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
+        """Return up to `n_samples` samples from sample `start`, shape (time,)."""
 
 
 def load_audio(
@@ -45,7 +60,7 @@ def load_audio(
     start_s: float = 0.0,
     duration_s: float | None = None,
 ) -> Tensor:
-    """Read a file, or a part of it, as a mono waveform.
+    """Return the mono waveform of a file, or of a part of it.
 
     Only the part asked for is decoded. A part that is resampled equals the same part of the whole
     file resampled.
@@ -61,7 +76,7 @@ def load_audio(
         A float32 tensor of shape (time,), the average of the channels.
 
     Raises:
-        OSError: The file is missing, a directory or not readable.
+        OSError: The file is missing, is a directory or can't be read.
         ValueError: The file is empty, not audio, truncated, or holds NaN or infinite samples.
 
     Example:
@@ -137,6 +152,12 @@ class AudioFile:
             self.native_rate: int = self._file.samplerate
             self.n_channels: int = self._file.channels
             self._next_frame: int | None = 0
+            if not MIN_RATE <= self.native_rate <= MAX_RATE or self.n_channels > MAX_CHANNELS:
+                raise ValueError(
+                    f"{self.name} must have {MIN_RATE} to {MAX_RATE} Hz and at most "
+                    f"{MAX_CHANNELS} channels; its header says {self.native_rate} Hz and "
+                    f"{self.n_channels} channels."
+                )
             self.n_frames = self._count_frames()
             if self.n_frames == 0:
                 raise ValueError(f"{self.name} holds no samples.")
@@ -148,15 +169,21 @@ class AudioFile:
 
     def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
         """Return up to `n_samples` samples from sample `start`, both counted at `sample_rate`."""
+        import torch
+
+        return torch.from_numpy(self.read_array(start, n_samples))
+
+    def read_array(self, start: int = 0, n_samples: int | None = None) -> NDArray[np.float32]:
+        """Return what `read` does, as an array."""
         if start < 0 or (n_samples is not None and n_samples < 0):
             raise ValueError(
                 f"`start` and `n_samples` must not be negative; got {start} and {n_samples}."
             )
         stop = self.n_samples if n_samples is None else min(start + n_samples, self.n_samples)
         if stop <= start:
-            return torch.empty(0)
+            return np.empty(0, np.float32)
         if self._up == self._down:
-            return torch.from_numpy(self._read_frames(start, stop))
+            return self._read_frames(start, stop)
         # Output sample k stands at input position k · down / up. The context on both sides is the
         # filter's reach, and the first frame is a multiple of `down`, so that the polyphase grid
         # of this part is that of the whole file.
@@ -165,7 +192,7 @@ class AudioFile:
         last = min(self.n_frames, -(-stop * self._down // self._up) + reach)
         offset = first * self._up // self._down
         resampled = polyphase(self._read_frames(first, last), self._up, self._down)
-        return torch.from_numpy(resampled[start - offset : stop - offset].copy())
+        return resampled[start - offset : stop - offset].copy()
 
     def close(self) -> None:
         """Close the file."""
@@ -182,32 +209,43 @@ class AudioFile:
     ) -> None:
         self.close()
 
-    def _read_frames(self, first: int, last: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def _read_frames(self, first: int, last: int) -> NDArray[np.float32]:
         try:
             # A seek costs a FLAC a search, even to where it stands.
             if first != self._next_frame:
                 self._file.seek(first)
             self._next_frame = None
-            frames = self._file.read(last - first, dtype="float32", always_2d=True)
-            self._next_frame = first + len(frames)
+            blocks = list(self._decode(last - first))
         except soundfile.LibsndfileError as error:
             raise ValueError(
                 f"{self.name} can't be decoded between samples {first} and {last}; it may be "
                 f"truncated or damaged ({error.error_string})"
             ) from error
-        if len(frames) < last - first:
+        mono = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        if len(mono) < last - first:
             raise ValueError(
                 f"{self.name} is truncated: its header says {self.n_frames} samples, but only "
-                f"{first + len(frames)} can be decoded."
+                f"{first + len(mono)} can be decoded."
             )
-        mono = frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1)
+        self._next_frame = last
         # Integers have no NaN, and nearly all speech is stored as integers.
         if not self._file.subtype.startswith("PCM_") and not np.isfinite(mono).all():
-            n_bad = int((~np.isfinite(frames)).any(axis=1).sum())
+            n_bad = int((~np.isfinite(mono)).sum())
             raise ValueError(
-                f"{self.name} holds NaN or infinite values in {n_bad} of {len(frames)} samples."
+                f"{self.name} holds NaN or infinite values in {n_bad} of {len(mono)} samples."
             )
-        return np.ascontiguousarray(mono)
+        return mono
+
+    def _decode(self, n_frames: int) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
+        """Yield mono blocks up to where the file ends: a header that lies costs one of them."""
+        n_block = _BLOCK_VALUES // self.n_channels
+        for start in range(0, n_frames, n_block):
+            n_wanted = min(n_block, n_frames - start)
+            frames = self._file.read(n_wanted, dtype="float32", always_2d=True)
+            mono = frames[:, 0] if self.n_channels == 1 else _mean(frames)
+            yield np.ascontiguousarray(mono)
+            if len(frames) < n_wanted:
+                return
 
     def _count_frames(self) -> int:
         log = "" if self._file.format == "FLAC" else self._file.extra_info
@@ -225,6 +263,11 @@ class AudioFile:
             n_frames += n_read
         self._next_frame = None
         return n_frames
+
+
+def _mean(frames: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused later
+        return frames.mean(axis=1)  # type: ignore[no-any-return]
 
 
 def _open_path(path: Path, name: str) -> Any:

@@ -20,13 +20,12 @@ from asvspoof_cm.augmentation.compose import (
     OneOf as OneOf,
     RandomApply as RandomApply,
 )
-from asvspoof_cm.augmentation.equalizer import RandomEqualizer as RandomEqualizer
+from asvspoof_cm.augmentation.equalizer import Gain as Gain, RandomEqualizer as RandomEqualizer
 from asvspoof_cm.augmentation.extra import as_extra_spoof as as_extra_spoof
 from asvspoof_cm.augmentation.folders import (
     FolderNoise as FolderNoise,
     FolderReverb as FolderReverb,
 )
-from asvspoof_cm.augmentation.gain import Gain as Gain
 from asvspoof_cm.augmentation.masking import LogMelMask as LogMelMask
 from asvspoof_cm.augmentation.notch import NotchBands as NotchBands
 from asvspoof_cm.augmentation.paper import (

@@ -2,29 +2,25 @@
 
 ``augment.draw(n_rows, n_samples, generator)`` returns a dict that can be printed, stored with
 ``torch.save`` and replayed; ``augment.apply(waveform, drawn)`` is a pure function of its
-arguments. Calling ``augment(waveform, generator=generator)`` does both. Each row of a batch has
-its own draw: values are CPU tensors of float64, int64 or bool, or tuples, with one entry per row.
-Noise is kept as one seed per row.
+arguments. Calling ``augment(waveform)`` does both. Each row of a batch has its own draw: values
+are CPU tensors of float64, int64 or bool, or tuples, with one entry per row. Noise is kept as one
+seed per row.
 """
 
 from __future__ import annotations
 
-import functools
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
 
-from asvspoof_cm.utils.checks import check_float, check_generator, check_range
+from asvspoof_cm.utils.checks import as_generator, check_float
 
-MAX_DB: Final = 200.0  # a factor of 1e10: beyond it, float32 runs out
 CHUNK: Final = 2**19  # samples that are augmented at a time, on the CPU
 
 Drawn: TypeAlias = dict[str, Any]
-F = TypeVar("F", bound=Callable[..., Tensor])
 
 
 class Augmentation(ABC):
@@ -34,10 +30,8 @@ class Augmentation(ABC):
     or float64.
 
     Example:
-        >>> import torch
         >>> from asvspoof_cm.augmentation import WhiteNoise
-        >>> waveform = torch.sin(torch.arange(16000) / 10)
-        >>> augment = WhiteNoise(snr_db=(20.0, 20.0))
+        >>> waveform, augment = torch.sin(torch.arange(16000) / 10), WhiteNoise(snr_db=(20.0, 20.0))
         >>> noisy = augment(waveform, generator=torch.Generator().manual_seed(0))
         >>> drawn = augment.draw(1, 16000, torch.Generator().manual_seed(0))
         >>> torch.equal(augment.apply(waveform, drawn), noisy)
@@ -49,37 +43,38 @@ class Augmentation(ABC):
         """The shortest waveform that it changes as meant."""
         return 1
 
-    def draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        """Return what is random about `n_rows` waveforms of `n_samples`."""
+    def draw(self, n_rows: int, n_samples: int, generator: torch.Generator | None = None) -> Drawn:
+        """Return what is random about `n_rows` waveforms of `n_samples`.
+
+        Without a generator, each call takes a fresh seed.
+        """
         if n_rows < 1 or n_samples < 1:
             raise ValueError(
                 f"`n_rows` and `n_samples` must be at least 1; got {n_rows} and {n_samples}."
             )
-        check_generator(generator)
-        drawn = self._draw(n_rows, n_samples, generator)
+        drawn = self._draw(n_rows, n_samples, as_generator(generator))
         return {"of": type(self).__name__, "n_rows": n_rows, **drawn}
 
     def apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         """Return `waveform` `(time,)` or `(batch, time)` changed as `drawn` says."""
-        check_shape(waveform)
+        rows = _as_rows(waveform)
         if drawn.get("of") != type(self).__name__:
             raise ValueError(
                 f"`drawn` must come from {type(self).__name__}.draw; got that of "
                 f"{drawn.get('of')!r}."
             )
-        rows = waveform if waveform.dim() == 2 else waveform[None]
         if len(rows) != drawn["n_rows"]:
             raise ValueError(
                 f"`drawn` is for {drawn['n_rows']} rows; `waveform` has {len(rows)}. "
                 f"Draw with n_rows={len(rows)}."
             )
-        return working_precision(self._apply_chunks)(rows, drawn).reshape(waveform.shape)
+        wide = rows if rows.dtype == torch.float64 else rows.float()
+        return self._apply_chunks(wide, drawn).to(waveform.dtype).reshape(waveform.shape)
 
-    def __call__(self, waveform: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Draw and apply."""
-        check_shape(waveform)
-        n_rows = waveform.shape[0] if waveform.dim() == 2 else 1
-        return self.apply(waveform, self.draw(n_rows, waveform.shape[-1], generator))
+    def __call__(self, waveform: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw and apply; without a generator, each call takes a fresh seed."""
+        n_rows, n_samples = _as_rows(waveform).shape
+        return self.apply(waveform, self.draw(n_rows, n_samples, generator))
 
     def select(self, drawn: Drawn, start: int, stop: int) -> Drawn:
         """Return the part of a draw for the rows from `start` to `stop`, which is excluded."""
@@ -88,7 +83,7 @@ class Augmentation(ABC):
 
     def _select(self, drawn: Drawn, start: int, stop: int) -> Drawn:
         values = {name: drawn[name] for name in drawn if name not in ("of", "n_rows")}
-        return {name: slice_rows(value, start, stop) for name, value in values.items()}
+        return {name: _slice(value, start, stop) for name, value in values.items()}
 
     def _apply_chunks(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         # A few rows at a time stay in the processor's cache from the first step to the last.
@@ -106,44 +101,20 @@ class Augmentation(ABC):
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor: ...
 
 
-def slice_rows(values: Any, start: int, stop: int) -> Any:
-    """Return the rows from `start` to `stop` of a value, or of each in a dict."""
+def _slice(values: Any, start: int, stop: int) -> Any:
     if isinstance(values, dict):
-        return {name: slice_rows(value, start, stop) for name, value in values.items()}
+        return {name: _slice(value, start, stop) for name, value in values.items()}
     return values[start:stop]
 
 
-def working_precision(function: F) -> F:
-    """Let `function` see float32 where its waveform is narrower, and narrow its result."""
-
-    @functools.wraps(function)
-    def wrapped(waveform: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        check_float(waveform)
-        wide = waveform if waveform.dtype == torch.float64 else waveform.float()
-        return function(wide, *args, **kwargs).to(waveform.dtype)
-
-    return cast(F, wrapped)
-
-
-def check_shape(waveform: Tensor) -> None:
-    """Raise unless `waveform` is a float tensor (time,) or (batch, time) that holds samples."""
+def _as_rows(waveform: Tensor) -> Tensor:
     check_float(waveform)
     if waveform.dim() not in (1, 2) or waveform.numel() == 0:
         raise ValueError(
             "`waveform` must have shape (time,) or (batch, time) and hold samples; "
             f"got {tuple(waveform.shape)}."
         )
-
-
-def check_gain(name: str, values: tuple[float, float]) -> None:
-    """Raise unless `values` are a range in dB whose factors float32 can hold."""
-    check_range(name, values, -MAX_DB, MAX_DB)
-
-
-def check_snr(name: str, values: tuple[float, float]) -> None:
-    """Raise unless `values` are a range in dB as for `check_gain`, or twice +inf: no noise."""
-    if tuple(values) != (math.inf, math.inf):
-        check_gain(name, values)
+    return waveform if waveform.dim() == 2 else waveform[None]
 
 
 def uniform(
@@ -161,7 +132,7 @@ def integers(shape: Sequence[int], values: tuple[int, int], generator: torch.Gen
     return torch.randint(values[0], values[1] + 1, tuple(shape), generator=generator)
 
 
-def draw_seeds(n_rows: int, generator: torch.Generator) -> Tensor:
+def seeds(n_rows: int, generator: torch.Generator) -> Tensor:
     """Return one seed per row."""
     return torch.randint(2**63 - 1, (n_rows,), generator=generator)
 
@@ -176,18 +147,17 @@ def row_generators(seeds: Tensor, device: torch.device | str = "cpu") -> list[to
     return [torch.Generator(device).manual_seed(seed) for seed in seeds.tolist()]
 
 
-def row_noise(waveform: Tensor, seeds: Tensor) -> Tensor:
-    """Return white Gaussian noise like `waveform` `(n_rows, time)`, each row from its seed."""
-    noise = torch.empty_like(waveform, requires_grad=False)
-    if waveform.is_meta:  # shapes only
+def row_noise(like: Tensor, seeds: Tensor) -> Tensor:
+    """Return white Gaussian noise like `like` `(n_rows, time)`, each row from its seed."""
+    noise = torch.empty_like(like, requires_grad=False)
+    if like.is_meta:  # shapes only
         return noise
-    for row, generator in zip(noise, row_generators(seeds, waveform.device), strict=True):
+    for row, generator in zip(noise, row_generators(seeds, like.device), strict=True):
         row.normal_(generator=generator)
     return noise
 
 
 def beside(values: Tensor, waveform: Tensor) -> Tensor:
-    """Return drawn `values` on the device of `waveform`; real ones in its dtype."""
-    if values.is_floating_point():
-        values = values.to(waveform.dtype)
-    return values.to(waveform.device)
+    """Return drawn `values` on the device of `waveform`, not waiting; real ones in its dtype."""
+    dtype = waveform.dtype if values.is_floating_point() else values.dtype
+    return values.to(waveform.device, dtype, non_blocking=True)

@@ -16,16 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asvspoof_cm.audio import SAMPLE_RATE, resample
-from asvspoof_cm.augmentation.base import (
-    Augmentation,
-    Drawn,
-    integers,
-    uniform,
-    working_precision,
-)
-from asvspoof_cm.utils.checks import check_between, check_finite, check_range
-
-Samples = NDArray[np.float32]
+from asvspoof_cm.augmentation.base import Augmentation, Drawn, integers, uniform
+from asvspoof_cm.utils.checks import check_between, check_finite, check_float, check_range
 
 CODECS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
@@ -42,11 +34,12 @@ CODECS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 """libsndfile's format and subtype of each codec that this library knows."""
 
 WITH_LEVELS: Final = ("mp3", "vorbis", "opus")
-MP3_MAX_LEVEL: Final = 0.9999  # from 0.99999 on, libsndfile refuses a level for MP3
-NARROWBAND_RATE: Final = 8000
-
+_MP3_MAX_LEVEL = 0.9999  # from 0.99999 on, libsndfile refuses a level for MP3
+_NARROWBAND_RATE = 8000
 # Silence after the waveform: codecs fill their last block, and may delay what they are given.
-N_PADDING: Final = 4096
+_N_PADDING = 4096
+
+_Samples = NDArray[np.float32]
 
 
 def available_codecs(sample_rate: int = SAMPLE_RATE) -> tuple[str, ...]:
@@ -61,7 +54,6 @@ def available_codecs(sample_rate: int = SAMPLE_RATE) -> tuple[str, ...]:
     return tuple(codec for codec in CODECS if _works(codec, sample_rate))
 
 
-@working_precision
 def transcode(
     waveform: Tensor,
     codec: str,
@@ -85,12 +77,11 @@ def transcode(
         delay is measured once with noise, and removed.
 
     Example:
-        >>> import torch
         >>> x = 0.5 * torch.sin(torch.arange(16000) / 10)
         >>> bool((transcode(x, "mu-law") - x).abs().max() < 0.02)
         True
     """
-    rate = NARROWBAND_RATE if narrowband else sample_rate
+    rate = _NARROWBAND_RATE if narrowband else sample_rate
     if codec not in CODECS or not _works(codec, rate):
         raise ValueError(
             f"`codec` must be one that the installed libsndfile has at {rate} Hz, "
@@ -103,6 +94,7 @@ def transcode(
                 f"`compression_level` must be None but for {', '.join(WITH_LEVELS)}; "
                 f"got {compression_level} for {codec!r}."
             )
+    check_float(waveform)
     check_finite(waveform)  # on NaN, encoders crash and take the process with them
     rows = waveform.detach().cpu().float().reshape(-1, waveform.shape[-1])
     scale = rows.abs().amax(dim=1, keepdim=True).clamp_min(1.0)
@@ -112,35 +104,24 @@ def transcode(
     return decoded[:, : waveform.shape[-1]].to(waveform).reshape(waveform.shape)
 
 
-def _aligned(
-    samples: Samples, codec: str, sample_rate: int, compression_level: float | None
-) -> Samples:
+def _aligned(samples: _Samples, codec: str, rate: int, level: float | None) -> _Samples:
     """Return `samples` `(time,)` coded and decoded, without delay and as long as before."""
-    decoded = _encode_decode(samples, codec, sample_rate, compression_level)
-    delay = _delay(codec, sample_rate)
+    decoded = _encode_decode(samples, codec, rate, level)
+    delay = _delay(codec, rate)
     decoded = decoded[delay:] if delay >= 0 else np.pad(decoded, (-delay, 0))
     decoded = decoded[: len(samples)]
     return np.pad(decoded, (0, len(samples) - len(decoded)))
 
 
-def _encode_decode(
-    samples: Samples, codec: str, sample_rate: int, compression_level: float | None
-) -> Samples:
-    file_format, subtype = CODECS[codec]
-    if compression_level is not None and codec == "mp3":
-        compression_level = min(compression_level, MP3_MAX_LEVEL)
-    options = {} if compression_level is None else {"compression_level": compression_level}
-    file = io.BytesIO()
-    soundfile.write(
-        file,
-        np.pad(samples, (0, N_PADDING)),
-        sample_rate,
-        format=file_format,
-        subtype=subtype,
-        **options,
-    )
+def _encode_decode(samples: _Samples, codec: str, rate: int, level: float | None) -> _Samples:
+    if level is not None and codec == "mp3":
+        level = min(level, _MP3_MAX_LEVEL)
+    options = {} if level is None else {"compression_level": level}
+    file, (kind, subtype) = io.BytesIO(), CODECS[codec]
+    padded = np.pad(samples, (0, _N_PADDING))
+    soundfile.write(file, padded, rate, format=kind, subtype=subtype, **options)
     file.seek(0)
-    decoded: Samples = soundfile.read(file, dtype="float32")[0]
+    decoded: _Samples = soundfile.read(file, dtype="float32")[0]
     return decoded
 
 
@@ -181,9 +162,7 @@ class Codec(Augmentation):
         sample_rate: Of the waveforms, in Hz.
 
     Example:
-        >>> import torch
-        >>> augment = Codec(codecs=("mu-law",), narrowband_p=0.5)
-        >>> augment.draw(3, 16000, torch.Generator().manual_seed(0))["codec"]
+        >>> Codec(codecs=("mu-law",), narrowband_p=0.5).draw(3, 16000)["codec"]
         ('mu-law', 'mu-law', 'mu-law')
     """
 
@@ -205,31 +184,21 @@ class Codec(Augmentation):
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         names = self.codecs or available_codecs(self.sample_rate)
         choices = integers((n_rows,), (0, len(names) - 1), generator)
-        codec = tuple(names[choice] for choice in choices.tolist())
+        codecs = tuple(names[choice] for choice in choices.tolist())
         narrowband = uniform((n_rows,), (0, 1), generator) < self.narrowband_p
         levels: list[float | None] = [None] * n_rows
         if self.compression_level is not None:
             drawn = uniform((n_rows,), self.compression_level, generator).tolist()
-            levels = [
-                level if name in WITH_LEVELS else None
-                for name, level in zip(codec, drawn, strict=True)
-            ]
-        return {
-            "codec": codec,
-            "narrowband": narrowband,
-            "compression_level": tuple(levels),
-        }
+            pairs = zip(codecs, drawn, strict=True)
+            levels = [level if codec in WITH_LEVELS else None for codec, level in pairs]
+        return {"codec": codecs, "narrowband": narrowband, "compression_level": tuple(levels)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         columns = drawn["codec"], drawn["narrowband"].tolist(), drawn["compression_level"]
-        rows = [
-            transcode(
-                row,
-                codec,
-                sample_rate=self.sample_rate,
-                narrowband=narrowband,
-                compression_level=level,
-            )
-            for row, codec, narrowband, level in zip(waveform, *columns, strict=True)
-        ]
-        return torch.stack(rows)
+        code = functools.partial(transcode, sample_rate=self.sample_rate)
+        return torch.stack(
+            [
+                code(row, codec, narrowband=narrowband, compression_level=level)
+                for row, codec, narrowband, level in zip(waveform, *columns, strict=True)
+            ]
+        )

@@ -1,4 +1,4 @@
-"""A random smooth equalizer: another microphone, room or loudspeaker, and nothing else."""
+"""Gains: one for all frequencies, or a smooth response, as of another microphone or room."""
 
 from __future__ import annotations
 
@@ -9,68 +9,52 @@ import torch
 from torch import Tensor
 
 from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.augmentation.base import (
-    Augmentation,
-    Drawn,
-    beside,
-    check_gain,
-    uniform,
-    working_precision,
-)
+from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, uniform
 from asvspoof_cm.frontends import hz_to_mel
+from asvspoof_cm.utils.checks import check_between, check_gain
 
 _N_PADDING = 1024  # what the filter rings on into, so that the end does not reach the start
 
 
-@working_precision
-def equalize(waveform: Tensor, gain_db: Tensor, *, sample_rate: int = SAMPLE_RATE) -> Tensor:
-    """Filter each waveform with gains that run straight, in dB, from point to point.
-
-    The filter has no phase: nothing is delayed. Each row keeps its power.
+@dataclass(frozen=True, kw_only=True)
+class Gain(Augmentation):
+    """Multiply each row by a gain uniform in dB; nothing is clipped.
 
     Args:
-        waveform: `(n_rows, time)`.
-        gain_db: `(n_rows, n_points)`, from 0 Hz to half the sample rate, evenly on the Mel scale.
-        sample_rate: In Hz.
+        gain_db: Range of the gain.
+
+    Example:
+        >>> Gain(gain_db=(-20, -20))(torch.ones(3))
+        tensor([0.1000, 0.1000, 0.1000])
     """
-    n_fft = scipy.fft.next_fast_len(waveform.shape[1] + _N_PADDING, real=True)
-    n_points = gain_db.shape[1]
-    if gain_db.dim() != 2 or len(gain_db) != len(waveform) or n_points < 2:
-        raise ValueError(
-            f"`gain_db` must have shape ({len(waveform)}, n_points), with two points or more; got "
-            f"{tuple(gain_db.shape)}."
-        )
-    bins = torch.fft.rfftfreq(n_fft, 1 / sample_rate, device=waveform.device)
-    highest = hz_to_mel(torch.tensor(sample_rate / 2, device=waveform.device))
-    place = hz_to_mel(bins) / highest * (n_points - 1)
-    left = place.floor().clamp_max(n_points - 2).long()
-    share = (place - left).to(waveform.dtype)
-    curve_db = gain_db[:, left] * (1 - share) + gain_db[:, left + 1] * share
-    spectrum = torch.fft.rfft(waveform, n=n_fft) * 10 ** (curve_db / 20)
-    filtered: Tensor = torch.fft.irfft(spectrum, n=n_fft)[:, : waveform.shape[1]]
-    power, new_power = (x.square().sum(dim=1, keepdim=True) for x in (waveform, filtered))
-    tiny = torch.finfo(waveform.dtype).tiny
-    result: Tensor = filtered * (power / new_power.clamp_min(tiny)).sqrt()
-    return result
+
+    gain_db: tuple[float, float] = (-12.0, 6.0)
+
+    def __post_init__(self) -> None:
+        check_gain("gain_db", self.gain_db)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {"gain_db": uniform((n_rows,), self.gain_db, generator)}
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        return waveform * 10 ** (beside(drawn["gain_db"], waveform) / 20)[:, None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomEqualizer(Augmentation):
-    """Give each row a random smooth frequency response, at the power it had.
+    """Give each row a random smooth frequency response, at the power it had and without delay.
 
     A countermeasure that knows corpora by their channel learns nothing about synthesis; with this
     the long-term spectrum tells it less.
 
     Args:
-        gain_db: Range of the gain at each point.
+        gain_db: Range of the gain at each point; from point to point it runs straight, in dB.
         n_points: From 0 Hz to half the sample rate, evenly on the Mel scale.
         sample_rate: Of the waveforms, in Hz.
 
     Example:
-        >>> import torch
-        >>> x = torch.sin(torch.arange(16000) / 10)
-        >>> RandomEqualizer()(x, generator=torch.Generator().manual_seed(0)).shape
-        torch.Size([16000])
+        >>> RandomEqualizer()(torch.randn(2, 16000)).shape
+        torch.Size([2, 16000])
     """
 
     gain_db: tuple[float, float] = (-12.0, 12.0)
@@ -79,15 +63,23 @@ class RandomEqualizer(Augmentation):
 
     def __post_init__(self) -> None:
         check_gain("gain_db", self.gain_db)
-        if self.n_points < 2:
-            raise ValueError(f"`n_points` must be at least 2; got {self.n_points}.")
+        check_between("n_points", self.n_points, 2)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        gains = uniform((n_rows, self.n_points), self.gain_db, generator)
-        return {
-            "gain_db": gains,
-        }
+        return {"gain_db": uniform((n_rows, self.n_points), self.gain_db, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        gain_db = beside(drawn["gain_db"], waveform)
-        return equalize(waveform, gain_db, sample_rate=self.sample_rate)
+        gain_db, n_samples = beside(drawn["gain_db"], waveform), waveform.shape[1]
+        n_fft = scipy.fft.next_fast_len(n_samples + _N_PADDING, real=True)
+        bins = torch.fft.rfftfreq(n_fft, 1 / self.sample_rate, device=waveform.device)
+        highest = hz_to_mel(torch.tensor(self.sample_rate / 2, device=waveform.device))
+        place = hz_to_mel(bins) / highest * (self.n_points - 1)
+        left = place.floor().clamp_max(self.n_points - 2).long()
+        share = (place - left).to(waveform.dtype)
+        curve_db = gain_db[:, left] * (1 - share) + gain_db[:, left + 1] * share
+        spectrum = torch.fft.rfft(waveform, n=n_fft) * 10 ** (curve_db / 20)
+        filtered = torch.fft.irfft(spectrum, n=n_fft)[:, :n_samples]
+        power, new_power = (x.square().sum(dim=1, keepdim=True) for x in (waveform, filtered))
+        tiny = torch.finfo(waveform.dtype).tiny
+        result: Tensor = filtered * (power / new_power.clamp_min(tiny)).sqrt()
+        return result

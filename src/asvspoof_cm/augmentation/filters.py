@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Final
 
 import numpy as np
 import scipy.fft
 import scipy.signal
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from asvspoof_cm.augmentation.base import working_precision
+from asvspoof_cm.augmentation.base import beside
 
-TAIL: Final = 1e-12  # where a recursive filter's impulse response is cut for the FFT
+_TAIL = 1e-12  # where a recursive filter's impulse response is cut for the FFT
 
 
-@working_precision
 def fir_filter(waveform: Tensor, taps: Tensor, delay: int = 0) -> Tensor:
     """Filter each waveform by its own FIR: y[t] = Σ_k taps[k] · x[t + delay − k].
 
@@ -33,14 +30,10 @@ def fir_filter(waveform: Tensor, taps: Tensor, delay: int = 0) -> Tensor:
     return polynomial_filter(waveform, taps[..., None, :], delay)
 
 
-@working_precision
 def polynomial_filter(waveform: Tensor, taps: Tensor, delay: int = 0) -> Tensor:
     """Sum FIR-filtered powers: y[t] = Σ_i Σ_k taps[i, k] · x[t + delay − k]^(i + 1).
 
-    Args:
-        waveform: `(..., time)`.
-        taps: `(..., n_orders, n_taps)`, the leading axes as in `waveform`.
-        delay: As in `fir_filter`.
+    As `fir_filter`, with taps `(..., n_orders, n_taps)`.
     """
     if not 0 <= delay < taps.shape[-1]:
         raise ValueError(
@@ -56,7 +49,7 @@ def polynomial_filter(waveform: Tensor, taps: Tensor, delay: int = 0) -> Tensor:
     left = n_taps - 1 - delay
     right = (n_blocks - 1) * hop_length + n_fft - left - n_samples
     blocks = pad(waveform, (left, right)).unfold(-1, n_fft, hop_length)
-    responses = torch.fft.rfft(taps.to(waveform), n_fft)[..., None, :]
+    responses = torch.fft.rfft(beside(taps, waveform), n_fft)[..., None, :]
     power, spectrum = blocks, torch.fft.rfft(blocks) * responses[..., 0, :, :]
     for order in range(1, n_orders):
         power = power * blocks
@@ -65,7 +58,6 @@ def polynomial_filter(waveform: Tensor, taps: Tensor, delay: int = 0) -> Tensor:
     return filtered.flatten(-2)[..., :n_samples]
 
 
-@working_precision
 def sos_filter(waveform: Tensor, sos: Tensor) -> Tensor:
     """Filter each waveform by its own cascade of second-order sections.
 
@@ -78,39 +70,29 @@ def sos_filter(waveform: Tensor, sos: Tensor) -> Tensor:
             leading axes as in `waveform`.
     """
     sections = sos.reshape(-1, *sos.shape[-2:]).numpy()
-    radius = _pole_radius(sections)
+    a0, a1, a2 = (sections[..., k] for k in (3, 4, 5))
+    root = np.sqrt(a1**2 - 4 * a0 * a2 + 0j)
+    radius = float((np.maximum(abs(root - a1), abs(root + a1)) / abs(2 * a0)).max())
     if radius >= 1:
         raise ValueError(f"`sos` must be stable; it has a pole of radius {radius:.6g}.")
     # Poles of several sections can lie together: their product decays later than each.
-    decay = math.log(TAIL) / math.log(radius) if radius > 0 else 0.0
+    decay = math.log(_TAIL) / math.log(radius) if radius > 0 else 0.0
     impulse = np.zeros(min(waveform.shape[-1], 2 * math.ceil(decay) + 2 * sections.shape[1] + 1))
     impulse[0] = 1.0
     taps = np.stack([scipy.signal.sosfilt(section, impulse) for section in sections])
-    n_taps = 1 + int(np.flatnonzero((np.abs(taps) > TAIL).any(axis=0)).max(initial=0))
+    n_taps = 1 + int(np.flatnonzero((np.abs(taps) > _TAIL).any(axis=0)).max(initial=0))
     return fir_filter(waveform, torch.from_numpy(taps[:, :n_taps]).reshape(*sos.shape[:-2], n_taps))
 
 
-def _pole_radius(sos: NDArray[np.float64]) -> float:
-    """Return the largest |z| among the roots of a0 z² + a1 z + a2 of all sections."""
-    a0, a1, a2 = sos[..., 3], sos[..., 4], sos[..., 5]
-    root = np.sqrt(a1**2 - 4 * a0 * a2 + 0j)
-    return float((np.maximum(abs(root - a1), abs(root + a1)) / abs(2 * a0)).max())
+def add_noise(waveform: Tensor, noise: Tensor, snr_db: Tensor) -> Tensor:
+    """Add `noise` `(..., time)`, scaled so that E[x²] / E[n²] = 10^(SNR / 10) holds exactly.
 
-
-@working_precision
-def add_noise(waveform: Tensor, noise: Tensor, snr_db: Tensor | float) -> Tensor:
-    """Add `noise`, scaled so that E[x²] / E[n²] = 10^(SNR / 10) holds exactly.
-
-    Args:
-        waveform: `(..., time)`.
-        noise: `(..., time)`.
-        snr_db: `(...)` or a number; infinite adds nothing.
+    An infinite SNR `(...)` adds nothing.
 
     Note:
         Beside silence (all zeros) any finite SNR means no noise: silence stays silence.
     """
-    noise = noise.to(waveform)
-    ratio = 10.0 ** (-torch.as_tensor(snr_db).to(waveform) / 20)
+    ratio = 10.0 ** (-beside(snr_db, waveform) / 20)
     noise_level = level(noise)
     scale = torch.where(noise_level > 0, ratio * (level(waveform) / noise_level), 0)
     return torch.addcmul(waveform, noise, scale[..., None])
@@ -130,7 +112,6 @@ def level(waveform: Tensor) -> Tensor:
     return norm * peak[..., 0]
 
 
-@working_precision
 def limit_peak(waveform: Tensor) -> Tensor:
     """Divide each waveform `(..., time)` by its peak where that exceeds 1."""
     peak: Tensor = torch.linalg.vector_norm(waveform, float("inf"), dim=-1, keepdim=True)

@@ -8,27 +8,7 @@ import torch
 from torch import Tensor
 
 from asvspoof_cm.augmentation.base import Drawn, beside
-from asvspoof_cm.utils.checks import check_between, check_generator
-
-
-def mask_log_mel(log_mel: Tensor, drawn: Drawn) -> Tensor:
-    """Set the masked bands and frames of `(batch, n_mels, n_frames)` to each row's mean.
-
-    Note:
-        SpecAugment sets them to 0 after the features' mean was subtracted; here the features
-        need no preparation.
-    """
-    n_mels, n_frames = log_mel.shape[-2:]
-    mels = _covered(drawn["mel_start"], drawn["mel_width"], n_mels)
-    frames = _covered(drawn["frame_start"], drawn["frame_width"], n_frames)
-    masked = beside(mels[:, :, None] | frames[:, None, :], log_mel)
-    return torch.where(masked, log_mel.mean(dim=(-2, -1), keepdim=True), log_mel)
-
-
-def _covered(start: Tensor, width: Tensor, n: int) -> Tensor:
-    place = torch.arange(n)
-    inside = (place >= start[..., None]) & (place < (start + width)[..., None])
-    return inside.any(dim=1)
+from asvspoof_cm.utils.checks import as_generator, check_between
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +16,8 @@ class LogMelMask:
     """Random masks over mel bands and over frames, drawn for each row.
 
     A mask's width is uniform from 0 to its maximum, its start uniform over the places where it
-    fits. The defaults are SpecAugment's policy "LibriSpeech double", for 80 bands, with 0.2 as
-    the bound on the share of time.
+    fits; inside, features are the row's mean. The defaults are SpecAugment's policy "LibriSpeech
+    double", for 80 bands, with 0.2 as the bound on the share of time.
 
     Args:
         n_mel_masks: Masks over bands.
@@ -46,9 +26,12 @@ class LogMelMask:
         max_frames: Their largest width.
         max_share: No mask over frames is wider than this share of them.
 
+    Note:
+        SpecAugment sets what is masked to 0 after the features' mean was subtracted; here the
+        features need no preparation.
+
     Example:
-        >>> import torch
-        >>> LogMelMask()(torch.randn(2, 80, 400), generator=torch.Generator().manual_seed(0)).shape
+        >>> LogMelMask()(torch.randn(2, 80, 400)).shape
         torch.Size([2, 80, 400])
     """
 
@@ -63,31 +46,45 @@ class LogMelMask:
             check_between(name, getattr(self, name), 0)
         check_between("max_share", self.max_share, 0, 1)
 
-    def draw(self, n_rows: int, n_mels: int, n_frames: int, generator: torch.Generator) -> Drawn:
+    def draw(
+        self, n_rows: int, n_mels: int, n_frames: int, generator: torch.Generator | None = None
+    ) -> Drawn:
         """Return the masks for `n_rows` features of `n_mels` bands and `n_frames`."""
-        check_generator(generator)
-        widest = min(self.max_frames, int(self.max_share * n_frames))
-        mels = _draw_spans(n_rows, self.n_mel_masks, min(self.max_mels, n_mels), n_mels, generator)
-        frames = _draw_spans(n_rows, self.n_frame_masks, widest, n_frames, generator)
-        return {
-            "mel_start": mels[0],
-            "mel_width": mels[1],
-            "frame_start": frames[0],
-            "frame_width": frames[1],
-        }
+        drawn: Drawn = {}
+        generator = as_generator(generator)
+        widest_frames = min(self.max_frames, int(self.max_share * n_frames))
+        for name, n_masks, widest, n in (
+            ("mel", self.n_mel_masks, min(self.max_mels, n_mels), n_mels),
+            ("frame", self.n_frame_masks, widest_frames, n_frames),
+        ):
+            u, v = torch.rand(2, n_rows, n_masks, dtype=torch.float64, generator=generator)
+            width = (u * (widest + 1)).long()
+            drawn |= {f"{name}_start": (v * (n - width + 1)).long(), f"{name}_width": width}
+        return drawn
 
     def apply(self, log_mel: Tensor, drawn: Drawn) -> Tensor:
         """Return `(n_mels, n_frames)` or `(batch, n_mels, n_frames)` masked."""
-        rows = _as_batch(log_mel)
-        n_rows = len(drawn["mel_start"])
+        rows, n_rows = _as_batch(log_mel), len(drawn["mel_start"])
         if len(rows) != n_rows:
             raise ValueError(f"`drawn` is for {n_rows} rows; `log_mel` has {len(rows)}.")
-        return mask_log_mel(rows, drawn).reshape(log_mel.shape)
+        mels, frames = (
+            _covered(drawn[f"{name}_start"], drawn[f"{name}_width"], n)
+            for name, n in zip(("mel", "frame"), rows.shape[1:], strict=True)
+        )
+        masked = beside(mels[:, :, None] | frames[:, None, :], rows)
+        mean = rows.mean(dim=(-2, -1), keepdim=True)
+        return torch.where(masked, mean, rows).reshape(log_mel.shape)
 
-    def __call__(self, log_mel: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Draw and apply."""
+    def __call__(self, log_mel: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw and apply; without a generator, each call takes a fresh seed."""
         n_rows, n_mels, n_frames = _as_batch(log_mel).shape
         return self.apply(log_mel, self.draw(n_rows, n_mels, n_frames, generator))
+
+
+def _covered(start: Tensor, width: Tensor, n: int) -> Tensor:
+    place = torch.arange(n)
+    inside = (place >= start[..., None]) & (place < (start + width)[..., None])
+    return inside.any(dim=1)
 
 
 def _as_batch(log_mel: Tensor) -> Tensor:
@@ -97,11 +94,3 @@ def _as_batch(log_mel: Tensor) -> Tensor:
             f"got {tuple(log_mel.shape)} of {log_mel.dtype}."
         )
     return log_mel if log_mel.dim() == 3 else log_mel[None]
-
-
-def _draw_spans(
-    n_rows: int, n_masks: int, widest: int, n: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    u, v = torch.rand(2, n_rows, n_masks, dtype=torch.float64, generator=generator)
-    width = (u * (widest + 1)).long()
-    return (v * (n - width + 1)).long(), width

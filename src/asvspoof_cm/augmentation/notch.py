@@ -8,57 +8,8 @@ import torch
 from torch import Tensor
 
 from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.augmentation.base import (
-    Drawn,
-    beside,
-    check_gain,
-    integers,
-    uniform,
-)
-from asvspoof_cm.utils.checks import check_between, check_range
-
-
-def notch_taps(
-    centre_hz: Tensor, width_hz: Tensor, n_taps: Tensor, gain_db: Tensor, sample_rate: int
-) -> Tensor:
-    """Return cascades of band-stop FIRs: Hamming-windowed, symmetric, of the gain asked for.
-
-    Each band-stop passes all but [centre − width/2, centre + width/2], cut at 0 and at half the
-    sample rate. The cascade's largest gain, over 512 frequencies, is `gain_db`.
-
-    Args:
-        centre_hz: `(..., n_bands)`; its dtype and device are those of the result.
-        width_hz: `(..., n_bands)`.
-        n_taps: `(..., n_bands)`, odd, of each band-stop; on the CPU.
-        gain_db: `(...)`.
-        sample_rate: In Hz.
-
-    Returns:
-        `(..., n)` with n odd: the longest cascade of all; the others are centred between zeros.
-    """
-    half = (n_taps - 1) // 2
-    n_half, longest = int(half.sum(dim=-1).max()), int(half.max())
-    half = half.to(centre_hz.device)
-    nyquist_hz = sample_rate / 2
-    low = ((centre_hz - width_hz / 2).clamp_min(1e-3) / nyquist_hz)[..., None]
-    high = ((centre_hz + width_hz / 2).clamp_max(nyquist_hz - 1e-3) / nyquist_hz)[..., None]
-    # One side of each symmetric band-stop: everything less the band, under the window.
-    m = torch.arange(longest + 1).to(centre_hz)
-    side = low * torch.sinc(low * m) - high * torch.sinc(high * m)
-    side[..., 0] += 1
-    window = 0.54 + 0.46 * torch.cos(torch.pi * m / half.clamp_min(1)[..., None])
-    side = side * window * (m <= half[..., None])
-    # A symmetric filter has a real response, h[0] + 2 Σ h[m] cos(ωm); a cascade multiplies them.
-    n_fft = max(1024, 1 << (2 * n_half).bit_length())
-    responses = 2 * torch.fft.rfft(side, n_fft).real - side[..., :1]
-    # The published design scales each filter to 1 at 0 Hz. Of that, only the sign outlives the
-    # scaling of the whole, and a filter whose notch covers 0 Hz can't be divided by its gain.
-    sign = torch.where(responses[..., :1] < 0, -1, 1)
-    response = (responses * sign).prod(dim=-2)
-    grid = response[..., : -1 : n_fft // 1024]
-    gain = 10 ** (gain_db / 20) / grid.abs().amax(dim=-1)
-    impulse = torch.fft.irfft(response * gain[..., None], n_fft)
-    return torch.cat((impulse[..., n_fft - n_half :], impulse[..., : n_half + 1]), dim=-1)
+from asvspoof_cm.augmentation.base import Drawn, beside, integers, uniform
+from asvspoof_cm.utils.checks import check_between, check_gain, check_range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +62,36 @@ class NotchBands:
         }
 
     def taps(self, drawn: Drawn, waveform: Tensor) -> Tensor:
-        """Return the filters `(n_rows, n_filters, n)`, on the device of `waveform`."""
-        return notch_taps(
-            beside(drawn["centre_hz"], waveform),
-            beside(drawn["width_hz"], waveform),
-            drawn["n_taps"],
-            beside(drawn["gain_db"], waveform),
-            self.sample_rate,
+        """Return the filters `(n_rows, n_filters, n)`, on the device of `waveform`.
+
+        Each is a cascade of band-stop FIRs, Hamming-windowed and symmetric, that pass all but
+        [centre − width/2, centre + width/2], cut at 0 and at half the sample rate. The cascade's
+        largest gain, over 512 frequencies, is that drawn. n is odd, of the longest cascade of all;
+        the others are centred between zeros.
+        """
+        half = (drawn["n_taps"] - 1) // 2
+        n_half, longest = int(half.sum(dim=-1).max()), int(half.max())
+        half, centre_hz, width_hz, gain_db = (
+            beside(values, waveform)
+            for values in (half, drawn["centre_hz"], drawn["width_hz"], drawn["gain_db"])
         )
+        nyquist_hz = self.sample_rate / 2
+        low = ((centre_hz - width_hz / 2).clamp_min(1e-3) / nyquist_hz)[..., None]
+        high = ((centre_hz + width_hz / 2).clamp_max(nyquist_hz - 1e-3) / nyquist_hz)[..., None]
+        # One side of each symmetric band-stop: everything less the band, under the window.
+        m = torch.arange(longest + 1, device=waveform.device, dtype=waveform.dtype)
+        side = low * torch.sinc(low * m) - high * torch.sinc(high * m)
+        side[..., 0] += 1
+        window = 0.54 + 0.46 * torch.cos(torch.pi * m / half.clamp_min(1)[..., None])
+        side = side * window * (m <= half[..., None])
+        # A symmetric filter has a real response, h[0] + 2 Σ h[m] cos(ωm); a cascade multiplies.
+        n_fft = max(1024, 1 << (2 * n_half).bit_length())
+        responses = 2 * torch.fft.rfft(side, n_fft).real - side[..., :1]
+        # The published design scales each filter to 1 at 0 Hz. Of that, only the sign outlives the
+        # scaling of the whole, and a filter whose notch covers 0 Hz can't be divided by its gain.
+        sign = torch.where(responses[..., :1] < 0, -1, 1)
+        response = (responses * sign).prod(dim=-2)
+        grid = response[..., : -1 : n_fft // 1024]
+        gain = 10 ** (gain_db / 20) / grid.abs().amax(dim=-1)
+        impulse = torch.fft.irfft(response * gain[..., None], n_fft)
+        return torch.cat((impulse[..., n_fft - n_half :], impulse[..., : n_half + 1]), dim=-1)

@@ -7,9 +7,7 @@ defaults here are ours, and each class documents its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
 
 import numpy as np
 import scipy.signal
@@ -17,45 +15,17 @@ import torch
 from torch import Tensor
 
 from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.augmentation.base import (
-    Augmentation,
-    Drawn,
-    beside,
-    check_snr,
-    draw_seeds,
-    integers,
-    row_noise,
-    uniform,
-    working_precision,
-)
+from asvspoof_cm.augmentation.base import Augmentation, Drawn, integers, row_noise, seeds, uniform
 from asvspoof_cm.augmentation.compose import OneOf, RandomApply
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, sos_filter
-from asvspoof_cm.utils.checks import check_between, check_range
+from asvspoof_cm.utils.checks import check_between, check_range, check_snr
 
-PassBand = Literal["lowpass", "highpass", "bandpass"]
-PASS_BANDS: Final[tuple[PassBand, ...]] = ("lowpass", "highpass", "bandpass")
-
-
-@working_precision
-def convolve_tanh(waveform: Tensor, taps: Tensor, alpha: Tensor) -> Tensor:
-    """Algorithm 1: x̃ = x ∗ h, then x′ = tanh(α x̃) where α > 0.
-
-    Args:
-        waveform: `(..., time)`.
-        taps: `(..., n_taps)`.
-        alpha: `(...)`; 0 leaves x̃ as it is.
-    """
-    filtered = fir_filter(waveform, taps).contiguous()
-    rows = filtered.view(-1, filtered.shape[-1])
-    for i, value in enumerate(alpha.flatten().tolist()):
-        if value > 0:  # tanh costs as much as the filter: only where it is wanted
-            rows[i].mul_(value).tanh_()
-    return filtered
+_PASS_BANDS = ("lowpass", "highpass", "bandpass")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomFIR(Augmentation):
-    """Algorithm 1: convolution with a random short FIR, then tanh(αx) for some of the rows.
+    """Algorithm 1: x̃ = x ∗ h with a random short FIR h, then tanh(αx̃) for some of the rows.
 
     The filter is a direct path and a Gaussian tail of falling level,
     h[k] = δ[k] + spread · g[k] · exp(−3k / n_taps), scaled to unit energy so that the level of a
@@ -68,9 +38,7 @@ class RandomFIR(Augmentation):
         alpha: Range of α.
 
     Example:
-        >>> import torch
-        >>> augment = RandomFIR(n_taps=(8, 8))
-        >>> augment.draw(2, 16000, torch.Generator().manual_seed(0))["taps"].shape
+        >>> RandomFIR(n_taps=(8, 8)).draw(2, 16000)["taps"].shape
         torch.Size([2, 8])
     """
 
@@ -93,40 +61,15 @@ class RandomFIR(Augmentation):
         taps[:, 0] += 1
         taps /= taps.norm(dim=1, keepdim=True)
         with_tanh = uniform((n_rows,), (0, 1), generator) < self.tanh_p
-        alpha = uniform((n_rows,), self.alpha, generator) * with_tanh
-        return {
-            "taps": taps,
-            "alpha": alpha,
-        }
+        # An α of 0 leaves x̃ as it is.
+        return {"taps": taps, "alpha": uniform((n_rows,), self.alpha, generator) * with_tanh}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        return convolve_tanh(waveform, beside(drawn["taps"], waveform), drawn["alpha"])
-
-
-def butterworth_sos(
-    kind: Sequence[PassBand],
-    order: Sequence[int] | Tensor,
-    low_hz: Sequence[float] | Tensor,
-    high_hz: Sequence[float] | Tensor,
-    sample_rate: int,
-) -> Tensor:
-    """Return Butterworth filters as second-order sections, `(n_rows, n_sections, 6)`.
-
-    Rows with fewer sections than the longest end in sections that pass everything.
-    """
-    rows = []
-    for name, n, low, high in zip(kind, order, low_hz, high_hz, strict=True):
-        cut_offs: dict[str, float | list[float]]
-        low, high = float(low), float(high)
-        cut_offs = {"lowpass": high, "highpass": low, "bandpass": [low, high]}
-        if name not in cut_offs:
-            raise ValueError(f"`kind` must hold {', '.join(cut_offs)}; got {name!r}.")
-        rows.append(scipy.signal.butter(int(n), cut_offs[name], name, output="sos", fs=sample_rate))
-    n_sections = max(len(row) for row in rows)
-    sos = np.tile([1.0, 0, 0, 1, 0, 0], (len(rows), n_sections, 1))
-    for padded, row in zip(sos, rows, strict=True):
-        padded[: len(row)] = row
-    return torch.from_numpy(sos)
+        filtered = fir_filter(waveform, drawn["taps"]).contiguous()
+        for row, alpha in enumerate(drawn["alpha"].tolist()):
+            if alpha > 0:  # tanh costs as much as the filter: only where it is wanted
+                filtered[row].mul_(alpha).tanh_()
+        return filtered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +86,7 @@ class RandomButterworth(Augmentation):
         sample_rate: Of the waveforms, in Hz.
 
     Example:
-        >>> import torch
-        >>> x = torch.sin(torch.arange(16000) / 10)
-        >>> RandomButterworth()(x, generator=torch.Generator().manual_seed(0)).shape
+        >>> RandomButterworth()(torch.randn(16000)).shape
         torch.Size([16000])
     """
 
@@ -164,18 +105,35 @@ class RandomButterworth(Augmentation):
             )
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        kinds = integers((n_rows,), (0, len(PASS_BANDS) - 1), generator)
+        kinds = integers((n_rows,), (0, len(_PASS_BANDS) - 1), generator)
         return {
-            "kind": tuple(PASS_BANDS[kind] for kind in kinds.tolist()),
+            "kind": tuple(_PASS_BANDS[kind] for kind in kinds.tolist()),
             "order": integers((n_rows,), self.order, generator),
             "low_hz": uniform((n_rows,), self.low_hz, generator),
             "high_hz": uniform((n_rows,), self.high_hz, generator),
         }
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        cut_offs = drawn["low_hz"], drawn["high_hz"]
-        sos = butterworth_sos(drawn["kind"], drawn["order"], *cut_offs, self.sample_rate)
-        return sos_filter(waveform, sos)
+        return sos_filter(waveform, butterworth_sos(drawn, self.sample_rate))
+
+
+def butterworth_sos(drawn: Drawn, sample_rate: int = SAMPLE_RATE) -> Tensor:
+    """Return the drawn filters as second-order sections, `(n_rows, n_sections, 6)`.
+
+    Rows with fewer sections than the longest end in sections that pass everything.
+    """
+    rows = []
+    columns = (drawn[name].tolist() for name in ("order", "low_hz", "high_hz"))
+    for kind, order, low, high in zip(drawn["kind"], *columns, strict=True):
+        cut_offs = {"lowpass": high, "highpass": low, "bandpass": [low, high]}
+        if kind not in cut_offs:
+            raise ValueError(f"`kind` must hold {', '.join(cut_offs)}; got {kind!r}.")
+        rows.append(scipy.signal.butter(order, cut_offs[kind], kind, output="sos", fs=sample_rate))
+    n_sections = max(len(row) for row in rows)
+    sos = np.tile([1.0, 0, 0, 1, 0, 0], (len(rows), n_sections, 1))
+    for padded, row in zip(sos, rows, strict=True):
+        padded[: len(row)] = row
+    return torch.from_numpy(sos)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +144,8 @@ class WhiteNoise(Augmentation):
         snr_db: Range of the SNR; ``(inf, inf)`` adds nothing.
 
     Example:
-        >>> import torch
         >>> x = torch.sin(torch.arange(16000) / 10)
-        >>> noisy = WhiteNoise(snr_db=(20, 20))(x, generator=torch.Generator().manual_seed(0))
+        >>> noisy = WhiteNoise(snr_db=(20, 20))(x)
         >>> round(float(10 * torch.log10(x.square().sum() / (noisy - x).square().sum())), 3)
         20.0
     """
@@ -199,14 +156,11 @@ class WhiteNoise(Augmentation):
         check_snr("snr_db", self.snr_db)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {
-            "snr_db": uniform((n_rows,), self.snr_db, generator),
-            "seed": draw_seeds(n_rows, generator),
-        }
+        snr_db = uniform((n_rows,), self.snr_db, generator)
+        return {"snr_db": snr_db, "seed": seeds(n_rows, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        noise = row_noise(waveform, drawn["seed"])
-        return add_noise(waveform, noise, beside(drawn["snr_db"], waveform))
+        return add_noise(waveform, row_noise(waveform, drawn["seed"]), drawn["snr_db"])
 
 
 class TFPARNAugment(RandomApply):
@@ -217,9 +171,7 @@ class TFPARNAugment(RandomApply):
         sample_rate: Of the waveforms, in Hz.
 
     Example:
-        >>> import torch
-        >>> augment = TFPARNAugment(p=0.5)
-        >>> augment(torch.ones(4, 16000), generator=torch.Generator().manual_seed(0)).shape
+        >>> TFPARNAugment(p=0.5)(torch.randn(4, 16000)).shape
         torch.Size([4, 16000])
     """
 

@@ -17,39 +17,22 @@ from asvspoof_cm.augmentation.base import (
     Augmentation,
     Drawn,
     beside,
-    check_gain,
-    check_snr,
-    draw_seeds,
     row_generators,
     row_noise,
+    seeds,
     uniform,
-    working_precision,
 )
 from asvspoof_cm.augmentation.compose import Compose, RandomApply
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, limit_peak, polynomial_filter
 from asvspoof_cm.augmentation.notch import NotchBands
-from asvspoof_cm.utils.checks import check_between
-
-
-@working_precision
-def convolutive_noise(waveform: Tensor, taps: Tensor) -> Tensor:
-    """LnL: y = Σ_i h_i ∗ x^i without its mean, divided by its peak where that exceeds 1.
-
-    Args:
-        waveform: `(..., time)`.
-        taps: `(..., n_orders, n_taps)`, symmetric filters of odd length.
-
-    Note:
-        The filters' delay is removed exactly. The published code removes one sample more, so
-        its output leads by one sample.
-    """
-    distorted = polynomial_filter(waveform, taps, (taps.shape[-1] - 1) // 2)
-    return limit_peak(distorted - distorted.mean(dim=-1, keepdim=True))
+from asvspoof_cm.utils.checks import check_between, check_gain, check_snr
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvolutiveNoise(Augmentation):
-    """LnL, algorithm 1: notch filters on the waveform and on its powers.
+    """LnL, algorithm 1: y = Σ_i h_i ∗ x^i with notch filters h_i.
+
+    The mean is subtracted, and the result divided by its peak where that exceeds 1.
 
     Args:
         bands: The ranges of the filters.
@@ -57,11 +40,13 @@ class ConvolutiveNoise(Augmentation):
         bias_db: How far the gain of the powers from 2 on lies below that of the first: drawn
             between ``gain_db[0] - bias_db[0]`` and ``gain_db[1] - bias_db[1]``.
 
+    Note:
+        The filters' delay is removed exactly. The published code removes one sample more, so
+        its output leads by one sample.
+
     Example:
-        >>> import torch
-        >>> x = torch.sin(torch.arange(16000) / 10)
-        >>> ConvolutiveNoise()(x, generator=torch.Generator().manual_seed(0)).shape
-        torch.Size([16000])
+        >>> ConvolutiveNoise()(torch.randn(2, 16000)).shape
+        torch.Size([2, 16000])
     """
 
     bands: NotchBands = field(default_factory=NotchBands)
@@ -76,63 +61,25 @@ class ConvolutiveNoise(Augmentation):
         return self.bands.draw(n_rows, self.n_orders, generator, self.bias_db)
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        return convolutive_noise(waveform, self.bands.taps(drawn, waveform))
-
-
-@working_precision
-def impulsive_noise(waveform: Tensor, share: Tensor, seed: Tensor, gain: float = 2.0) -> Tensor:
-    """ISD: y[t] = x[t] (1 + gain · u · v) at ⌊share · n⌋ random places t, u and v in U(−1, 1).
-
-    The result is divided by its peak where that exceeds 1.
-
-    Args:
-        waveform: `(n_rows, time)`.
-        share: `(n_rows,)`, between 0 and 1.
-        seed: `(n_rows,)`.
-        gain: g_sd of the paper.
-    """
-    if waveform.dim() != 2 or share.shape != waveform.shape[:1] or seed.shape != share.shape:
-        raise ValueError(
-            "`waveform` must have shape (n_rows, time), `share` and `seed` (n_rows,); got "
-            f"{tuple(waveform.shape)}, {tuple(share.shape)} and {tuple(seed.shape)}."
-        )
-    for value in share.tolist():
-        check_between("share", value, 0, 1)
-    n_samples, dtype = waveform.shape[-1], waveform.dtype
-    counts = (share.double() * n_samples).long().tolist()
-    factor = torch.ones(waveform.shape, dtype=dtype)
-    # On the CPU, whose generator can be asked how many places are left without waiting for it.
-    for row, count, generator in zip(factor, counts, row_generators(seed), strict=True):
-        u, v = 2 * torch.rand(2, count, dtype=dtype, generator=generator) - 1
-        row[_random_places(n_samples, count, generator)] += gain * u * v
-    return limit_peak(waveform * factor.to(waveform.device))
-
-
-def _random_places(n_samples: int, count: int, generator: torch.Generator) -> Tensor:
-    """Return `count` of `n_samples` places, drawn without replacement, in ascending order."""
-    # Random places join a set until it is full: several times faster than a permutation of all.
-    # Of more than half the places, those left out are drawn.
-    few = min(count, n_samples - count)
-    joined = torch.zeros(n_samples, dtype=torch.bool)
-    while (missing := few - int(joined.count_nonzero())) > 0:
-        new = torch.randint(n_samples, (missing,), generator=generator)
-        joined[new] = True
-    return (joined if few == count else ~joined).nonzero()[:, 0]
+        taps = self.bands.taps(drawn, waveform)
+        distorted = polynomial_filter(waveform, taps, (taps.shape[-1] - 1) // 2)
+        return limit_peak(distorted - distorted.mean(dim=-1, keepdim=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImpulsiveNoise(Augmentation):
     """ISD, algorithm 2: impulses in proportion to the samples they change.
 
+    y[t] = x[t] (1 + gain · u · v) at ⌊share · n⌋ random places t, u and v in U(−1, 1). The result
+    is divided by its peak where that exceeds 1.
+
     Args:
         max_share: The share of changed samples is uniform between 0 and this (P of the paper).
         gain: g_sd of the paper; 0 changes nothing.
 
     Example:
-        >>> import torch
-        >>> x = torch.sin(torch.arange(16000) / 10)
-        >>> ImpulsiveNoise()(x, generator=torch.Generator().manual_seed(0)).shape
-        torch.Size([16000])
+        >>> ImpulsiveNoise()(torch.randn(2, 16000)).shape
+        torch.Size([2, 16000])
     """
 
     max_share: float = 0.1
@@ -143,42 +90,42 @@ class ImpulsiveNoise(Augmentation):
         check_between("gain", self.gain, 0)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {
-            "share": uniform((n_rows,), (0, self.max_share), generator),
-            "seed": draw_seeds(n_rows, generator),
-        }
+        share = uniform((n_rows,), (0, self.max_share), generator)
+        return {"share": share, "seed": seeds(n_rows, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        return impulsive_noise(waveform, drawn["share"], drawn["seed"], self.gain)
+        n_samples, dtype = waveform.shape[1], waveform.dtype
+        counts = (drawn["share"] * n_samples).long().tolist()
+        # On the CPU, whose generator can be asked how many places are left without waiting for it.
+        factor, generators = torch.ones(waveform.shape, dtype=dtype), row_generators(drawn["seed"])
+        for row, count, generator in zip(factor, counts, generators, strict=True):
+            u, v = 2 * torch.rand(2, count, dtype=dtype, generator=generator) - 1
+            row[_random_places(n_samples, count, generator)] += self.gain * u * v
+        return limit_peak(waveform * beside(factor, waveform))
 
 
-@working_precision
-def stationary_noise(waveform: Tensor, taps: Tensor, snr_db: Tensor, seed: Tensor) -> Tensor:
-    """SSI: add white Gaussian noise, coloured by `taps`, at exactly `snr_db`.
-
-    Args:
-        waveform: `(n_rows, time)`.
-        taps: `(n_rows, n_taps)`, symmetric filters of odd length.
-        snr_db: `(n_rows,)`.
-        seed: `(n_rows,)`.
-    """
-    noise = row_noise(waveform, seed)
-    return add_noise(waveform, fir_filter(noise, taps, (taps.shape[-1] - 1) // 2), snr_db)
+def _random_places(n_samples: int, count: int, generator: torch.Generator) -> Tensor:
+    """Return `count` of `n_samples` places, drawn without replacement, in ascending order."""
+    # Random places join a set until it is full: several times faster than a permutation of all.
+    # Of more than half the places, those left out are drawn.
+    few = min(count, n_samples - count)
+    joined = torch.zeros(n_samples, dtype=torch.bool)
+    while (missing := few - int(joined.count_nonzero())) > 0:
+        joined[torch.randint(n_samples, (missing,), generator=generator)] = True
+    return (joined if few == count else ~joined).nonzero()[:, 0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StationaryNoise(Augmentation):
-    """SSI, algorithm 3: white noise through a notch filter, added at a drawn SNR.
+    """SSI, algorithm 3: white noise through a notch filter, added at exactly a drawn SNR.
 
     Args:
         bands: The ranges of the filter.
         snr_db: Range of the SNR.
 
     Example:
-        >>> import torch
-        >>> x = torch.sin(torch.arange(16000) / 10)
-        >>> StationaryNoise()(x, generator=torch.Generator().manual_seed(0)).shape
-        torch.Size([16000])
+        >>> StationaryNoise()(torch.randn(2, 16000)).shape
+        torch.Size([2, 16000])
     """
 
     bands: NotchBands = field(default_factory=NotchBands)
@@ -191,12 +138,14 @@ class StationaryNoise(Augmentation):
         return {
             "notch": self.bands.draw(n_rows, 1, generator),
             "snr_db": uniform((n_rows,), self.snr_db, generator),
-            "seed": draw_seeds(n_rows, generator),
+            "seed": seeds(n_rows, generator),
         }
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         taps = self.bands.taps(drawn["notch"], waveform)[:, 0]
-        return stationary_noise(waveform, taps, beside(drawn["snr_db"], waveform), drawn["seed"])
+        white = row_noise(waveform, drawn["seed"])
+        coloured = fir_filter(white, taps, (taps.shape[-1] - 1) // 2)
+        return add_noise(waveform, coloured, drawn["snr_db"])
 
 
 class _ParallelSum(Compose):
@@ -221,9 +170,8 @@ class RawBoost(RandomApply):
         stationary: SSI, with its ranges.
 
     Example:
-        >>> import torch
         >>> augment = RawBoost(algorithm=5, convolutive=ConvolutiveNoise(n_orders=3))
-        >>> augment(torch.ones(2, 16000), generator=torch.Generator().manual_seed(0)).shape
+        >>> augment(torch.randn(2, 16000)).shape
         torch.Size([2, 16000])
     """
 

@@ -10,12 +10,7 @@ from asvspoof_cm.augmentation.codecs import Codec
 from asvspoof_cm.augmentation.colour import ColouredNoise
 from asvspoof_cm.augmentation.compose import Compose, OneOf, RandomApply
 from asvspoof_cm.augmentation.equalizer import RandomEqualizer
-from asvspoof_cm.augmentation.paper import (
-    RandomButterworth,
-    RandomFIR,
-    TFPARNAugment,
-    WhiteNoise,
-)
+from asvspoof_cm.augmentation.paper import RandomButterworth, RandomFIR, TFPARNAugment, WhiteNoise
 from asvspoof_cm.augmentation.rawboost import RawBoost
 from asvspoof_cm.augmentation.resynthesis import CopySynthesis
 from asvspoof_cm.augmentation.rooms import RandomRoom
@@ -23,58 +18,48 @@ from asvspoof_cm.augmentation.segments import ShuffleSegments
 from asvspoof_cm.augmentation.speed import RandomSpeed
 from asvspoof_cm.utils.checks import check_choice
 
-# The others encode fewer than 25 four-second clips per second on one core.
-_FAST_CODECS = ("mu-law", "a-law", "ima-adpcm", "mp3", "vorbis")
+
+def _some(p: float, *choices: Augmentation, weights: list[float] | None = None) -> Augmentation:
+    """Return one of several augmentations for a share `p` of the rows."""
+    chosen = choices[0] if len(choices) == 1 else OneOf(choices, weights=weights)
+    return RandomApply(chosen, p=p)
+
+
+def _codec() -> Augmentation:
+    # The others encode fewer than 25 four-second clips per second on one core.
+    quick = ("mu-law", "a-law", "ima-adpcm", "mp3", "vorbis")
+    return _some(0.5, Codec(codecs=quick, narrowband_p=0.25))
+
+
+def _light(p: float) -> Augmentation:
+    telephone = Codec(codecs=("mu-law", "a-law"))
+    return _some(p, WhiteNoise(snr_db=(15.0, 45.0)), RandomButterworth(), telephone)
+
+
+def _equalizer() -> Augmentation:
+    return _some(0.7, RandomEqualizer(gain_db=(-8.0, 8.0)))
+
+
+def _telephone() -> Augmentation:
+    noise, codec = WhiteNoise(snr_db=(5.0, 40.0)), Codec(narrowband_p=0.35)
+    return Compose([_equalizer(), _some(0.6, noise, RandomButterworth(), codec, weights=[2, 1, 3])])
 
 
 def _wide() -> Augmentation:
-    """Half of the rows get a channel (filter, RawBoost), then half a codec, then a third noise."""
-    channel = OneOf([RandomFIR(), RandomButterworth(), RawBoost(algorithm=5)])
-    return Compose(
-        [
-            RandomApply(channel, p=0.5),
-            RandomApply(Codec(codecs=_FAST_CODECS, narrowband_p=0.25), p=0.5),
-            RandomApply(WhiteNoise(), p=0.33),
-        ]
-    )
-
-
-def _light(p: float = 0.5) -> Augmentation:
-    """A share of the rows gets one mild change: noise, a filter or a telephone codec."""
-    noise, telephone = WhiteNoise(snr_db=(15.0, 45.0)), Codec(codecs=("mu-law", "a-law"))
-    return RandomApply(OneOf([noise, RandomButterworth(), telephone]), p=p)
-
-
-def _channel(then: Augmentation) -> Augmentation:
-    """Most rows get another frequency response, then `then`."""
-    return Compose([RandomApply(RandomEqualizer(gain_db=(-8.0, 8.0)), p=0.7), then])
-
-
-def _telephone(p: float = 0.6) -> Augmentation:
-    """A share of the rows gets noise, a filter or any codec, a third of these at 8 kHz."""
-    noise, codec = WhiteNoise(snr_db=(5.0, 40.0)), Codec(narrowband_p=0.35)
-    return RandomApply(OneOf([noise, RandomButterworth(), codec], weights=[2, 1, 3]), p=p)
-
-
-def _voices() -> Augmentation:
-    """Half of the rows get another speed, and with it another voice."""
-    return RandomApply(RandomSpeed(percent=(88, 112)), p=0.5)
+    channel = _some(0.5, RandomFIR(), RandomButterworth(), RawBoost(algorithm=5))
+    return Compose([channel, _codec(), _some(0.33, WhiteNoise())])
 
 
 def _robust() -> Augmentation:
-    """Each row may get another microphone, room, noise floor, band, speed, and a codec.
-
-    Codecs are slow, so one row in eight gets one.
-    """
     codecs = Codec(codecs=("mp3", "vorbis", "opus", "gsm", "mu-law"), compression_level=(0.2, 0.9))
     return Compose(
         [
-            RandomApply(RandomSpeed(percent=(90, 112)), p=0.3),
-            RandomApply(RandomEqualizer(gain_db=(-8.0, 8.0)), p=0.7),
-            RandomApply(RandomRoom(), p=0.25),
-            RandomApply(ColouredNoise(), p=0.5),
-            RandomApply(RandomBandLimit(high_hz=(3200.0, 7600.0)), p=0.4),
-            RandomApply(codecs, p=0.125),
+            _some(0.3, RandomSpeed(percent=(90, 112))),
+            _equalizer(),
+            _some(0.25, RandomRoom()),
+            _some(0.5, ColouredNoise()),
+            _some(0.4, RandomBandLimit(high_hz=(3200.0, 7600.0))),
+            _some(0.125, codecs),  # they are slow
         ]
     )
 
@@ -82,12 +67,12 @@ def _robust() -> Augmentation:
 AUGMENTATIONS: dict[str, Callable[[], Augmentation]] = {
     "tfparn": lambda: TFPARNAugment(p=0.5),
     "rawboost": lambda: RawBoost(algorithm=4, p=0.5),
-    "codec": lambda: RandomApply(Codec(codecs=_FAST_CODECS, narrowband_p=0.25), p=0.5),
-    "voices": _voices,
-    "band": lambda: RandomApply(RandomBandLimit(), p=0.4),
-    "light": _light,
-    "channel": lambda: _channel(_light(p=0.4)),
-    "telephone": lambda: _channel(_telephone()),
+    "codec": _codec,
+    "speed": lambda: _some(0.5, RandomSpeed(percent=(88, 112))),
+    "band": lambda: _some(0.4, RandomBandLimit()),
+    "light": lambda: _light(0.5),
+    "channel": lambda: Compose([_equalizer(), _light(0.4)]),
+    "telephone": _telephone,
     "wide": _wide,
     "robust": _robust,
 }
@@ -97,7 +82,7 @@ def augmentation(name: str) -> Augmentation | None:
     """Return the augmentation of a name, or of names joined by "+", in turn; None for "none".
 
     "tfparn" is the paper's: one of its three algorithms with probability 0.5. "rawboost" is
-    RawBoost 4 and "codec" a random codec, each with probability 0.5. "voices" changes the speed of
+    RawBoost 4 and "codec" a random codec, each with probability 0.5. "speed" changes the speed of
     half of the clips, "band" ends the spectrum of two fifths at 3 to 8 kHz. "light" is one of
     noise, a filter and a telephone codec with probability 0.5; "channel" is a random equalizer for
     most clips and that for two fifths; "telephone" the same equalizer, then noise, a filter or any
@@ -108,12 +93,13 @@ def augmentation(name: str) -> Augmentation | None:
     Example:
         >>> type(augmentation("tfparn")).__name__
         'TFPARNAugment'
-        >>> type(augmentation("voices+telephone")).__name__
+        >>> type(augmentation("speed+telephone")).__name__
         'Compose'
     """
     if name == "none":
         return None
-    stages = name.split("+")
+    # Earlier runs call it "voices".
+    stages = ["speed" if stage == "voices" else stage for stage in name.split("+")]
     if not set(stages) <= set(AUGMENTATIONS):
         names = ", ".join(AUGMENTATIONS)
         raise ValueError(

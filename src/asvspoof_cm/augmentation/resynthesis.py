@@ -21,11 +21,10 @@ from asvspoof_cm.augmentation.base import (
     Augmentation,
     Drawn,
     beside,
-    draw_seeds,
     integers,
     row_noise,
+    seeds,
     uniform,
-    working_precision,
 )
 from asvspoof_cm.frontends import mel_filterbank
 from asvspoof_cm.utils.checks import check_range
@@ -60,89 +59,18 @@ _VOCODERS = (
 )
 
 
-@working_precision
-def mel_magnitude(magnitude: Tensor, n_mels: int, detail: Tensor) -> Tensor:
-    """Return the magnitude spectrogram that a Mel spectrogram of it gives back.
-
-    Args:
-        magnitude: `(n_rows, n_bins, n_frames)`.
-        n_mels: Mel bands.
-        detail: `(n_rows,)`, how much of the fine structure is kept, as a power: 0 returns the
-            smooth magnitude alone, 1 the given one.
-    """
-    to_mel, from_mel = _mel_pair(n_mels, 2 * (magnitude.shape[1] - 1))
-    mel = beside(to_mel, magnitude) @ magnitude
-    smooth = (beside(from_mel, magnitude) @ mel).clamp_min(_TINY)
-    kept = detail[:, None, None]
-    return smooth ** (1 - kept) * magnitude.clamp_min(_TINY) ** kept
-
-
-@functools.lru_cache(maxsize=32)
-def _mel_pair(n_mels: int, n_fft: int) -> tuple[Tensor, Tensor]:
-    to_mel = mel_filterbank(n_mels, n_fft, sample_rate=SAMPLE_RATE)
-    return to_mel, torch.linalg.pinv(to_mel.double()).float()
-
-
-def reconstruct_phase(
-    magnitude: Tensor, start: Tensor, *, hop_length: int, n_iterations: int
-) -> Tensor:
-    """Return waveforms whose spectrogram comes close to `magnitude`.
-
-    The fast Griffin-Lim algorithm (Perraudin, Balazs and Søndergaard, WASPAA 2013).
-
-    Args:
-        magnitude: `(n_rows, n_bins, n_frames)`.
-        start: `(n_rows, time)`, waveforms whose phase to begin with, such as noise.
-        hop_length: Samples from frame to frame.
-        n_iterations: 0 uses the phase of `start` as it is.
-    """
-    n_fft, time = 2 * (magnitude.shape[1] - 1), start.shape[1]
-    window = torch.hann_window(n_fft, dtype=start.dtype, device=start.device)
-
-    def synthesise(phase: Tensor) -> Tensor:
-        return _overlap_add(magnitude * phase, window, hop_length, time)
-
-    target, previous = _analyse(start, n_fft, hop_length), None
-    for _ in range(n_iterations):
-        waveform = synthesise(target / target.abs().clamp_min(_TINY))
-        rebuilt = _analyse(waveform, n_fft, hop_length)
-        target = rebuilt if previous is None else rebuilt + _MOMENTUM * (rebuilt - previous)
-        previous = rebuilt
-    return synthesise(target / target.abs().clamp_min(_TINY))
-
-
-def _overlap_add(spectrum: Tensor, window: Tensor, hop_length: int, time: int) -> Tensor:
-    """Return what torch.istft does, without its question to the device whether windows add up."""
-    n_fft = len(window)
-    frames = torch.fft.irfft(spectrum, n_fft, dim=1) * window[:, None]
-    n_samples = n_fft + hop_length * (frames.shape[2] - 1)
-    weight = window.square()[None, :, None].expand(1, -1, frames.shape[2])
-    total, norm = (
-        fold(x, (1, n_samples), (1, n_fft), stride=(1, hop_length))[:, 0, 0, n_fft // 2 :]
-        for x in (frames, weight)
-    )
-    joined = total[:, :time] / norm[:, :time].clamp_min(_TINY)
-    return pad(joined, (0, time - joined.shape[1]))
-
-
-def _analyse(waveform: Tensor, n_fft: int, hop_length: int) -> Tensor:
-    window = torch.hann_window(n_fft, dtype=waveform.dtype, device=waveform.device)
-    return torch.stft(waveform, n_fft, hop_length, window=window, return_complex=True)
-
-
 @dataclass(frozen=True, kw_only=True)
 class CopySynthesis(Augmentation):
     """Replace each row by a vocoded copy at the same level. The result counts as spoof.
 
     Args:
         vocoders: What each row chooses from, with equal probability.
-        detail: Range of the share of fine structure kept; see `mel_magnitude`.
+        detail: Range of the share of fine structure kept, as a power: 0 is the smooth magnitude of
+            the Mel bands alone, 1 that of the waveform.
 
     Example:
-        >>> import torch
-        >>> x = torch.sin(torch.arange(16000) / 10)
-        >>> CopySynthesis()(x, generator=torch.Generator().manual_seed(0)).shape
-        torch.Size([16000])
+        >>> CopySynthesis()(torch.randn(2, 16000)).shape
+        torch.Size([2, 16000])
     """
 
     vocoders: tuple[MelVocoder, ...] = _VOCODERS
@@ -170,7 +98,7 @@ class CopySynthesis(Augmentation):
         return {
             "choice": integers((n_rows,), (0, len(self.vocoders) - 1), generator),
             "detail": uniform((n_rows,), self.detail, generator),
-            "seed": draw_seeds(n_rows, generator),
+            "seed": seeds(n_rows, generator),
         }
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
@@ -179,7 +107,7 @@ class CopySynthesis(Augmentation):
         result = torch.empty_like(waveform)
         for number in sorted(set(drawn["choice"].tolist())):
             rows = (drawn["choice"] == number).nonzero()[:, 0]
-            chosen = rows.to(waveform.device)
+            chosen = beside(rows, waveform)
             result[chosen] = _vocode(
                 waveform[chosen],
                 row_noise(waveform[chosen], drawn["seed"][rows]),
@@ -190,10 +118,64 @@ class CopySynthesis(Augmentation):
 
 
 def _vocode(waveform: Tensor, start: Tensor, detail: Tensor, vocoder: MelVocoder) -> Tensor:
-    spectrum = _analyse(waveform, vocoder.n_fft, vocoder.hop_length)
-    magnitude = mel_magnitude(spectrum.abs(), vocoder.n_mels, detail)
-    copy = reconstruct_phase(
-        magnitude, start, hop_length=vocoder.hop_length, n_iterations=vocoder.n_iterations
-    )
+    n_fft, hop_length, n_mels, n_iterations = vocoder
+    magnitude = mel_magnitude(_analyse(waveform, n_fft, hop_length).abs(), n_mels, detail)
+    copy = reconstruct_phase(magnitude, start, hop_length, n_iterations)
     level, new_level = (x.square().mean(dim=1, keepdim=True).sqrt() for x in (waveform, copy))
     return copy * level / new_level.clamp_min(_TINY)
+
+
+def mel_magnitude(magnitude: Tensor, n_mels: int, detail: Tensor) -> Tensor:
+    """Return the magnitude `(n_rows, n_bins, n_frames)` that a Mel spectrogram of it gives back."""
+    to_mel, from_mel = _mel_pair(n_mels, 2 * (magnitude.shape[1] - 1))
+    mel = beside(to_mel, magnitude) @ magnitude
+    smooth = (beside(from_mel, magnitude) @ mel).clamp_min(_TINY)
+    kept = detail[:, None, None]
+    return smooth ** (1 - kept) * magnitude.clamp_min(_TINY) ** kept
+
+
+@functools.lru_cache(maxsize=32)
+def _mel_pair(n_mels: int, n_fft: int) -> tuple[Tensor, Tensor]:
+    to_mel = mel_filterbank(n_mels, n_fft, sample_rate=SAMPLE_RATE)
+    return to_mel, torch.linalg.pinv(to_mel.double()).float()
+
+
+def reconstruct_phase(
+    magnitude: Tensor, start: Tensor, hop_length: int, n_iterations: int
+) -> Tensor:
+    """Return waveforms of about that magnitude, from the phase of waveforms `start` on.
+
+    The fast Griffin-Lim algorithm (Perraudin, Balazs and Søndergaard, WASPAA 2013).
+    """
+    n_fft, time = 2 * (magnitude.shape[1] - 1), start.shape[1]
+    window = torch.hann_window(n_fft, dtype=start.dtype, device=start.device)
+
+    def synthesise(target: Tensor) -> Tensor:
+        spectrum = magnitude * (target / target.abs().clamp_min(_TINY))
+        return _overlap_add(spectrum, window, hop_length, time)
+
+    target, previous = _analyse(start, n_fft, hop_length), None
+    for _ in range(n_iterations):
+        rebuilt = _analyse(synthesise(target), n_fft, hop_length)
+        target = rebuilt if previous is None else rebuilt + _MOMENTUM * (rebuilt - previous)
+        previous = rebuilt
+    return synthesise(target)
+
+
+def _overlap_add(spectrum: Tensor, window: Tensor, hop_length: int, time: int) -> Tensor:
+    """Return what torch.istft does, without its question to the device whether windows add up."""
+    n_fft = len(window)
+    frames = torch.fft.irfft(spectrum, n_fft, dim=1) * window[:, None]
+    n_samples = n_fft + hop_length * (frames.shape[2] - 1)
+    weight = window.square()[None, :, None].expand(1, -1, frames.shape[2])
+    total, norm = (
+        fold(x, (1, n_samples), (1, n_fft), stride=(1, hop_length))[:, 0, 0, n_fft // 2 :]
+        for x in (frames, weight)
+    )
+    joined = total[:, :time] / norm[:, :time].clamp_min(_TINY)
+    return pad(joined, (0, time - joined.shape[1]))
+
+
+def _analyse(waveform: Tensor, n_fft: int, hop_length: int) -> Tensor:
+    window = torch.hann_window(n_fft, dtype=waveform.dtype, device=waveform.device)
+    return torch.stft(waveform, n_fft, hop_length, window=window, return_complex=True)

@@ -9,17 +9,9 @@ import torch
 from torch import Tensor
 
 from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.augmentation.base import (
-    Augmentation,
-    Drawn,
-    beside,
-    check_gain,
-    draw_seeds,
-    row_noise,
-    uniform,
-)
+from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, row_noise, seeds, uniform
 from asvspoof_cm.augmentation.filters import fir_filter, level
-from asvspoof_cm.utils.checks import check_range
+from asvspoof_cm.utils.checks import check_gain, check_range
 
 _TINY = 1e-30
 _DECADES = 3  # of the amplitude: the reverberation time is that of a decay by 60 dB
@@ -38,11 +30,8 @@ class RandomRoom(Augmentation):
         sample_rate: Of the waveforms, in Hz.
 
     Example:
-        >>> import torch
-        >>> click = torch.zeros(16000)
-        >>> click[0] = 1.0
-        >>> heard = RandomRoom()(click, generator=torch.Generator().manual_seed(0))
-        >>> bool(heard[0] == heard.abs().max()), bool(heard[1000].abs() > 0)
+        >>> heard = RandomRoom()(torch.eye(1, 16000))  # a click
+        >>> bool(heard[0, 0] == heard.max()), bool(heard[0, 1000].abs() > 0)
         (True, True)
     """
 
@@ -58,35 +47,23 @@ class RandomRoom(Augmentation):
         return {
             "decay_s": uniform((n_rows,), self.decay_s, generator),
             "direct_db": uniform((n_rows,), self.direct_db, generator),
-            "seed": draw_seeds(n_rows, generator),
+            "seed": seeds(n_rows, generator),
         }
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         # As long for every row, so that nothing depends on the others; later sound is below -60 dB.
         n_taps = min(waveform.shape[1], math.ceil(self.decay_s[1] * self.sample_rate))
-        response = impulse_response(
-            waveform.new_empty(len(waveform), n_taps),
-            beside(drawn["decay_s"], waveform),
-            beside(drawn["direct_db"], waveform),
-            drawn["seed"],
-            sample_rate=self.sample_rate,
-        )
-        wet = fir_filter(waveform, response)
+        wet = fir_filter(waveform, self._response(waveform, drawn, n_taps))
         return wet * (level(waveform) / level(wet).clamp_min(_TINY))[:, None]
 
-
-def impulse_response(
-    like: Tensor, decay_s: Tensor, direct_db: Tensor, seed: Tensor, *, sample_rate: int
-) -> Tensor:
-    """Return responses of the shape, dtype and device of `like`, `(n_rows, n_taps)`.
-
-    The first tap is 1, those after it have the energy 10^(−direct_db / 10) in all.
-    """
-    tail = row_noise(like, seed)
-    times = torch.arange(like.shape[1], device=like.device, dtype=like.dtype) / sample_rate
-    tail = tail * 10 ** (-_DECADES * times / decay_s[:, None])
-    tail[:, 0] = 0
-    energy = tail.square().sum(dim=1, keepdim=True).clamp_min(torch.finfo(like.dtype).tiny)
-    response = tail * 10 ** (-direct_db[:, None] / 20) / energy.sqrt()
-    response[:, 0] = 1
-    return response
+    def _response(self, like: Tensor, drawn: Drawn, n_taps: int) -> Tensor:
+        """Return `(n_rows, n_taps)`: first 1, then noise of the energy 10^(−direct_db / 10)."""
+        decay_s, direct_db = (beside(drawn[name], like) for name in ("decay_s", "direct_db"))
+        tail = row_noise(like.new_empty(len(like), n_taps), drawn["seed"])
+        times = torch.arange(n_taps, device=like.device, dtype=like.dtype) / self.sample_rate
+        tail = tail * 10 ** (-_DECADES * times / decay_s[:, None])
+        tail[:, 0] = 0
+        energy = tail.square().sum(dim=1, keepdim=True).clamp_min(torch.finfo(like.dtype).tiny)
+        response = tail * 10 ** (-direct_db[:, None] / 20) / energy.sqrt()
+        response[:, 0] = 1
+        return response

@@ -13,63 +13,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.augmentation.base import (
-    Augmentation,
-    Drawn,
-    integers,
-    working_precision,
-)
+from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, integers
 from asvspoof_cm.utils.checks import check_between
-
-
-@working_precision
-def reorder_segments(
-    waveform: Tensor, n_samples: Tensor, order: Tensor, silence: float = 0.05
-) -> Tensor:
-    """Cut each waveform, drop its near-silent segments and put the rest in another order.
-
-    Args:
-        waveform: `(n_rows, time)`.
-        n_samples: `(n_rows, n_segments)`, lengths that sum to `time`; on the CPU.
-        order: `(n_rows, n_segments)`, a permutation of the segments; on the CPU.
-        silence: A segment is near-silent where its mean |x| is below this share of the peak.
-
-    Note:
-        The threshold is published for waveforms whose peak is 1, hence "share of the peak": the
-        result doesn't depend on the level. What is kept is repeated up to the input's length. A
-        row of near-silent segments only keeps them all. An order that would leave two or more
-        kept segments as they were is rotated by one, so that no bona fide waveform comes out.
-    """
-    time, device = waveform.shape[1], waveform.device
-    ends = n_samples.cumsum(dim=1)
-    if not bool((ends[:, -1] == time).all()):
-        raise ValueError(
-            f"`n_samples` must sum to the waveform's {time} samples in each row; got "
-            f"{ends[:, -1].tolist()}. Draw for this length."
-        )
-    n_samples, ends, order = n_samples.to(device), ends.to(device), order.to(device)
-    starts = ends - n_samples
-    size = waveform.detach().abs()
-    total = pad(size.cumsum(dim=1), (1, 0))
-    mean = (total.gather(1, ends) - total.gather(1, starts)) / n_samples.clamp_min(1)
-    loud = (mean >= silence * size.amax(dim=1, keepdim=True)) & (n_samples > 0)
-    kept = torch.where(loud.any(dim=1, keepdim=True), loud, n_samples > 0).gather(1, order)
-    starts = starts.gather(1, order)
-    lengths = n_samples.gather(1, order) * kept
-    ends = lengths.cumsum(dim=1)
-    # Ascending, so far as kept, is as it was: begin with the second segment.
-    highest = torch.where(kept, order, -1).cummax(dim=1).values
-    is_same = (highest[:, :-1] < order[:, 1:]) | ~kept[:, 1:]
-    first = lengths.gather(1, kept.long().argmax(dim=1, keepdim=True))
-    shift = first * is_same.all(dim=1, keepdim=True)
-    place = (torch.arange(time, device=device) + shift) % ends[:, -1:]
-    segment = torch.searchsorted(ends, place, right=True)
-    return waveform.gather(1, (starts - ends + lengths).gather(1, segment) + place)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffleSegments(Augmentation):
-    """Shuffle segments of random length; see `reorder_segments`. The result counts as spoof.
+    """Cut each row, drop near-silent segments and shuffle the rest. The result counts as spoof.
 
     Args:
         mean_s: Mean lengths in seconds; each row takes one of them.
@@ -77,11 +27,15 @@ class ShuffleSegments(Augmentation):
         silence: A segment is dropped where its mean |x| is below this share of the peak.
         sample_rate: Of the waveforms, in Hz.
 
+    Note:
+        The threshold is published for waveforms whose peak is 1, hence "share of the peak": the
+        result doesn't depend on the level. What is kept is repeated up to the input's length. A
+        row of near-silent segments only keeps them all. An order that would leave two or more
+        kept segments as they were is rotated by one, so that no bona fide waveform comes out.
+
     Example:
-        >>> import torch
-        >>> x = torch.sin(torch.arange(16000) / 10)
-        >>> ShuffleSegments()(x, generator=torch.Generator().manual_seed(0)).shape
-        torch.Size([16000])
+        >>> ShuffleSegments()(torch.randn(2, 16000)).shape
+        torch.Size([2, 16000])
     """
 
     mean_s: tuple[float, ...] = (0.08, 0.2)
@@ -113,14 +67,35 @@ class ShuffleSegments(Augmentation):
             more_s = mean_s + math.sqrt(self.variance_s2) * normal
             more = (more_s * self.sample_rate).round().long().clamp_min(1)
             lengths = torch.cat((lengths, more), dim=1)
-        ends = pad(lengths.cumsum(dim=1).clamp_max(n_samples), (1, 0))
-        lengths = ends.diff(dim=1)
+        lengths = pad(lengths.cumsum(dim=1).clamp_max(n_samples), (1, 0)).diff(dim=1)
         lengths = lengths[:, : int((lengths > 0).sum(dim=1).max())]
         keys = torch.rand(lengths.shape, dtype=torch.float64, generator=generator)
-        return {
-            "n_samples": lengths,
-            "order": keys.argsort(dim=1),
-        }
+        return {"n_samples": lengths, "order": keys.argsort(dim=1)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        return reorder_segments(waveform, drawn["n_samples"], drawn["order"], self.silence)
+        time, ends = waveform.shape[1], drawn["n_samples"].cumsum(dim=1)
+        if not bool((ends[:, -1] == time).all()):
+            raise ValueError(
+                f"`n_samples` must sum to the waveform's {time} samples in each row; got "
+                f"{ends[:, -1].tolist()}. Draw for this length."
+            )
+        n_samples, ends, order = (
+            beside(values, waveform) for values in (drawn["n_samples"], ends, drawn["order"])
+        )
+        starts = ends - n_samples
+        size = waveform.detach().abs()
+        total = pad(size.cumsum(dim=1), (1, 0))
+        mean = (total.gather(1, ends) - total.gather(1, starts)) / n_samples.clamp_min(1)
+        loud = (mean >= self.silence * size.amax(dim=1, keepdim=True)) & (n_samples > 0)
+        kept = torch.where(loud.any(dim=1, keepdim=True), loud, n_samples > 0).gather(1, order)
+        starts = starts.gather(1, order)
+        lengths = n_samples.gather(1, order) * kept
+        ends = lengths.cumsum(dim=1)
+        # Ascending, so far as kept, is as it was: begin with the second segment.
+        highest = torch.where(kept, order, -1).cummax(dim=1).values
+        is_same = (highest[:, :-1] < order[:, 1:]) | ~kept[:, 1:]
+        first = lengths.gather(1, kept.long().argmax(dim=1, keepdim=True))
+        shift = first * is_same.all(dim=1, keepdim=True)
+        place = (torch.arange(time, device=waveform.device) + shift) % ends[:, -1:]
+        segment = torch.searchsorted(ends, place, right=True)
+        return waveform.gather(1, (starts - ends + lengths).gather(1, segment) + place)

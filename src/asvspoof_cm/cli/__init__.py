@@ -26,6 +26,7 @@ COMMANDS: tuple[str, ...] = (
     "study",
     "report",
     "profile",
+    "doctor",
 )
 
 

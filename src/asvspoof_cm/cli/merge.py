@@ -24,6 +24,5 @@ def run(args: argparse.Namespace) -> int:
     from asvspoof_cm.scorer import merge_scores
 
     done = merge_scores(args.protocol, args.out)
-    failed = f"; {done.n_failed:,} failed, see {done.errors}" if done.errors else ""
-    sys.stderr.write(f"{done.n_scored:,} utterances scored{failed}\n")
+    sys.stderr.write(f"{done}\n")
     return 1 if done.n_failed else 0

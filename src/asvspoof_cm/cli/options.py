@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
+    from asvspoof_cm.export import OnnxModel
     from asvspoof_cm.models import Countermeasure
 
 
@@ -41,6 +42,15 @@ def load_model(args: argparse.Namespace) -> Countermeasure:
     if args.checkpoint is not None:
         return load_checkpoint(args.checkpoint)
     return load_pretrained(args.model)
+
+
+def load_any(args: argparse.Namespace) -> Countermeasure | OnnxModel:
+    """Return the model that the options of `add_model` name, which may be an ONNX file."""
+    if args.checkpoint is None or args.checkpoint.suffix != ".onnx":
+        return load_model(args)
+    from asvspoof_cm.export import load_onnx
+
+    return load_onnx(args.checkpoint)
 
 
 def find_checkpoint(text: str) -> Path:
@@ -109,7 +119,7 @@ def option_name(field: str) -> str:
 
 def _documented(kind: type) -> dict[str, str]:
     """Return the first sentence about each attribute in a class's docstring, without its dot."""
-    section = re.search(r"Attributes:\n((?:    .*\n|\n)+)", inspect.getdoc(kind) or "")
+    section = re.search(r"Attributes:\n((?:    .*\n|\n)+)", (inspect.getdoc(kind) or "") + "\n")
     found: dict[str, str] = {}
     for name, text in re.findall(
         r"^    (\w+): (.*(?:\n {8}.*)*)", section.group(1) if section else "", re.MULTILINE

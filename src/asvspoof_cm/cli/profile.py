@@ -37,13 +37,8 @@ def run(args: argparse.Namespace) -> int:
     from asvspoof_cm.profiling import profile, profile_run
     from asvspoof_cm.utils.processes import resolve_device
 
-    device = resolve_device(args.device)
-    options = {
-        "n_utterances": args.utterances,
-        "n_crops": args.crops,
-        "batch_size": args.batch_size,
-        "device": device,
-    }
+    options = {"n_utterances": args.utterances, "n_crops": args.crops}
+    options |= {"batch_size": args.batch_size, "device": resolve_device(args.device)}
     path = find_checkpoint(args.checkpoint)
     if path.is_dir():
         result = profile_run(path, **options)

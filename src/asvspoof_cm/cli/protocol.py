@@ -10,10 +10,9 @@ import numpy as np
 from asvspoof_cm.data.protocol import OFFICIAL_COUNTS, Protocol, read_protocol
 from asvspoof_cm.labels import ABSENT
 
-_N_SHOWN = 5
-
-
 SUMMARY = "say what a protocol holds"
+
+_N_SHOWN = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

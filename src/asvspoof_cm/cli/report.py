@@ -8,10 +8,9 @@ from pathlib import Path
 
 from asvspoof_cm.utils.files import write_text
 
-_SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
-
-
 SUMMARY = "make the paper's tables and figure from run folders"
+
+_SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,39 +20,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folders, one row per system, mean ± sample standard deviation over its seeds. "
         "Unfinished runs are counted and named, but not averaged."
     )
-    parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="folder that train or study wrote"
-    )
-    parser.add_argument(
-        "--format", choices=[*_SUFFIXES], default="markdown", help="default: markdown"
-    )
-    parser.add_argument(
-        "--split",
-        choices=("dev", "eval"),
-        default="dev",
-        help="of the main table (default: dev)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="write main and efficiency.{md,tex,csv} there instead of printing them",
-    )
-    parser.add_argument(
-        "--figure",
-        type=Path,
-        metavar="FILE",
-        help="draw every metric over training time, for example into figure.pdf",
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="folder that train or study wrote")
+    add("--format", choices=[*_SUFFIXES], default="markdown", help="default: markdown")
+    add("--split", choices=("dev", "eval"), default="dev", help="of the main table (default: dev)")
+    add("--out", type=Path, metavar="DIR", help="write the tables there instead of printing them")
+    add(
+        "--figure", type=Path, metavar="FILE", help="draw all metrics over training time (PDF, PNG)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Read the folders; write the tables and the figure."""
-    from asvspoof_cm import report
+    from asvspoof_cm.report import summarize
     from asvspoof_cm.runs import read_run
 
     runs = [read_run(path) for path in args.runs]
-    summary = report.summarize(runs, split=args.split)
+    summary = summarize(runs, split=args.split)
     for unfinished in summary.unfinished:
         sys.stderr.write(
             f"asvspoof-cm report: {unfinished.path} is unfinished "
@@ -71,6 +54,5 @@ def run(args: argparse.Namespace) -> int:
     if args.figure is not None:
         from asvspoof_cm import plots
 
-        axes = plots.training_efficiency(report.training_efficiency(runs))
-        plots.save_figure(axes[0, 0], args.figure)
+        plots.save_figure(plots.training_efficiency(runs)[0, 0], args.figure)
     return 0

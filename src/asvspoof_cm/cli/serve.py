@@ -49,6 +49,6 @@ def run(args: argparse.Namespace) -> int:
         given["note"] = model.meta["card"]["use"]
     else:
         given["name"] = args.checkpoint.stem
-    scorer = Scorer.from_model(model, device=args.device)
+    scorer = Scorer(model, device=args.device)
     serve(scorer, ServiceSettings(**given), host=args.host, port=args.port)
     return 0

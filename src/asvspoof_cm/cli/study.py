@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.description = (
         "Train systems × seeds into DIR/SYSTEM-SEED, one after another. Finished runs are "
-        "skipped and killed ones resumed, so the same command can be given again."
+        "skipped and interrupted ones resumed, so the same command can be given again."
     )
     parser.add_argument(
         "--systems", type=int, nargs="+", choices=range(1, 7), default=[1, 2, 3, 4, 5, 6]
@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train each pair in turn; a run that fails is reported and the rest goes on."""
-    from asvspoof_cm.training import SEEDS, process_group, system
+    from asvspoof_cm.training import process_group, system
+    from asvspoof_cm.training.systems import SEEDS
     from asvspoof_cm.utils.processes import resolve_device
 
     prepare(args)

@@ -1,4 +1,4 @@
-"""``asvspoof-cm train``: one of the paper's systems, from protocol files to a checkpoint."""
+"""``asvspoof-cm train``: a model or one of the paper's systems, from protocol to checkpoint."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,6 @@ from asvspoof_cm.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from asvspoof_cm.data import Order, Protocol
     from asvspoof_cm.training import System
 
 # Fields of a system that other options choose.
@@ -35,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Train a system of the paper: 1 AASIST, 2 RawNet2, 3 TFPARN with cross-entropy, "
         "4 + pairwise ranking, 5 + focal loss, 6 + attention pooling; or, with --model, "
         "another model with the objective of system 6; or, with --from, a trained model further. "
-        "The same command resumes a run that was killed. Several GPUs: torchrun "
+        "The same command resumes a run after an interruption. Several GPUs: torchrun "
         "--nproc-per-node N -m asvspoof_cm train …"
     )
     which = parser.add_mutually_exclusive_group()
@@ -76,38 +74,22 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     from asvspoof_cm.training import Augmented, Recipe, System
 
     data = parser.add_argument_group("data")
-    data.add_argument("--train-protocol", metavar="FILE")
-    data.add_argument("--dev-protocol", metavar="FILE")
-    data.add_argument(
-        "--protocol",
-        metavar="FILE",
-        help="in their place, a table whose column split says train or dev",
-    )
-    data.add_argument(
-        "--audio",
-        metavar="DIR",
-        help="audio, or a packed folder (default: the folder of --protocol)",
-    )
-    data.add_argument("--dev-audio", metavar="DIR", help="audio of the dev set, if elsewhere")
-    data.add_argument(
-        "--eval-protocol", metavar="FILE", help="also evaluate the best checkpoint on this set"
-    )
-    data.add_argument("--eval-audio", metavar="DIR", help="audio of that set, if elsewhere")
-    data.add_argument(
-        "--expect", action="store_true", help="check the official ASVspoof 5 trial counts"
-    )
-    data.add_argument(
-        "--skip-unreadable",
-        action="store_true",
-        help="report unreadable files and continue",
-    )
-    data.add_argument(
-        "--crops",
-        type=int,
-        default=5,
-        metavar="N",
-        help="crops per file at the end (default: 5)",
-    )
+    for name, metavar, text in (
+        ("--train-protocol", "FILE", "what to train on"),
+        ("--dev-protocol", "FILE", "what to validate on"),
+        ("--protocol", "FILE", "in their place, a table whose column split says train or dev"),
+        ("--audio", "DIR", "audio, or a packed folder (default: the folder of --protocol)"),
+        ("--dev-audio", "DIR", "audio of the dev set, if elsewhere"),
+        ("--eval-protocol", "FILE", "also evaluate the best checkpoint on this set"),
+        ("--eval-audio", "DIR", "audio of that set, if elsewhere"),
+        ("--start-from", "FILE", "checkpoint whose weights to begin with"),
+    ):
+        data.add_argument(name, metavar=metavar, help=text)
+    for name, text in (
+        ("--expect", "check the official ASVspoof 5 trial counts"),
+        ("--skip-unreadable", "report unreadable files and continue"),
+    ):
+        data.add_argument(name, action="store_true", help=text)
     data.add_argument(
         "--order",
         choices=("shuffled", "balanced", "matched"),
@@ -115,8 +97,13 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         help="balanced draws generators and sources evenly; matched also puts a human and a fake "
         "clip of one source side by side (default: shuffled)",
     )
-    data.add_argument("--workers", type=int, metavar="N", help="processes that read ahead")
-    data.add_argument("--start-from", metavar="FILE", help="checkpoint whose weights to begin with")
+    for name, kind, default, text in (
+        ("--epoch-clips", int, None, "clips per epoch; with few, a run is saved often"),
+        ("--parent-share", float, None, "share of copies that matched pairs with their recording"),
+        ("--crops", int, 5, "crops per file at the end (default: 5)"),
+        ("--workers", int, None, "processes that read ahead"),
+    ):
+        data.add_argument(name, type=kind, default=default, metavar="X", help=text)
     recipe = parser.add_argument_group("recipe (defaults: the paper's)")
     texts = {
         "lr": "learning rate after the warm-up (default: the system's, scaled to the batch size)",
@@ -124,8 +111,8 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         "augmentation": f"none, or some of {', '.join(AUGMENTATIONS)}, joined by +",
         "extra_spoof_kind": f"how they are changed: {', '.join(EXTRA_SPOOF)}",
     }
-    for kind in (Recipe, Augmented, System):
-        add_fields(recipe, kind, texts, skip=_CHOSEN_OTHERWISE)
+    for fields_of in (Recipe, Augmented, System):
+        add_fields(recipe, fields_of, texts, skip=_CHOSEN_OTHERWISE)
     add_device(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -214,7 +201,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None:
     """Train a system with the options of `add_training`."""
-    from asvspoof_cm.data import group_balanced, matched_pairs
+    from asvspoof_cm.data import group_balanced, matched_pairs, shuffled
     from asvspoof_cm.training import (
         Augmented,
         Corpus,
@@ -225,8 +212,12 @@ def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None
         train_system,
     )
 
-    orders: dict[str, Callable[[Protocol], Order] | None]
-    orders = {"shuffled": None, "balanced": group_balanced, "matched": matched_pairs}
+    orders = {"shuffled": shuffled, "balanced": group_balanced, "matched": matched_pairs}
+    drawn: dict[str, Any] = {"n_rows": args.epoch_clips}
+    if args.parent_share is not None:
+        if args.order != "matched":
+            raise ValueError(f"--parent-share belongs to --order matched; got {args.order}.")
+        drawn["parent_share"] = args.parent_share
     changes = given_fields(args, Recipe, Augmented, System, skip=_CHOSEN_OTHERWISE)
     result = train_system(
         chosen.with_changes(**changes),
@@ -235,13 +226,13 @@ def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None
             dev_protocol=args.dev_protocol,
             audio_dir=args.audio,
             dev_audio_dir=args.dev_audio,
-            order=orders[args.order],
+            order=partial(orders[args.order], **drawn),
             on_error="skip" if args.skip_unreadable else "raise",
+            n_workers=args.workers,
         ),
         out,
         seed=seed,
         device=args.device,
-        n_workers=args.workers,
         start_from=args.start_from,
         n_crops=args.crops,
         progress=not args.quiet,

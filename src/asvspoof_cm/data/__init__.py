@@ -10,28 +10,22 @@ from typing import TYPE_CHECKING
 from asvspoof_cm.utils.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from asvspoof_cm.data.audio_sources import AudioSource as AudioSource, open_audio as open_audio
-    from asvspoof_cm.data.cache import PackedAudio as PackedAudio, pack as pack
-    from asvspoof_cm.data.dataset import (
-        Failure as Failure,
-        Item as Item,
-        SpoofDataset as SpoofDataset,
-    )
+    from asvspoof_cm.data.audio_sources import open_audio as open_audio
+    from asvspoof_cm.data.cache import pack as pack
+    from asvspoof_cm.data.containers import audio_entries as audio_entries
+    from asvspoof_cm.data.dataset import SpoofDataset as SpoofDataset
     from asvspoof_cm.data.folder import AudioFolder as AudioFolder
-    from asvspoof_cm.data.formats import audio_entries as audio_entries
     from asvspoof_cm.data.loader import (
         Batch as Batch,
         Loader as Loader,
-        Order as Order,
         make_loader as make_loader,
     )
-    from asvspoof_cm.data.miniature import (
-        MiniaturePaths as MiniaturePaths,
-        write_miniature as write_miniature,
-    )
+    from asvspoof_cm.data.miniature import write_miniature as write_miniature
     from asvspoof_cm.data.orders import (
+        Order as Order,
         group_balanced as group_balanced,
         matched_pairs as matched_pairs,
+        shuffled as shuffled,
     )
     from asvspoof_cm.data.protocol import (
         OFFICIAL_COUNTS as OFFICIAL_COUNTS,

@@ -8,16 +8,11 @@ from pathlib import Path
 from typing import Protocol as Interface
 
 from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.audio.reading import OpenAudio
 from asvspoof_cm.data.cache import INDEX_NAME, SHARD_PATTERN, PackedAudio
-from asvspoof_cm.data.folder import EXTENSION, AudioFolder
-from asvspoof_cm.data.formats import (
-    OpenAudio,
-    Opener,
-    audio_entries,
-    check_seekable,
-    is_container,
-    stem,
-)
+from asvspoof_cm.data.containers import audio_entries, check_seekable, is_container, stem
+from asvspoof_cm.data.folder import AudioFolder
+from asvspoof_cm.data.openers import Opener
 from asvspoof_cm.data.protocol import Protocol
 
 
@@ -33,18 +28,19 @@ def open_audio(
     audio_dir: str | os.PathLike[str],
     *,
     sample_rate: int = SAMPLE_RATE,
-    extension: str = EXTENSION,
+    extension: str | None = None,
 ) -> AudioSource:
     """Return the audio of a protocol: `PackedAudio` where `pack` wrote it, else `AudioFolder`.
 
-    A tar, Parquet, ``.scp`` or ``.jsonl`` file in the place of a folder is read with
+    A tar or Parquet file or a list (``.scp``, ``.jsonl``, …) in the place of a folder is read with
     `audio_entries`; utterances have the names that it gives them.
 
     Args:
         protocol: The utterances.
         audio_dir: The folder of their files or the folder that `pack` wrote, or such a file.
         sample_rate: The rate to read at; a packed cache has one rate only.
-        extension: What names without the extension of an audio format get; for files only.
+        extension: What names without the extension of an audio format get, for files only; None
+            finds it.
 
     Example:
         >>> import tempfile

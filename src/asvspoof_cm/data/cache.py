@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.data.folder import EXTENSION, AudioFolder
-from asvspoof_cm.data.protocol import Protocol
+from asvspoof_cm.data.folder import AudioFolder
+from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.utils.files import atomic_path, write_text
 from asvspoof_cm.utils.progress import Progress
 
@@ -51,27 +51,25 @@ class _Shard:
 
 
 def pack(
-    protocol: Protocol,
+    protocol: Protocol | str | os.PathLike[str],
     audio_dir: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
     sample_rate: int = SAMPLE_RATE,
-    extension: str = EXTENSION,
     n_threads: int | None = None,
     shard_samples: int = SHARD_SAMPLES,
     progress: bool = False,
 ) -> PackedAudio:
     """Decode the audio of a protocol once, into a folder that `SpoofDataset` reads in its place.
 
-    It can be killed at any moment and resumes where it was: shards that have a record are kept.
+    After an interruption the same call resumes: shards that have a record are kept.
     One process at a time may write a folder.
 
     Args:
-        protocol: The utterances, all of them and in this order.
+        protocol: The utterances, all of them and in this order: a `Protocol`, or its file.
         audio_dir: The folder of their files, as for `AudioFolder`.
         out: The folder to write.
         sample_rate: The rate to resample to.
-        extension: What names without the extension of an audio format get.
         n_threads: How many files to decode at a time; None for one per core, at most 8.
         shard_samples: A shard is closed when it has this many samples; 2^29 are 1 GiB.
         progress: Show how far it is.
@@ -85,9 +83,9 @@ def pack(
 
     Example:
         >>> import tempfile
-        >>> from asvspoof_cm.data import read_protocol, write_miniature
+        >>> from asvspoof_cm.data import write_miniature
         >>> paths = write_miniature(tempfile.mkdtemp(), n_train=4, n_dev=2)
-        >>> packed = pack(read_protocol(paths.train_protocol), paths.audio_dir, tempfile.mkdtemp())
+        >>> packed = pack(paths.train_protocol, paths.audio_dir, tempfile.mkdtemp())
         >>> len(packed), packed.errors
         (4, {})
     """
@@ -96,7 +94,8 @@ def pack(
     for name, count in counts.items():
         if count < 1:
             raise ValueError(f"`{name}` must be at least 1; got {count}.")
-    folder = AudioFolder(protocol, audio_dir, sample_rate=sample_rate, extension=extension)
+    protocol = read_protocol(protocol, require_labels=False)
+    folder = AudioFolder(protocol, audio_dir, sample_rate=sample_rate)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     for left_behind in out.glob(".shard-*.tmp"):
@@ -115,9 +114,9 @@ def pack(
                     raise _holds_another_pack(out)
                 bar.update(len(shard.utterances))
             else:
-                blocks = _decode(pool, folder, range(row, len(names)), block_rows=4 * n_threads)
+                blocks = _decode(pool, folder, range(row, len(names)), 4 * n_threads, bar)
                 shard = _write_shard(
-                    out, n_shards, names[row:], blocks, sample_rate, shard_samples, bar
+                    _shard_path(out, n_shards), names[row:], blocks, sample_rate, shard_samples
                 )
             row += len(shard.utterances)
             n_shards += 1
@@ -129,27 +128,9 @@ def pack(
 
 
 class PackedAudio:
-    """The utterances of a folder that `pack` wrote.
+    """The utterances of a folder that `pack` wrote, or those rows that `protocol` has of them.
 
-    Args:
-        folder: The folder.
-        protocol: The rows that `open` counts, which may be a part of those packed, in any order;
-            None for all of them in the order they were packed in.
-        sample_rate: The rate that the samples must have; None for any.
-
-    Attributes:
-        errors: Why utterances could not be packed, by name.
-        sample_rate: The rate of the samples.
-
-    Example:
-        >>> import tempfile
-        >>> from asvspoof_cm.data import read_protocol, write_miniature
-        >>> paths = write_miniature(tempfile.mkdtemp(), n_train=4, n_dev=2)
-        >>> out = tempfile.mkdtemp()
-        >>> _ = pack(read_protocol(paths.train_protocol), paths.audio_dir, out)
-        >>> with PackedAudio(out).open(2) as utterance:
-        ...     utterance.read(0, 400).shape
-        torch.Size([400])
+    `errors` says why utterances could not be packed, by name.
     """
 
     def __init__(
@@ -172,12 +153,14 @@ class PackedAudio:
                 f"`sample_rate` must be that of the pack {self.folder}, {self.sample_rate}; got "
                 f"{sample_rate}. Pack the files at that rate."
             )
-        self._n_shards: int = index["n_shards"]
         self._maps: dict[int, _Samples] = {}
         self.errors: dict[str, str] = {}
         names: list[str] = []
         lengths = []
-        for shard in self._records():
+        for number in range(index["n_shards"]):
+            shard = _read_record(self.folder, number)
+            if shard is None:
+                raise FileNotFoundError(f"{self.folder} lacks the record of shard {number}.")
             self.errors.update(shard.errors)
             names += shard.utterances
             lengths.append(np.array(shard.lengths, dtype=np.int64))
@@ -206,13 +189,6 @@ class PackedAudio:
     def __getstate__(self) -> dict[str, Any]:
         # A memory map would be pickled as a copy of its samples.
         return {**self.__dict__, "_maps": {}}
-
-    def _records(self) -> Iterator[_Shard]:
-        for number in range(self._n_shards):
-            shard = _read_record(self.folder, number)
-            if shard is None:
-                raise FileNotFoundError(f"{self.folder} lacks the record of shard {number}.")
-            yield shard
 
     def _keep(self, protocol: Protocol, packed_names: list[str]) -> None:
         row_of = {name: row for row, name in enumerate(packed_names)}
@@ -254,12 +230,13 @@ class PackedUtterance:
 
 
 def _decode(
-    pool: ThreadPoolExecutor, folder: AudioFolder, rows: range, *, block_rows: int
+    pool: ThreadPoolExecutor, folder: AudioFolder, rows: range, block_rows: int, bar: Progress
 ) -> Iterator[list[_Samples | str]]:
     """Yield the samples of block after block of rows, or why there are none."""
     for start in range(rows.start, rows.stop, block_rows):
         block = range(start, min(start + block_rows, rows.stop))
         yield list(pool.map(lambda row: _decode_one(folder, row), block))
+        bar.update(len(block))
 
 
 def _decode_one(folder: AudioFolder, row: int) -> _Samples | str:
@@ -273,17 +250,14 @@ def _decode_one(folder: AudioFolder, row: int) -> _Samples | str:
 
 
 def _write_shard(
-    out: Path,
-    number: int,
+    path: Path,
     names: list[str],
     blocks: Iterable[list[_Samples | str]],
     sample_rate: int,
     limit: int,
-    bar: Progress,
 ) -> _Shard:
     lengths: list[int] = []
     errors: dict[str, str] = {}
-    path = _shard_path(out, number)
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         n_samples = 0
         for block in blocks:
@@ -295,15 +269,10 @@ def _write_shard(
                 n_samples += len(samples)
                 file.write(samples.tobytes())
                 lengths.append(len(samples))
-            bar.update(len(block))
             if n_samples >= limit:
                 break
-    shard = _Shard(
-        sample_rate=sample_rate,
-        utterances=names[: len(lengths)],
-        lengths=lengths,
-        errors=errors,
-    )
+    packed = names[: len(lengths)]
+    shard = _Shard(sample_rate=sample_rate, utterances=packed, lengths=lengths, errors=errors)
     _write_json(path.with_suffix(".json"), asdict(shard))
     return shard
 

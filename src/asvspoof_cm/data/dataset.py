@@ -1,29 +1,22 @@
-"""The map-style dataset: one crop, its label and its index an item."""
+"""The map-style dataset: one crop, its label and its index per item."""
 
 from __future__ import annotations
 
-import hashlib
 import operator
 import os
+from dataclasses import replace
 from typing import Literal, NamedTuple, Protocol as Interface
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from asvspoof_cm.audio import (
-    CROP_SAMPLES,
-    SAMPLE_RATE,
-    Normalization,
-    crop_start,
-    cut,
-    peak_or_one,
-    set_level,
-)
+from asvspoof_cm.audio import crop_start, cut, set_level
 from asvspoof_cm.data.audio_sources import open_audio
-from asvspoof_cm.data.folder import EXTENSION
-from asvspoof_cm.data.protocol import Protocol
+from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.models import InputSettings
+from asvspoof_cm.utils.checks import check_choice
+from asvspoof_cm.utils.seeds import derive_seed
 
 
 class Augment(Interface):
@@ -34,11 +27,7 @@ class Augment(Interface):
 
 
 class Item(NamedTuple):
-    """One utterance of a dataset.
-
-    Example:
-        >>> waveform, label, index = Item(torch.zeros(5), 1, 7)
-    """
+    """One utterance of a dataset."""
 
     waveform: Tensor
     """The crop, of shape (n_samples,)."""
@@ -49,15 +38,9 @@ class Item(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """An utterance that could not be read.
-
-    Example:
-        >>> Failure(3, "T_0000000004", "T_0000000004.flac is an empty file.").index
-        3
-    """
+    """An utterance that could not be read; `index` is its row of the protocol."""
 
     index: int  # type: ignore[assignment]
-    """The row of the protocol."""
     utterance: str
     message: str
 
@@ -69,25 +52,23 @@ class SpoofDataset(Dataset["Item | Failure"]):
     paper), peak-normalised, then augmented. Only the crop is decoded of a file that is longer.
 
     What is random in an item follows from `seed`, the epoch and the index alone, so an epoch is the
-    same whatever the number of workers and the order of the items. `set_epoch` reaches workers that
-    are already running.
+    same whatever the number of workers and the order of the items. A copy (column `codec_seed`, or
+    `parent`) is cut where its own recording is. `set_epoch` reaches workers that are running.
 
     Args:
-        protocol: The utterances.
+        protocol: The utterances: a `Protocol`, or the file of one.
         audio_dir: The folder of their files, the root of the corpus (see `AudioFolder`), or a
             folder that `pack` wrote.
         crop: "random" for training, "center" for evaluation.
-        n_samples: The length of a crop.
-        sample_rate: The rate to resample to.
-        normalization: What a crop is divided by; see `InputSettings`. "utterance" reads the whole
-            file for a crop of it.
+        n_samples: The length of a crop; None is that of `input`.
+        input: Rate, length and level of the crops; None is 4 s at 16 kHz, divided by their own
+            peak. The normalisation "utterance" reads the whole file for a crop of it.
         augment: Called with each waveform (n_samples,) and a generator; None leaves it as it is.
             Augmenting whole batches on the device is faster: leave this None and augment what the
             loader yields.
         seed: The seed of crops and augmentation.
         on_error: "raise" stops at an utterance that can't be read; "skip" returns a `Failure` in
             its place, which `make_loader` leaves out of the batch, counts and reports.
-        extension: What names without the extension of an audio format get.
 
     Attributes:
         protocol: The utterances.
@@ -96,46 +77,41 @@ class SpoofDataset(Dataset["Item | Failure"]):
 
     Example:
         >>> import tempfile
-        >>> from asvspoof_cm.data import read_protocol, write_miniature
+        >>> from asvspoof_cm.data import write_miniature
         >>> paths = write_miniature(tempfile.mkdtemp(), n_train=4, n_dev=2)
-        >>> protocol = read_protocol(paths.train_protocol)
-        >>> dataset = SpoofDataset(protocol, paths.audio_dir, crop="random", seed=42)
+        >>> dataset = SpoofDataset(paths.train_protocol, paths.audio_dir, crop="random", seed=42)
         >>> waveform, label, index = dataset[3]
-        >>> waveform.shape, label == int(protocol.label[3]), index
+        >>> waveform.shape, label == int(dataset.protocol.label[3]), index
         (torch.Size([64000]), True, 3)
     """
 
     def __init__(
         self,
-        protocol: Protocol,
+        protocol: Protocol | str | os.PathLike[str],
         audio_dir: str | os.PathLike[str],
         *,
         crop: Literal["center", "random"] = "center",
-        n_samples: int = CROP_SAMPLES,
-        sample_rate: int = SAMPLE_RATE,
-        normalization: Normalization = "crop",
+        n_samples: int | None = None,
+        input: InputSettings | None = None,  # noqa: A002 — as `Countermeasure.input`
         augment: Augment | None = None,
         seed: int = 0,
         on_error: Literal["raise", "skip"] = "raise",
-        extension: str = EXTENSION,
     ) -> None:
-        if crop not in ("center", "random"):
-            raise ValueError(f'`crop` must be "center" or "random"; got {crop!r}.')
-        if n_samples < 1:
+        check_choice("crop", crop, ("center", "random"))
+        check_choice("on_error", on_error, ("raise", "skip"))
+        if n_samples is not None and n_samples < 1:
             raise ValueError(f"`n_samples` must be at least 1; got {n_samples}.")
-        if on_error not in ("raise", "skip"):
-            raise ValueError(f'`on_error` must be "raise" or "skip"; got {on_error!r}.')
         if seed < 0:
             raise ValueError(f"`seed` must not be negative; got {seed}.")
-        self.protocol = protocol
-        self.audio = open_audio(protocol, audio_dir, sample_rate=sample_rate, extension=extension)
+        self.protocol = protocol = read_protocol(protocol, require_labels=False)
+        self._parents = protocol.parents()
+        self.input = InputSettings() if input is None else input
+        rate = self.input.sample_rate
+        if n_samples is not None:
+            self.input = replace(self.input, crop_s=n_samples / rate)
+        self.audio = open_audio(protocol, audio_dir, sample_rate=rate)
         self.crop: Literal["center", "random"] = crop
-        self.n_samples = n_samples
-        self.input = InputSettings(
-            sample_rate=sample_rate,
-            crop_s=n_samples / sample_rate,
-            normalization=normalization,
-        )
+        self.n_samples = self.input.n_samples
         self.augment = augment
         self.seed = seed
         self.on_error = on_error
@@ -161,40 +137,30 @@ class SpoofDataset(Dataset["Item | Failure"]):
         index = operator.index(index)
         if not 0 <= index < len(self):
             raise IndexError(f"`index` must be from 0 to {len(self) - 1}; got {index}.")
-        generator = None
-        if self.crop == "random" or self.augment is not None:
-            generator = torch.Generator().manual_seed(derive_seed(self.seed, self.epoch, index))
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, self.epoch, index))
         try:
             waveform = self._read(index, generator)
         except (OSError, ValueError) as error:
             if self.on_error == "raise":
                 raise
             return Failure(index, str(self.protocol.utterance[index]), str(error))
-        if self.augment is not None and generator is not None:
+        if self.augment is not None:
             waveform = self.augment(waveform, generator=generator)
         return Item(waveform, int(self.protocol.label[index]), index)
 
-    def _read(self, index: int, generator: torch.Generator | None) -> Tensor:
+    def _read(self, index: int, generator: torch.Generator) -> Tensor:
         normalization = self.input.normalization
         with self.audio.open(index) as file:
+            parent = int(self._parents[index])
+            if parent != index:
+                generator = torch.Generator().manual_seed(
+                    derive_seed(self.seed, self.epoch, parent)
+                )
             start = crop_start(file.n_samples, self.n_samples, crop=self.crop, generator=generator)
             if file.n_samples >= self.n_samples and normalization != "utterance":
                 crop = file.read(start, self.n_samples)
                 # In place: the crop is ours, and new memory costs more than the division.
-                return crop.div_(peak_or_one(crop)) if normalization == "crop" else crop
+                return set_level(crop, normalization, out=crop)
             whole = file.read()
             crop = cut(whole, start, self.n_samples)
             return set_level(crop, normalization, whole.abs().max().item())
-
-
-def derive_seed(seed: int, *key: int) -> int:
-    """Return a seed for `torch.Generator` that depends on `seed` and on every number of `key`.
-
-    Example:
-        >>> derive_seed(42, 0, 1) == derive_seed(42, 0, 1)
-        True
-        >>> derive_seed(42, 0, 1) == derive_seed(42, 1, 0)
-        False
-    """
-    digest = hashlib.blake2b(repr((seed, *key)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")

@@ -6,51 +6,27 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol as Interface
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-import torch.distributed
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, default_collate
 
-from asvspoof_cm.data.dataset import Failure, Item, SpoofDataset, derive_seed
-
-__all__ = ["Batch", "Loader", "Order", "Shuffle", "collate", "make_loader"]
+from asvspoof_cm.data.dataset import Failure, Item, SpoofDataset
+from asvspoof_cm.data.orders import Order, shuffled
+from asvspoof_cm.data.protocol import Protocol
+from asvspoof_cm.labels import ABSENT
+from asvspoof_cm.utils.processes import rank_and_size
+from asvspoof_cm.utils.seeds import derive_seed
 
 logger = logging.getLogger(__name__)
 _MAX_WORKERS = 8
 
 
-class Order(Interface):
-    """What gives the rows of an epoch; see `make_loader`."""
-
-    def __call__(self, epoch: int, generator: torch.Generator, /) -> Tensor | Sequence[int]:
-        """Return the indices of an epoch in their order, shape (n,)."""
-
-
-@dataclass(frozen=True)
-class Shuffle:
-    """Every row once, in an order of its own in each epoch.
-
-    Example:
-        >>> sorted(Shuffle(4)(0, torch.Generator().manual_seed(0)).tolist())
-        [0, 1, 2, 3]
-    """
-
-    n_rows: int
-
-    def __call__(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """Return a permutation of the rows."""
-        return torch.randperm(self.n_rows, generator=generator)
-
-
 class Batch(NamedTuple):
-    """Several utterances; `label` and `index` stay on the CPU, where looking at them is free.
-
-    Example:
-        >>> waveform, label, index = Batch(torch.zeros(2, 5), torch.tensor([0, 1]), torch.arange(2))
-    """
+    """Several utterances; `label` and `index` stay on the CPU, where looking at them is free."""
 
     waveform: Tensor
     """Crops of shape (batch, n_samples)."""
@@ -69,7 +45,7 @@ def make_loader(
     seed: int = 0,
     n_workers: int | None = None,
     device: torch.device | str | None = None,
-    drop_last: bool = False,
+    group_by: str | None = None,
 ) -> Loader:
     """Return an iterable of `Batch` over a dataset.
 
@@ -91,13 +67,13 @@ def make_loader(
             the processes on this machine. 0 reads in this process.
         device: Where to put the waveforms; None leaves them on the CPU. Memory is pinned
             for CUDA only.
-        drop_last: Leave out the last batch where it is smaller.
+        group_by: The column of the protocol that losses over groups take for groups.
 
     Example:
         >>> import tempfile
-        >>> from asvspoof_cm.data import read_protocol, write_miniature
+        >>> from asvspoof_cm.data import write_miniature
         >>> paths = write_miniature(tempfile.mkdtemp(), n_train=6, n_dev=2)
-        >>> dataset = SpoofDataset(read_protocol(paths.train_protocol), paths.audio_dir)
+        >>> dataset = SpoofDataset(paths.train_protocol, paths.audio_dir)
         >>> loader = make_loader(dataset, shuffle=True, batch_size=4, n_workers=0)
         >>> for epoch in range(2):
         ...     loader.set_epoch(epoch)
@@ -107,13 +83,11 @@ def make_loader(
     """
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be at least 1; got {batch_size}.")
-    rank, world_size = 0, 1
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    rank, world_size = rank_and_size()
     if shuffle and order is not None:
         raise ValueError("`shuffle` must be False where `order` is given.")
     if shuffle:
-        order = Shuffle(len(dataset))
+        order = shuffled(dataset.protocol)
     sampler = _ShareSampler(len(dataset), order, seed, rank, world_size)
     if len(dataset) < (world_size if order else 1):
         raise ValueError(
@@ -130,12 +104,20 @@ def make_loader(
         num_workers=n_workers,
         collate_fn=collate,
         pin_memory=device is not None and device.type == "cuda",
-        drop_last=drop_last,
         persistent_workers=n_workers > 0,
         # Else torch would draw the workers' seed from the global generator.
         generator=torch.Generator().manual_seed(derive_seed(seed)),
     )
-    return Loader(batches, dataset, sampler, device)
+    groups = None if group_by is None else _numbers(dataset.protocol, group_by)
+    return Loader(batches, dataset, sampler, device, groups)
+
+
+def _numbers(protocol: Protocol, column: str) -> NDArray[np.int64]:
+    """Return a number for each value of a column, -1 where the protocol says nothing."""
+    values = protocol.column(column)
+    groups = np.unique(values, return_inverse=True)[1].astype(np.int64)
+    groups[values == ABSENT] = -1
+    return groups
 
 
 class Loader:
@@ -149,15 +131,7 @@ class Loader:
         failures: The utterances of the newest epoch that could not be read; only with
             ``on_error="skip"``. A warning is logged at the end of an epoch that has any.
         world_size: How many processes share the dataset.
-
-    Example:
-        >>> import tempfile
-        >>> from asvspoof_cm.data import read_protocol, write_miniature
-        >>> paths = write_miniature(tempfile.mkdtemp(), n_train=2, n_dev=6)
-        >>> dataset = SpoofDataset(read_protocol(paths.dev_protocol), paths.audio_dir)
-        >>> loader = make_loader(dataset, shuffle=False, batch_size=4, n_workers=0)
-        >>> len(loader), [batch.index.tolist() for batch in loader], loader.failures
-        (2, [[0, 1, 2, 3], [4, 5]], [])
+        groups: The number of each row's group, -1 for none; None without `group_by`.
     """
 
     def __init__(
@@ -166,8 +140,10 @@ class Loader:
         dataset: SpoofDataset,
         sampler: _ShareSampler,
         device: torch.device | None,
+        groups: NDArray[np.int64] | None,
     ) -> None:
         self.dataset = dataset
+        self.groups = groups
         self.failures: list[Failure] = []
         self.batch_size = batches.batch_size
         self.order = sampler.order
@@ -200,7 +176,9 @@ class Loader:
                     )
                 continue
             n_read += len(batch.index)
-            yield batch if self._device is None else self._move(batch)
+            if self._device is not None:
+                batch = batch._replace(waveform=batch.waveform.to(self._device, non_blocking=True))
+            yield batch
         if not self.failures:
             return
         first = _describe(self.failures[0])
@@ -214,18 +192,9 @@ class Loader:
             first,
         )
 
-    def _move(self, batch: Batch) -> Batch:
-        return batch._replace(waveform=batch.waveform.to(self._device, non_blocking=True))
-
 
 def collate(items: Sequence[Item | Failure]) -> tuple[Batch | None, list[Failure]]:
-    """Put items into a batch, None where there is none, and failures into a list.
-
-    Example:
-        >>> batch, failures = collate([Item(torch.zeros(3), 1, 0), Failure(1, "b", "is empty")])
-        >>> batch.waveform.shape, batch.label, failures[0].utterance
-        (torch.Size([1, 3]), tensor([1]), 'b')
-    """
+    """Put items into a batch, None where there is none, and failures into a list."""
     failures = [item for item in items if isinstance(item, Failure)]
     read = [tuple(item) for item in items if isinstance(item, Item)]
     return (Batch(*default_collate(read)) if read else None), failures

@@ -10,7 +10,7 @@ A file's format is recognised by its content, never by its name:
 | asvspoof2021-la | eight columns: speaker, utterance, codec, transmission, attack, label, … |
 | asvspoof2021-df | thirteen columns: speaker, utterance, codec, source, attack, label, … |
 | in-the-wild | CSV with the header ``file,speaker,label`` |
-| csv, tsv, table | any other header with a name column, by commas, tabs or spaces |
+| csv, tsv, table | any other header with a name column, by commas, semicolons, tabs or spaces |
 | names | no header, one name per line, no labels (read with ``require_labels=False``) |
 
 The first five have no header and are separated by white space. A header's name column is one of
@@ -24,19 +24,25 @@ from __future__ import annotations
 
 import codecs
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
-from typing_extensions import Self
 
-from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, LABELS, SPOOF
+from asvspoof_cm.labels import (
+    ABSENT,
+    BONAFIDE,
+    LABEL_COLUMNS,
+    LABEL_NAMES,
+    LABELS,
+    NAME_COLUMNS,
+    SPOOF,
+)
 from asvspoof_cm.utils.settings import digest
-from asvspoof_cm.utils.tables import read_table
+from asvspoof_cm.utils.tables import first_row, read_table
 
 StringArray: TypeAlias = np.ndarray[Any, np.dtype[np.str_]]
 LabelArray: TypeAlias = np.ndarray[Any, np.dtype[np.int8]]
@@ -82,13 +88,11 @@ _HEADERLESS: Final[Sequence[_Layout]] = [
     )
 ]
 _FIELD_OF: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        ("utterance", "filename", "file_name", "file", "path", "flac_file_name"), "utterance"
-    ),
+    **dict.fromkeys(NAME_COLUMNS, "utterance"),
     **dict.fromkeys(("speaker", "speaker_id", "spk"), "speaker"),
     **dict.fromkeys(("gender", "speaker_gender"), "gender"),
     **dict.fromkeys(("attack", "attack_label"), "attack"),
-    **dict.fromkeys(("label", "cm-label", "key"), "label"),
+    **dict.fromkeys(LABEL_COLUMNS, "label"),
     "codec": "codec",
     "codec_seed": "codec_seed",
     "source": "source",
@@ -208,7 +212,7 @@ class Protocol:
     def clusters(self, column: str) -> StringArray:
         """Return the cluster of each utterance, to draw whole clusters in a bootstrap.
 
-        It is what `column` says, "speaker", "source" or "codec_seed" say, and the utterance itself
+        It is what `column` says (say "speaker", "source" or "codec_seed"), and the utterance itself
         where the file says nothing: an uncoded utterance is in one cluster with its coded copies.
 
         Example:
@@ -216,12 +220,21 @@ class Protocol:
             >>> protocol.clusters("codec_seed").tolist()
             ['a', 'a', 'c']
         """
-        if column not in _STRING_COLUMNS:
-            raise ValueError(
-                f"`column` must be one of {', '.join(_STRING_COLUMNS)}; got {column!r}."
-            )
-        values: StringArray = getattr(self, column)
+        values = self.column(column)
         return np.where(values == ABSENT, self.utterance, values)
+
+    def column(self, name: str) -> StringArray:
+        """Return a column of words by its name."""
+        if name not in _STRING_COLUMNS:
+            raise ValueError(f"`column` must be one of {', '.join(_STRING_COLUMNS)}; got {name!r}.")
+        values: StringArray = getattr(self, name)
+        return values
+
+    def parents(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the row of the recording that each utterance is a copy of; its own for others."""
+        row_of = {name: row for row, name in enumerate(self.utterance.tolist())}
+        pairs = enumerate(self.codec_seed.tolist())
+        return np.array([row_of.get(parent, row) for row, parent in pairs], dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.utterance)
@@ -232,12 +245,15 @@ class Protocol:
 
 
 def read_protocol(
-    path: str | os.PathLike[str], *, expect: Subset | None = None, require_labels: bool = True
+    path: Protocol | str | os.PathLike[str],
+    *,
+    expect: Subset | None = None,
+    require_labels: bool = True,
 ) -> Protocol:
-    r"""Read a protocol of any format in the table above, and say which it was.
+    r"""Return the protocol in a file of any known format; its `format` says which that was.
 
     Args:
-        path: The file, UTF-8 text.
+        path: The file, UTF-8 text. A `Protocol` is returned as it is, if it has what is asked for.
         expect: Check the number of utterances of each class against this subset of ASVspoof 5.
         require_labels: False also reads lists without labels, whose `label` is then `UNLABELLED`.
 
@@ -260,9 +276,17 @@ def read_protocol(
         >>> protocol.format, protocol.utterance.tolist(), protocol.attack.tolist()
         ('asvspoof5', ['D_0000000001', 'D_0000000190'], ['A11', '-'])
     """
-    path = Path(path)
     if expect is not None and expect not in OFFICIAL_COUNTS:
         raise ValueError(f"`expect` must be one of {[*OFFICIAL_COUNTS]} or None; got {expect!r}.")
+    protocol = path if isinstance(path, Protocol) else _read_file(Path(path), require_labels)
+    if require_labels and (protocol.label == UNLABELLED).all():
+        raise ValueError(f"`path` must have labels; {protocol} has none.")
+    if expect is not None:
+        _check_counts(protocol, expect)
+    return protocol
+
+
+def _read_file(path: Path, require_labels: bool) -> Protocol:
     data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
         layout = _recognise(data)
@@ -276,19 +300,14 @@ def read_protocol(
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    protocol = Protocol.from_columns(**columns, format=layout.format, path=path)
-    if expect is not None:
-        _check_counts(protocol, expect)
-    return protocol
+    return Protocol.from_columns(**columns, format=layout.format, path=path)
 
 
 def _recognise(data: bytes) -> _Layout:
-    match = re.search(rb"[^\r\n]*\S[^\r\n]*", data)  # whole: its first cell may be empty
-    if match is None:
+    row, delimiter = first_row(data)
+    if not row:
         raise ValueError("the file is empty: it holds no utterance.")
-    first = match.group().decode("utf-8")
-    delimiter = "\t" if "\t" in first else "," if "," in first else None
-    header = [name.strip().lower() for name in first.split(delimiter)]
+    header = [name.strip().lower() for name in row]
     names = [_FIELD_OF.get(name, ".") for name in header]
     if "utterance" in names:
         if "utterance" in header and "path" in header:
@@ -300,11 +319,11 @@ def _recognise(data: bytes) -> _Layout:
             same = [h for h, n in zip(header, names, strict=True) if n == name]
             if len(same) > 1:
                 raise ValueError(f"several columns give the {name}: {same}. Keep one.")
-        kind = {"\t": "tsv", ",": "csv", None: "table"}[delimiter]
+        kind = {"\t": "tsv", None: "table"}.get(delimiter, "csv")
         if delimiter == "," and header == ["file", "speaker", "label"]:
             kind = "in-the-wild"
         return _Layout(kind, names, delimiter, has_header=True)
-    row = first.split()
+    row = (delimiter or " ").join(row).split()
     if len(row) == 5 and (row[2] in ("F", "M") or row[4] in ("target", "nontarget")):
         raise ValueError(
             "this is a list of Track 2 trials, which name an utterance several times. "
@@ -330,7 +349,7 @@ def _read_columns(data: bytes, layout: _Layout) -> dict[str, np.ndarray[Any, Any
             raise ValueError("the file is empty: it holds a header but no utterance.")
     _check_names(table["utterance"], lines)
     if "label" in table:
-        table["label"] = _labels(table["label"], lines)
+        table["label"] = _known_labels(table["label"], lines)
     if "attack" in table:
         # ASVspoof 5 writes the label where other protocols write "-".
         table["attack"][table["attack"] == LABEL_NAMES[BONAFIDE]] = ABSENT
@@ -354,18 +373,6 @@ def _check_names(names: StringArray, lines: np.ndarray[Any, Any] | None) -> None
     )
 
 
-def _labels(words: StringArray, lines: np.ndarray[Any, Any]) -> LabelArray:
-    labels = np.full(len(words), UNLABELLED, dtype=np.int8)
-    for word, label in LABELS.items():
-        labels[words == word] = label
-    if len(unknown := np.flatnonzero(labels == UNLABELLED)):
-        raise ValueError(
-            f"line {lines[unknown[0]]}: a label must be one of {[*LABELS]}; "
-            f"got {str(words[unknown[0]])!r}."
-        )
-    return labels
-
-
 def _strings(name: str, values: Sequence[str] | StringArray) -> StringArray:
     column = np.asarray(values, dtype=np.str_)
     if column.ndim != 1:
@@ -373,7 +380,10 @@ def _strings(name: str, values: Sequence[str] | StringArray) -> StringArray:
     return column
 
 
-def _known_labels(label: Sequence[int] | Sequence[str] | LabelArray) -> LabelArray:
+def _known_labels(
+    label: Sequence[int] | Sequence[str] | LabelArray | StringArray,
+    lines: np.ndarray[Any, Any] | None = None,
+) -> LabelArray:
     """Return numbers or words as int8; compared before they are cast, so that none wraps round."""
     values = np.asarray(label)
     if values.ndim != 1:
@@ -391,6 +401,10 @@ def _known_labels(label: Sequence[int] | Sequence[str] | LabelArray) -> LabelArr
         known |= matches
     if not known.all():
         row = int(np.argmin(known))
+        if lines is not None:
+            raise ValueError(
+                f"line {lines[row]}: a label must be one of {[*LABELS]}; got {str(values[row])!r}."
+            )
         raise ValueError(
             f"`label` must hold {SPOOF} (spoof), {BONAFIDE} (bonafide) or {UNLABELLED} "
             f"(unlabelled), or words among {', '.join(LABELS)}; got {values.tolist()[row]!r} in "
@@ -403,7 +417,7 @@ def _check_counts(protocol: Protocol, expect: Subset) -> None:
     expected = dict(OFFICIAL_COUNTS[expect])
     if (counts := protocol.counts()) != expected:
         raise ValueError(
-            f"{protocol.path} is not the whole {expect} set of ASVspoof 5: expected "
+            f"{protocol.path or protocol} is not the whole {expect} set of ASVspoof 5: expected "
             f"{_describe(expected)}; got {_describe(counts)}."
         )
 

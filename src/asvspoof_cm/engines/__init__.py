@@ -1,8 +1,16 @@
-"""Joints to what runs a scorer elsewhere: a service, arrays of jobs, Ray, datasets."""
+"""What runs a scorer elsewhere: a service, Ray, datasets, speech_spoof_bench."""
 
 from __future__ import annotations
 
-from asvspoof_cm.engines.hugging_face import protocol_from_dataset, score_batch_function
-from asvspoof_cm.engines.on_ray import fit_ray, score_ray
+from typing import TYPE_CHECKING
 
-__all__ = ["fit_ray", "protocol_from_dataset", "score_batch_function", "score_ray"]
+from asvspoof_cm.utils.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from asvspoof_cm.engines.hugging_face import (
+        protocol_from_dataset as protocol_from_dataset,
+        score_batch_function as score_batch_function,
+    )
+    from asvspoof_cm.engines.on_ray import fit_ray as fit_ray, score_ray as score_ray
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -12,27 +12,33 @@ import numpy as np
 
 from asvspoof_cm.audio import AudioFile
 from asvspoof_cm.audio.arrays import as_waveform
-from asvspoof_cm.data.formats import OpenAudio
+from asvspoof_cm.audio.reading import OpenAudio
 from asvspoof_cm.scorer.bulk import score_opened
 from asvspoof_cm.scorer.scorer import Scorer
 from asvspoof_cm.scorer.utterances import InMemory
 
 
-def score_cells(
-    scorer: Scorer, cells: Iterable[Any], open_cell: Callable[..., Any], n_threads: int | None
-) -> dict[str, list[Any]]:
-    """Return the columns `cm_score`, NaN where there is none, and `cm_error`, else empty."""
-    opened = partial(open_cell, sample_rate=scorer.input.sample_rate)
-    scores: list[float] = []
-    errors: list[str] = []
-    for _, result in score_opened(scorer, cells, opened, n_threads=n_threads):
-        if isinstance(result, str):
-            scores.append(math.nan)
-            errors.append(result)
-        else:
-            scores.append(result.score)
-            errors.append("")
-    return {"cm_score": scores, "cm_error": errors}
+class ScoreCells:
+    """Scores a column of a batch of rows; a class and not a closure, because engines pickle it."""
+
+    def __init__(
+        self, scorer: Scorer, column: str, opening: Callable[..., Any], n_threads: int | None
+    ) -> None:
+        self.scorer, self.column, self.n_threads = scorer, column, n_threads
+        self.opening = partial(opening, sample_rate=scorer.input.sample_rate)
+
+    def __call__(self, batch: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+        """Return the scores, named by their unit, NaN where there is none, and `cm_error`."""
+        if self.column not in batch:
+            raise ValueError(f"`column` must be one of {[*batch]}; got {self.column!r}.")
+        cells = batch[self.column]
+        scored = score_opened(self.scorer, cells, self.opening, n_threads=self.n_threads)
+        results = [result for _, result in scored]
+        scores = [math.nan if isinstance(each, str) else each.score for each in results]
+        return {
+            self.scorer.unit: scores,
+            "cm_error": [each if isinstance(each, str) else "" for each in results],
+        }
 
 
 def open_cell(cell: Any, sample_rate: int) -> AbstractContextManager[OpenAudio]:
@@ -41,8 +47,9 @@ def open_cell(cell: Any, sample_rate: int) -> AbstractContextManager[OpenAudio]:
         return AudioFile(cell, sample_rate=sample_rate)
     if isinstance(cell, Mapping):
         if cell.get("array") is not None:
-            samples = np.asarray(cell["array"])
-            return nullcontext(_Array(samples, cell["sampling_rate"], sample_rate))
+            rate = cell["sampling_rate"]
+            waveform = as_waveform(np.asarray(cell["array"]), rate, sample_rate)
+            return nullcontext(InMemory(waveform, int(rate)))
         name = None if cell.get("path") is None else str(cell["path"])
         if cell.get("bytes") is not None:
             return AudioFile(cell["bytes"], sample_rate=sample_rate, name=name)
@@ -52,11 +59,3 @@ def open_cell(cell: Any, sample_rate: int) -> AbstractContextManager[OpenAudio]:
         'audio must be bytes, {"array", "sampling_rate"} or {"bytes", "path"}; got '
         f"{type(cell).__name__}. Cast the column: dataset.cast_column(name, Audio(decode=False))."
     )
-
-
-class _Array(InMemory):
-    """A waveform in memory that remembers its rate."""
-
-    def __init__(self, samples: np.ndarray[Any, Any], native_rate: int, sample_rate: int) -> None:
-        super().__init__(as_waveform(samples, native_rate, sample_rate))
-        self.native_rate = native_rate

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from asvspoof_cm.data.formats import stem
+from asvspoof_cm.data.containers import stem
 from asvspoof_cm.data.protocol import Protocol
-from asvspoof_cm.engines.cells import open_cell, score_cells
+from asvspoof_cm.engines.cells import ScoreCells, open_cell
 from asvspoof_cm.labels import LABELS
 from asvspoof_cm.scorer.scorer import Scorer
-
-__all__ = ["protocol_from_dataset", "score_batch_function"]
-
-Columns = Mapping[str, Sequence[Any]]
 
 
 def score_batch_function(
     scorer: Scorer, *, column: str = "audio", n_threads: int | None = None
-) -> Callable[[Columns], dict[str, list[Any]]]:
+) -> Callable[[Mapping[str, Iterable[Any]]], dict[str, list[Any]]]:
     """Return the function to give to ``dataset.map(…, batched=True)``.
 
-    It adds two columns: `cm_score`, higher means bonafide, and `cm_error`, empty where all is
-    well. Audio that can't be scored has the score NaN, which no metric takes for a score, and the
-    error says why; the rest goes on. Streaming datasets and several processes (``num_proc=``) work
-    as well.
+    It adds two columns: the score, named by its unit (``scorer.unit``: `llr`, `log-odds` or
+    `bonafide-logit`), and `cm_error`, empty where all is well.
+    Audio that can't be scored has the score NaN, which no metric takes for a score, and the error
+    says why; the rest goes on. Streaming datasets and several processes (``num_proc=``) work too.
 
     Args:
         scorer: The scorer.
@@ -40,24 +36,12 @@ def score_batch_function(
         >>> from asvspoof_cm.models import TFPARN
         >>> score = score_batch_function(Scorer(TFPARN(), device="cpu"))
         >>> batch = score({"audio": [{"array": np.zeros(16000), "sampling_rate": 16000}, b"?"]})
-        >>> math.isnan(batch["cm_score"][1]), batch["cm_error"][0]
+        >>> math.isnan(batch["log-odds"][1]), batch["cm_error"][0]
         (True, '')
         >>> batch["cm_error"][1]
         'the audio is not an audio file that libsndfile reads (Format not recognised.)'
     """
-    return _ScoreBatch(scorer, column, n_threads)
-
-
-class _ScoreBatch:
-    """A class and not a closure, because datasets and Ray pickle it."""
-
-    def __init__(self, scorer: Scorer, column: str, n_threads: int | None) -> None:
-        self.scorer, self.column, self.n_threads = scorer, column, n_threads
-
-    def __call__(self, batch: Columns) -> dict[str, list[Any]]:
-        if self.column not in batch:
-            raise ValueError(f"`column` must be one of {[*batch]}; got {self.column!r}.")
-        return score_cells(self.scorer, batch[self.column], open_cell, self.n_threads)
+    return ScoreCells(scorer, column, open_cell, n_threads)
 
 
 def protocol_from_dataset(

@@ -15,17 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from asvspoof_cm.data.formats import AudioPath, audio_entries, check_seekable
-from asvspoof_cm.engines.cells import open_cell, score_cells
+from asvspoof_cm.data.containers import AudioPath, audio_entries, check_seekable
+from asvspoof_cm.engines.cells import ScoreCells, open_cell
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.scorer.scorer import Scorer
 from asvspoof_cm.training import FitResult
 from asvspoof_cm.utils.files import atomic_path
 
-__all__ = ["fit_ray", "score_ray"]
-
-# Ray counts cores in steps of this size.
-_CORE_STEP = 1e-4
+_CORE_STEP = 1e-4  # what Ray counts cores in
 # A block of rows is what an actor gets at a time, and what it does again if it dies.
 _BATCHES_IN_BLOCK = 4
 
@@ -43,10 +40,11 @@ def score_ray(
 ) -> Any:
     """Return a Ray dataset with the scores of another one, or of files in any format.
 
-    The rows have `cm_score`, higher means bonafide, and `cm_error`, empty where all is well; audio
-    that can't be scored has the score NaN. Rows may come in another order. Nothing is computed
-    until the result is used, as always in Ray Data. An actor that dies is replaced and its rows
-    are scored again; Ray does so without end, whatever the reason.
+    The rows have the score in a column named by its unit, `llr` with a calibration and else
+    `log-odds` (see `Scorer`), and `cm_error`, empty where all is well.
+    Audio that can't be scored has the score NaN. Rows may come in another order. Nothing is
+    computed until the result is used, as always in Ray Data. An actor that dies is replaced and
+    its rows are scored again; Ray does so without end, whatever the reason.
 
     Args:
         source: A ``ray.data.Dataset`` with the audio in `column`, as in `score_batch_function`;
@@ -81,16 +79,11 @@ def score_ray(
         n_blocks = max(n_actors, -(-len(rows) // (_BATCHES_IN_BLOCK * batch_size)))
         source = ray.data.from_items(rows, override_num_blocks=n_blocks)
         column, opening = "opener", _open_pickled
-    actor = {
-        "model": str(model) if isinstance(model, os.PathLike) else model,
-        "options": {"device": "auto" if n_gpus else "cpu", **options},
-        "column": column,
-        "open_cell": opening,
-        "n_threads": None if n_gpus else max(1, int(n_cores)),
-    }
+    options = {"device": "auto" if n_gpus else "cpu", **options}
+    n_threads = None if n_gpus else max(1, int(n_cores))
     return source.map_batches(
         _Actor,
-        fn_constructor_kwargs=actor,
+        fn_constructor_args=(model, options, column, opening, n_threads),
         compute=ray.data.ActorPoolStrategy(size=n_actors),
         batch_size=batch_size,
         batch_format="numpy",
@@ -104,27 +97,25 @@ class _Actor:
 
     def __init__(
         self,
-        model: Countermeasure | str | None,
+        model: Countermeasure | AudioPath | None,
         options: dict[str, Any],
         column: str,
-        open_cell: Callable[..., Any],
+        opening: Callable[..., Any],
         n_threads: int | None,
     ) -> None:
         if n_threads is not None:
             torch.set_num_threads(n_threads)
         if isinstance(model, torch.nn.Module):
-            self.scorer = Scorer.from_model(model, **options)
+            scorer = Scorer(model, **options)
         elif model is None:
-            self.scorer = Scorer.from_pretrained(**options)
+            scorer = Scorer.from_pretrained(**options)
         else:
-            self.scorer = Scorer.from_checkpoint(model, **options)
-        self.column, self.open_cell, self.n_threads = column, open_cell, n_threads
+            scorer = Scorer.from_checkpoint(model, **options)
+        self.score = ScoreCells(scorer, column, opening, n_threads)
 
     def __call__(self, batch: dict[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
-        if self.column not in batch:
-            raise ValueError(f"`column` must be one of {[*batch]}; got {self.column!r}.")
-        kept = {name: values for name, values in batch.items() if name != self.column}
-        return kept | score_cells(self.scorer, batch[self.column], self.open_cell, self.n_threads)
+        kept = {name: values for name, values in batch.items() if name != self.score.column}
+        return kept | self.score(batch)
 
 
 def _sizes(
@@ -189,7 +180,7 @@ def fit_ray(
 
     Ray starts the workers and their process group; what `fit` does in a process group, under
     torchrun or here, is the same. The function makes its data, its model and its loaders and
-    returns what `fit` does. A run that was killed goes on when it is called again.
+    returns what `fit` does. The same call resumes a run after an interruption.
 
     Args:
         function: Called without arguments in every worker. The folder of its run must be one that

@@ -8,10 +8,10 @@ from asvspoof_cm.metrics.bootstrap import (
     Interval as Interval,
     bootstrap as bootstrap,
     compare as compare,
+    mcnemar as mcnemar,
 )
 from asvspoof_cm.metrics.breakdown import (
     Breakdown as Breakdown,
-    BreakdownRow as BreakdownRow,
     breakdown as breakdown,
 )
 from asvspoof_cm.metrics.costs import (
@@ -23,10 +23,8 @@ from asvspoof_cm.metrics.costs import (
     OperatingPoint as OperatingPoint,
     SasvCosts as SasvCosts,
 )
-from asvspoof_cm.metrics.det import DetCurve as DetCurve, det_curve as det_curve
+from asvspoof_cm.metrics.det import det_curve as det_curve
 from asvspoof_cm.metrics.score_files import (
-    Key as Key,
-    Scores as Scores,
     read_key as read_key,
     read_scores as read_scores,
     write_scores as write_scores,
@@ -47,14 +45,13 @@ from asvspoof_cm.metrics.track1 import (
     min_dcf as min_dcf,
 )
 from asvspoof_cm.metrics.track2 import (
-    TandemPoint as TandemPoint,
     a_dcf as a_dcf,
     asv_rates as asv_rates,
     min_t_dcf as min_t_dcf,
     t_eer as t_eer,
 )
+from asvspoof_cm.metrics.trials import Key as Key, Scores as Scores
 from asvspoof_cm.metrics.within import (
-    SourceRow as SourceRow,
     WithinSources as WithinSources,
     within_sources as within_sources,
 )

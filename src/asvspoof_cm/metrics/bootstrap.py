@@ -8,13 +8,13 @@ costs a few passes over the counts (see `asvspoof_cm.metrics.resampling`).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias, TypedDict, overload
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from typing_extensions import Unpack
+from scipy.special import bdtr
 
 from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.metrics.resampling import MetricLike, System, draws, encode_clusters
@@ -23,11 +23,11 @@ from asvspoof_cm.metrics.track1 import act_dcf, cllr, eer, min_dcf
 from asvspoof_cm.utils.checks import (
     FloatArray,
     IntArray,
+    Plain,
     as_column,
     as_labels,
     as_scores,
     check_seed,
-    finite_or_none,
     split_by_label,
 )
 from asvspoof_cm.utils.progress import track
@@ -56,13 +56,8 @@ class _Options(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
-    """A metric's value on all trials and its percentile interval over the replicates.
-
-    Example:
-        >>> print(Interval(value=0.1, low=0.08, high=0.13, confidence=0.95, n_replicates=1000))
-        0.1000 [0.0800, 0.1300]
-    """
+class Interval(Plain):
+    """A metric's value on all trials and its percentile interval over the replicates."""
 
     value: float
     low: float
@@ -70,10 +65,13 @@ class Interval:
     confidence: float
     n_replicates: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields as plain numbers, ready for JSON; None for what isn't finite."""
-        content: dict[str, Any] = finite_or_none(asdict(self))
-        return content
+    @classmethod
+    def of(cls, value: float, replicates: FloatArray, confidence: float) -> Interval:
+        """Return the interval of replicates, shape (n,)."""
+        tail = (1.0 - confidence) / 2.0
+        low, high = np.quantile(replicates, [tail, 1.0 - tail]).tolist()
+        n = len(replicates)
+        return cls(value=value, low=low, high=high, confidence=confidence, n_replicates=n)
 
     def text(self, metric: Metric) -> str:
         """Return the value and its interval as a table of that metric prints them."""
@@ -85,19 +83,11 @@ class Interval:
 
 @overload
 def bootstrap(
-    metric: MetricLike,
-    bonafide: ArrayLike,
-    spoof: ArrayLike,
-    n: int = ...,
-    **options: Unpack[_Options],
+    metric: MetricLike, bonafide: ArrayLike, spoof: ArrayLike, n: int = ..., **o: Unpack[_Options]
 ) -> Interval: ...
 @overload
 def bootstrap(
-    metric: Metrics,
-    bonafide: ArrayLike,
-    spoof: ArrayLike,
-    n: int = ...,
-    **options: Unpack[_Options],
+    metric: Metrics, bonafide: ArrayLike, spoof: ArrayLike, n: int = ..., **o: Unpack[_Options]
 ) -> dict[str, Interval]: ...
 def bootstrap(
     metric: MetricLike | Metrics,
@@ -136,7 +126,7 @@ def bootstrap(
         >>> interval.low < interval.value < interval.high
         True
     """
-    _check_options(n, confidence, seed)
+    check_draws(n, confidence, seed)
     scores = as_scores("bonafide", bonafide), as_scores("spoof", spoof)
     units = None
     if clusters is not None:
@@ -144,12 +134,8 @@ def bootstrap(
             as_column("clusters[0]", clusters[0], len(scores[0])),
             as_column("clusters[1]", clusters[1], len(scores[1])),
         )
-    names = _metric_names(metric)
-    system = System(scores, units, names, costs)
-    drawn = draws((len(scores[0]), len(scores[1])), units, n, seed)
-    shown = track(drawn, total=n, description="bootstrap", unit="replicate", enabled=progress)
-    replicates = np.array([system.replicate(counts) for counts in shown])
-    return _summarise(metric, system.observed(), replicates, confidence)
+    systems = [System(scores, units, _metric_names(metric), costs)]
+    return _intervals(metric, systems, units, n, seed, confidence, progress)
 
 
 @overload
@@ -159,7 +145,7 @@ def compare(
     labels: ArrayLike,
     metric: MetricLike = ...,
     n: int = ...,
-    **options: Unpack[_Options],
+    **o: Unpack[_Options],
 ) -> Interval: ...
 @overload
 def compare(
@@ -168,7 +154,7 @@ def compare(
     labels: ArrayLike,
     metric: Metrics,
     n: int = ...,
-    **options: Unpack[_Options],
+    **o: Unpack[_Options],
 ) -> dict[str, Interval]: ...
 def compare(
     a: ArrayLike,
@@ -186,19 +172,9 @@ def compare(
     """Return metric(a) − metric(b) with its interval, for two systems on the same trials.
 
     Every replicate draws the same trials for both, so what makes a trial hard for both cancels:
-    an interval without zero says that the systems differ.
-
-    Args:
-        a: Scores of the first system, shape (n_trials,).
-        b: Scores of the second system for the same trials in the same order, shape (n_trials,).
-        labels: 0 or "spoof", 1 or "bonafide" per trial, shape (n_trials,).
-        metric: As in `bootstrap`.
-        n: Number of replicates.
-        clusters: The cluster of each trial, shape (n_trials,); see `bootstrap`.
-        seed: Seed of the draws.
-        confidence: Mass of the interval.
-        costs: Costs and prior of the detection costs.
-        progress: Show how far it is.
+    an interval without zero says that the systems differ. `a` and `b` are the scores of the systems
+    for the same trials in the same order; labels (0 or "spoof", 1 or "bonafide") and `clusters`
+    have one entry per trial. The other arguments are those of `bootstrap`.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -208,25 +184,68 @@ def compare(
         >>> compare(good, poor, labels, "eer", n=100).high < 0
         True
     """
-    _check_options(n, confidence, seed)
+    check_draws(n, confidence, seed)
     pairs = [split_by_label(scores, labels) for scores in (a, b)]
-    n_trials = (len(pairs[0][0]), len(pairs[0][1]))
     units = None
     if clusters is not None:
         is_bonafide = as_labels(labels)
         column = as_column("clusters", clusters, len(is_bonafide))
         units = _encode(column[is_bonafide], column[~is_bonafide])
+    own_units = units or (np.arange(len(pairs[0][0])), np.arange(len(pairs[0][1])))
     names = _metric_names(metric)
-    own_units = units or (np.arange(n_trials[0]), np.arange(n_trials[1]))
     systems = [System(pair, own_units, names, costs) for pair in pairs]
-    drawn = draws(n_trials, units, n, seed)
-    shown = track(drawn, total=n, description="compare", unit="replicate", enabled=progress)
-    differences = np.array([np.subtract(*(s.replicate(c) for s in systems)) for c in shown])
-    observed = np.subtract(*(system.observed() for system in systems))
-    return _summarise(metric, observed, differences, confidence)
+    return _intervals(metric, systems, units, n, seed, confidence, progress)
 
 
-def _check_options(n: int, confidence: float, seed: int) -> None:
+@dataclass(frozen=True, kw_only=True)
+class McNemar(Plain):
+    """On how many trials one of two systems alone decides rightly.
+
+    `p_value` is the two-sided probability of counts at least as unequal if both systems were right
+    equally often.
+    """
+
+    only_a: int
+    only_b: int
+    p_value: float
+    threshold: float
+
+    def __str__(self) -> str:
+        return (
+            f"trials decided rightly at the threshold {self.threshold:.4f} by A alone: "
+            f"{self.only_a}, by B alone: {self.only_b} "
+            f"(McNemar's exact test: p = {self.p_value:.3g})"
+        )
+
+
+def mcnemar(
+    a: ArrayLike, b: ArrayLike, labels: ArrayLike, costs: DetectionCosts = ASVSPOOF5
+) -> McNemar:
+    """Test whether two systems decide equally well at the Bayes threshold, on the same trials.
+
+    Trials that both decide rightly, or both wrongly, say nothing about a difference. Among the
+    others either system would be right half of the time if they were equal: the exact test is
+    binomial (McNemar, 1947). Both errors count alike, and trials must be independent. `a`, `b` and
+    `labels` are those of `compare`; the scores must be log-likelihood ratios.
+
+    Example:
+        >>> mcnemar([2.0, 1.0, -3.0, 4.0], [2.0, -1.0, -3.0, -4.0], [1, 1, 0, 0]).p_value
+        1.0
+    """
+    is_bonafide = as_labels(labels)
+    right = []
+    for scores in (a, b):
+        split_by_label(scores, labels)
+        right.append((np.asarray(scores, dtype=np.float64) >= costs.threshold) == is_bonafide)
+    only_a, only_b = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
+    p_value = 2.0 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5))
+    return McNemar(
+        only_a=only_a, only_b=only_b, p_value=min(1.0, p_value), threshold=costs.threshold
+    )
+
+
+def check_draws(n: int, confidence: float, seed: int) -> None:
+    """Refuse what can't be drawn."""
     if n < 1:
         raise ValueError(f"`n` must be at least 1 replicate; got {n}.")
     if not 0.0 < confidence < 1.0:
@@ -259,9 +278,21 @@ def _metric_names(metric: MetricLike | Metrics) -> tuple[MetricLike, ...]:
     return metrics
 
 
-def _summarise(
-    metric: MetricLike | Metrics, observed: FloatArray, replicates: FloatArray, confidence: float
+def _intervals(
+    metric: MetricLike | Metrics,
+    systems: Sequence[System],
+    units: tuple[IntArray, IntArray] | None,
+    n: int,
+    seed: int,
+    confidence: float,
+    progress: bool,
 ) -> Interval | dict[str, Interval]:
+    """Return the intervals of the metrics of one system, or of the difference of two."""
+    signs = np.array([1.0, -1.0])[: len(systems)]
+    drawn = draws(systems[0].n_trials, units, n, seed)
+    shown = track(drawn, total=n, description="bootstrap", unit="replicate", enabled=progress)
+    replicates = np.array([signs @ [s.replicate(counts) for s in systems] for counts in shown])
+    observed = signs @ [system.observed() for system in systems]
     valid = replicates[~np.isnan(replicates).any(axis=1)]
     if len(valid) == 0:
         raise TooFewClustersError(
@@ -273,18 +304,8 @@ def _summarise(
             "class and were left out: too few `clusters` hold that class.",
             stacklevel=3,
         )
-    tail = (1.0 - confidence) / 2.0
-    bounds = np.quantile(valid, [tail, 1.0 - tail], axis=0)
-    intervals = [
-        Interval(
-            value=float(observed[index]),
-            low=float(bounds[0, index]),
-            high=float(bounds[1, index]),
-            confidence=confidence,
-            n_replicates=len(valid),
-        )
-        for index in range(len(observed))
-    ]
+    pairs = zip(observed.tolist(), valid.T, strict=True)
+    intervals = [Interval.of(value, column, confidence) for value, column in pairs]
     if isinstance(metric, tuple | list | Mapping):
         return dict(zip(map(_title, metric), intervals, strict=True))
     return intervals[0]

@@ -16,32 +16,26 @@ from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.metrics.det import TIES, SortedScores, Ties
 from asvspoof_cm.metrics.summary import METRICS, Metric
 from asvspoof_cm.utils.checks import (
-    FloatArray,
     IntArray,
+    Plain,
     as_column,
     as_labels,
     as_scores,
     check_choice,
-    finite_or_none,
     split_by_label,
 )
-from asvspoof_cm.utils.progress import Progress
-from asvspoof_cm.utils.tables import Form, render
+from asvspoof_cm.utils.progress import track
+from asvspoof_cm.utils.tables import Tabular
 
 POOLED = "pooled"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BreakdownRow:
+class BreakdownRow(Plain):
     """The metrics of one group of spoofs against its bonafide trials.
 
     `values` has one entry per metric of `METRICS`, NaN where the group has no bonafide trial to
     stand against. `intervals` is empty unless it was asked for.
-
-    Example:
-        >>> row = breakdown([1.0, -1.0], [1, 0], {"attack": ["-", "A09"]}).rows[0]
-        >>> row.group, row.n_spoof, row.values["eer"]
-        (('A09',), 1, 0.0)
     """
 
     group: tuple[str, ...]
@@ -52,50 +46,42 @@ class BreakdownRow:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON; a metric that doesn't exist is None."""
-        return {
-            "group": list(self.group),
-            "n_bonafide": self.n_bonafide,
-            "n_spoof": self.n_spoof,
-            **finite_or_none(dict(self.values)),
-            "intervals": {name: item.as_dict() for name, item in self.intervals.items()},
-        }
+        content = super().as_dict()
+        values: dict[str, Any] = content.pop("values")
+        return content | values
+
+    def cell(self, metric: Metric) -> str:
+        """Return a metric and its interval, if it has one, as a table prints them."""
+        if metric.name in self.intervals:
+            return self.intervals[metric.name].text(metric)
+        value = self.values[metric.name]
+        return "–" if math.isnan(value) else metric.text(value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Breakdown:
-    """One row per group, in the order of the groups' names, and all trials together at the end.
-
-    ``print`` shows a table; the other forms are for papers and programs.
-
-    Example:
-        >>> result = breakdown([1.0, -1.0], [1, 0], {"attack": ["-", "A09"]})
-        >>> print(result.to_csv().splitlines()[0])
-        attack,n_bonafide,n_spoof,min_dcf,act_dcf,eer,cllr
-    """
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Breakdown(Tabular, Plain):
+    """One row per group, in the order of the groups' names, and all trials together at the end."""
 
     columns: tuple[str, ...]
     rows: tuple[BreakdownRow, ...]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return {"columns": list(self.columns), "rows": [row.as_dict() for row in self.rows]}
+    def __repr__(self) -> str:
+        pooled = self.rows[-1]
+        return (
+            f"Breakdown({' × '.join(self.columns)}: {len(self.rows) - 1} groups, "
+            f"{pooled.n_bonafide} bonafide, {pooled.n_spoof} spoof)"
+        )
 
-    def __str__(self) -> str:
-        return self._render("text")
+    def _cells(self) -> Any:
+        header = [*self.columns, "bonafide", "spoof", *(m.head for m in METRICS.values())]
+        rows = [
+            [*row.group, row.n_bonafide, row.n_spoof, *map(row.cell, METRICS.values())]
+            for row in self.rows
+        ]
+        return header, rows, {"n_names": len(self.columns), "n_totals": 1}
 
-    def to_markdown(self) -> str:
-        """Return a Markdown table."""
-        return self._render("markdown") + "\n"
-
-    def to_latex(self) -> str:
-        """Return a LaTeX tabular; it needs the booktabs package."""
-        return self._render("latex") + "\n"
-
-    def to_csv(self) -> str:
-        """Return comma-separated values with all digits; the EER is a fraction.
-
-        Intervals, if any, are two more columns per metric: ``eer_low``, ``eer_high``.
-        """
+    def _numbers(self) -> Any:
+        # Intervals, if any, are two more columns per metric: ``eer_low``, ``eer_high``.
         ends = [(name, end) for name in METRICS for end in ("low", "high")]
         ends = ends if any(row.intervals for row in self.rows) else []
         header = [*self.columns, "n_bonafide", "n_spoof", *METRICS, *map("_".join, ends)]
@@ -104,15 +90,7 @@ class Breakdown:
             bounds = [getattr(row.intervals[k], e) if row.intervals else math.nan for k, e in ends]
             numbers = ["" if math.isnan(v) else v for v in (*row.values.values(), *bounds)]
             rows.append([*row.group, row.n_bonafide, row.n_spoof, *numbers])
-        return render(header, rows, "csv") + "\n"
-
-    def _render(self, form: Form) -> str:
-        header = [*self.columns, "bonafide", "spoof", *(m.head for m in METRICS.values())]
-        rows = [
-            [*row.group, row.n_bonafide, row.n_spoof, *(_cell(row, m) for m in METRICS.values())]
-            for row in self.rows
-        ]
-        return render(header, rows, form, n_names=len(self.columns), n_totals=1)
+        return header, rows
 
 
 def breakdown(
@@ -143,9 +121,9 @@ def breakdown(
         n_bootstrap: Replicates for an interval on every figure; 0 for none.
         clusters: The cluster of each trial, shape (n_trials,); see `bootstrap`. A group whose
             trials are too few clusters for a draw has no interval, which a warning says.
-        seed: Seed of the draws.
+        seed: As in `bootstrap`, and so are the rest.
         confidence: Mass of the intervals.
-        costs: Costs and prior of the detection costs.
+        costs: Of the detection costs.
         progress: Show how far it is.
 
     Example:
@@ -183,49 +161,53 @@ def breakdown(
         spoof[np.argsort(group_of, kind="stable")], np.cumsum(np.bincount(group_of))[:-1]
     )
 
-    def row(
-        group: tuple[str, ...], chosen: IntArray, against: IntArray, n: int = n_bootstrap
-    ) -> BreakdownRow:
+    def row(group: tuple[str, ...], chosen: IntArray, against: IntArray, n: int) -> BreakdownRow:
         chosen = chosen[np.argsort(values[chosen], kind="stable")]
-        pair = values[against], values[chosen]
-        intervals: dict[str, Interval] = {}
+        curve = SortedScores(values[against], values[chosen])
+        found, intervals = dict.fromkeys(METRICS, math.nan), dict[str, Interval]()
+        if len(against):
+            found = {name: metric.function(curve, costs, ties) for name, metric in METRICS.items()}
         if n and len(against):
-            pair_clusters = None if cluster is None else (cluster[against], cluster[chosen])
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".* replicates drew no trial")
                 intervals = bootstrap(
                     METRICS,
-                    *pair,
+                    *curve.classes,
                     n,
-                    clusters=pair_clusters,
+                    clusters=None if cluster is None else (cluster[against], cluster[chosen]),
                     seed=seed,
                     confidence=confidence,
                     costs=costs,
                     progress=False,
                 )
-        return _row(group, *pair, costs, ties, intervals)
+        return BreakdownRow(
+            group=group,
+            n_bonafide=len(against),
+            n_spoof=len(chosen),
+            values=found,
+            intervals=intervals,
+        )
 
+    # First, because it says whether the clusters can be drawn at all.
+    pooled = row((POOLED, *[""] * (len(columns) - 1)), spoof, bonafide, n_bootstrap)
     rows = []
-    with Progress(
-        total=len(names) + 1, description="breakdown", unit="group", enabled=progress
-    ) as shown:
-        # First, because it says whether the clusters can be drawn at all.
-        pooled = row((POOLED, *[""] * (len(columns) - 1)), spoof, bonafide)
-        shown.update()
-        for group, chosen in zip(names, members, strict=True):
-            against = bonafide
-            for name in match:
-                column = columns[name]
-                against = against[column[against] == column[chosen[0]]]
-            try:
-                rows.append(row(group, chosen, against))
-            except TooFewClustersError:
-                rows.append(row(group, chosen, against, n=0))
-            shown.update()
-    rows.append(pooled)
+    for group, chosen in track(
+        list(zip(names, members, strict=True)),
+        description="breakdown",
+        unit="group",
+        enabled=progress,
+    ):
+        against = bonafide
+        for name in match:
+            column = columns[name]
+            against = against[column[against] == column[chosen[0]]]
+        try:
+            rows.append(row(group, chosen, against, n_bootstrap))
+        except TooFewClustersError:
+            rows.append(row(group, chosen, against, 0))
     if n_bootstrap:
-        _warn_of_thin_groups(rows[:-1], n_bootstrap)
-    return Breakdown(columns=tuple(columns), rows=tuple(rows))
+        _warn_of_thin_groups(rows, n_bootstrap)
+    return Breakdown(columns=tuple(columns), rows=(*rows, pooled))
 
 
 def _warn_of_thin_groups(rows: Sequence[BreakdownRow], n_bootstrap: int) -> None:
@@ -260,31 +242,3 @@ def _combinations(columns: Mapping[str, NDArray[Any]]) -> tuple[list[tuple[str, 
         for trial in first
     ]
     return names, group_of
-
-
-def _row(
-    group: tuple[str, ...],
-    bonafide: FloatArray,
-    spoof: FloatArray,
-    costs: DetectionCosts,
-    ties: Ties,
-    intervals: Mapping[str, Interval],
-) -> BreakdownRow:
-    values = dict.fromkeys(METRICS, math.nan)
-    if len(bonafide):
-        curve = SortedScores(bonafide, spoof)
-        values = {name: metric.function(curve, costs, ties) for name, metric in METRICS.items()}
-    return BreakdownRow(
-        group=group,
-        n_bonafide=len(bonafide),
-        n_spoof=len(spoof),
-        values=values,
-        intervals=intervals,
-    )
-
-
-def _cell(row: BreakdownRow, metric: Metric) -> str:
-    if metric.name in row.intervals:
-        return row.intervals[metric.name].text(metric)
-    value = row.values[metric.name]
-    return "–" if math.isnan(value) else metric.text(value)

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from asvspoof_cm.utils.checks import Plain
+
 
 def _check_positive(**costs: float) -> None:
     for name, cost in costs.items():
@@ -14,13 +16,8 @@ def _check_positive(**costs: float) -> None:
 
 
 @dataclass(frozen=True)
-class OperatingPoint:
-    """A metric's value and the threshold at which it is reached.
-
-    Example:
-        >>> float(OperatingPoint(0.25, -0.3))
-        0.25
-    """
+class OperatingPoint(Plain):
+    """A metric's value and the threshold at which it is reached."""
 
     value: float
     threshold: float
@@ -30,7 +27,7 @@ class OperatingPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectionCosts:
+class DetectionCosts(Plain):
     """Costs of the two errors of a countermeasure and the prior of spoofing.
 
     The detection cost function is β·P_miss + P_fa over its value for the cheaper trivial decision,
@@ -109,20 +106,14 @@ class SasvCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class AsvRates:
-    """Error rates of the speaker verification that stands beside a countermeasure in t-DCF.
-
-    Example:
-        >>> ASVSPOOF5_ASV.p_fa_spoof
-        0.4607082907604729
-    """
+    """Error rates of the speaker verification that stands beside a countermeasure in t-DCF."""
 
     p_miss: float
     p_fa: float
     p_fa_spoof: float
 
     def __post_init__(self) -> None:
-        for name in ("p_miss", "p_fa", "p_fa_spoof"):
-            rate = getattr(self, name)
+        for name, rate in vars(self).items():
             if not 0.0 <= rate <= 1.0:
                 raise ValueError(f"`{name}` must lie between 0 and 1; got {rate}.")
 

@@ -34,13 +34,7 @@ BELOW_LOWEST = 0.001
 
 
 class DetCurve(NamedTuple):
-    """Error rates for every threshold, each of shape (n_points,), from "accept all" on.
-
-    Example:
-        >>> p_miss, p_fa, thresholds = det_curve([1.0], [0.0])
-        >>> p_fa
-        array([1., 0., 0.])
-    """
+    """Error rates for every threshold, each of shape (n_points,), from "accept all" on."""
 
     p_miss: FloatArray
     p_fa: FloatArray
@@ -107,13 +101,10 @@ def det_curve(bonafide: ArrayLike, spoof: ArrayLike, *, ties: Ties = "official")
 
     The first point accepts every trial and the last rejects every trial.
 
-    Args:
-        bonafide: Scores of bonafide trials, shape (n_bonafide,). Higher means bonafide.
-        spoof: Scores of spoofed trials, shape (n_spoof,).
-        ties: "official" has a point after each trial, bonafide first among equal scores, and its
-            threshold is the highest rejected score (0.001 below the lowest score at the first
-            point), as in the organisers' package. "grouped" has a point per distinct score, and its
-            threshold is the lowest accepted score: reject s < τ, accept s ≥ τ.
+    With "official" `ties` there is a point after each trial, bonafide first among equal scores, and
+    its threshold is the highest rejected score (0.001 below the lowest score at the first point),
+    as in the organisers' package. "grouped" has a point per distinct score, and its threshold is
+    the lowest accepted score: reject s < τ, accept s ≥ τ.
 
     Example:
         >>> curve = det_curve([2.0, 0.5], [-1.0, 1.0, 0.5], ties="grouped")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from asvspoof_cm.metrics.costs import DetectionCosts, OperatingPoint
 from asvspoof_cm.metrics.det import SortedScores, dcf, default_cost
 from asvspoof_cm.metrics.summary import METRICS
-from asvspoof_cm.metrics.track1 import bonafide_bits, eer_at, spoof_bits
+from asvspoof_cm.metrics.track1 import eer_at, spoof_bits
 from asvspoof_cm.utils.checks import FloatArray, IntArray
 
 MetricLike: TypeAlias = "str | Callable[[FloatArray, FloatArray], float | OperatingPoint]"
@@ -28,13 +28,9 @@ BLOCK = 1 << 13
 
 
 class System:
-    """One system's scores, sorted, ready for any number of replicates.
+    """One system's bonafide and spoof scores, sorted, ready for any number of replicates.
 
-    Args:
-        scores: Bonafide and spoof scores.
-        units: Which unit of the draw each trial belongs to; None if every trial is its own.
-        metrics: Names in `METRICS`, or functions of (bonafide, spoof).
-        costs: Costs and prior of the detection costs.
+    `units` says which unit of the draw each trial belongs to; None if every trial is its own.
     """
 
     def __init__(
@@ -50,7 +46,12 @@ class System:
         self.classes = _Class(scores[0], own[0]), _Class(scores[1], own[1])
         self.curve = SortedScores(self.classes[0].scores, self.classes[1].scores)
         self.at_threshold = [int(np.searchsorted(c.scores, costs.threshold)) for c in self.classes]
-        self.bits = bonafide_bits(self.curve.bonafide), spoof_bits(self.curve.spoof)
+        self.bits = spoof_bits(-self.curve.bonafide), spoof_bits(self.curve.spoof)
+
+    @property
+    def n_trials(self) -> tuple[int, int]:
+        """How many bonafide and spoofed trials there are."""
+        return len(self.curve.bonafide), len(self.curve.spoof)
 
     def observed(self) -> FloatArray:
         """The metrics of the trials as they are: (n_metrics,)."""

@@ -1,7 +1,7 @@
-r"""The challenge's score and key files, joined by file name whatever their order.
+r"""The challenge's score and key files.
 
-Fields are separated by tabs, or by spaces where a line has no tab. A header is optional; without
-it the columns are those of the challenge:
+Cells are separated by tabs, semicolons or commas, which may then be quoted, or by spaces. A header
+is optional; without it the columns are those of the challenge:
 
 ===== =================================== ========================================
 track scores                              key
@@ -10,123 +10,55 @@ track scores                              key
 2     spk filename cm-score asv-score     spk filename cm-label asv-label
       sasv-score (``-`` where absent)
 ===== =================================== ========================================
+
+In a header, ``llr``, ``log-odds``, ``bonafide-logit`` or ``score`` may stand for ``cm-score``, and
+the names and labels may be called as in a protocol. Other columns are left alone.
 """
 
 from __future__ import annotations
 
+import codecs
 import math
 import os
+import re
 import zipfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asvspoof_cm.labels import ABSENT, LABELS, SASV_CLASSES, SPOOF
-from asvspoof_cm.utils.checks import FloatArray, as_column, as_scores
-from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.labels import ABSENT, LABEL_COLUMNS, LABELS, NAME_COLUMNS, SASV_CLASSES, SPOOF
+from asvspoof_cm.metrics.trials import Key, Names, Scores, check_unique
+from asvspoof_cm.utils.checks import FloatArray, IntArray, as_column, as_scores, check_choice
+from asvspoof_cm.utils.files import atomic_path, write_text
+from asvspoof_cm.utils.tables import first_row, read_table
 
-SCORE_COLUMNS: Final = ("cm-score", "asv-score", "sasv-score")
-_SCORE_HEADERS: Final = {
-    2: ("filename", "cm-score"),
-    5: ("spk", "filename", *SCORE_COLUMNS),
+CM_COLUMNS: Final = ("cm-score", "llr", "log-odds", "bonafide-logit", "score")
+"""What a countermeasure's column may be called: by its unit, or as in the challenge."""
+
+# The columns of a whole file of Track 2, in order, and what a header may call them.
+_SCORES: Final[Mapping[str, Collection[str]]] = {
+    "spk": ["spk"],
+    "filename": NAME_COLUMNS,
+    "cm-score": CM_COLUMNS,
+    "asv-score": ["asv-score"],
+    "sasv-score": ["sasv-score"],
 }
-_KEY_HEADERS: Final = {
-    2: ("filename", "cm-label"),
-    4: ("spk", "filename", "cm-label", "asv-label"),
+_KEY: Final[Mapping[str, Collection[str]]] = {
+    "spk": ["spk"],
+    "filename": NAME_COLUMNS,
+    "cm-label": LABEL_COLUMNS,
+    "asv-label": ["asv-label"],
 }
-_N_SHOWN = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Key:
-    """The labels of a set of trials.
-
-    Attributes:
-        filename: File names, shape (n_trials,).
-        cm_label: 0 (spoof) or 1 (bonafide), shape (n_trials,).
-        speaker: Claimed speakers, shape (n_trials,); Track 2 only.
-        asv_label: "target", "nontarget" or "spoof", shape (n_trials,); Track 2 only.
-
-    Example:
-        >>> key = Key(filename=np.array(["E_1", "E_2"]), cm_label=np.array([1, 0]))
-        >>> key.speaker is None
-        True
-    """
-
-    filename: NDArray[np.str_]
-    cm_label: NDArray[np.int64]
-    speaker: NDArray[np.str_] | None = None
-    asv_label: NDArray[np.str_] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scores:
-    """The scores of a set of trials; a score that the file leaves out is None.
-
-    Attributes:
-        filename: File names, shape (n_trials,).
-        cm: Countermeasure scores, shape (n_trials,).
-        speaker: Claimed speakers, shape (n_trials,); Track 2 only.
-        asv: Speaker verification scores, shape (n_trials,); Track 2 only.
-        sasv: Scores of the combined system, shape (n_trials,); Track 2 only.
-
-    Example:
-        >>> Scores(filename=np.array(["E_1", "E_2"]), cm=np.array([0.5, -1.0])).cm
-        array([ 0.5, -1. ])
-    """
-
-    filename: NDArray[np.str_]
-    cm: FloatArray | None
-    speaker: NDArray[np.str_] | None = None
-    asv: FloatArray | None = None
-    sasv: FloatArray | None = None
-
-    def for_key(self, key: Key) -> Scores:
-        """Return these scores in the order of the trials of `key`.
-
-        Raises:
-            ValueError: Where a trial is missing, not in the key or there twice, naming the first
-                few.
-
-        Example:
-            >>> names, labels = np.array(["E_1", "E_2"]), np.array([0, 1])
-            >>> key = Key(filename=names, cm_label=labels)
-            >>> Scores(filename=names[::-1], cm=np.array([2.0, -1.0])).for_key(key).cm
-            array([-1.,  2.])
-        """
-        if (self.speaker is None) != (key.speaker is None):
-            with_speaker = "key" if self.speaker is None else "scores"
-            raise ValueError(
-                f"`scores` and `key` must be of the same track; only the {with_speaker} have a "
-                "speaker column."
-            )
-        scored, wanted = _trials(self.speaker, self.filename), _trials(key.speaker, key.filename)
-        _check_unique("the scores", scored)
-        _check_unique("the key", wanted)
-        place = {trial: i for i, trial in enumerate(scored)}
-        missing = [trial for trial in wanted if trial not in place]
-        if missing or len(place) != len(wanted):
-            extra = sorted(set(place).difference(wanted), key=place.__getitem__)
-            raise ValueError(
-                f"the scores must cover the trials of the key; {_count('missing', missing)}, "
-                f"{_count('not in the key', extra)}."
-            )
-        order = np.fromiter((place[trial] for trial in wanted), dtype=np.int64, count=len(wanted))
-        columns: dict[str, Any] = {
-            name: None if column is None else column[order] for name, column in vars(self).items()
-        }
-        return replace(self, **columns)
 
 
 def read_scores(path: str | os.PathLike[str]) -> Scores:
     r"""Read a score file of Track 1 or Track 2.
 
     Raises:
-        ValueError: With the line number, on a wrong number of fields, a score that isn't a finite
+        ValueError: With the line number, on a wrong number of cells, a score that isn't a finite
             number, or trials that occur twice.
 
     Example:
@@ -136,16 +68,18 @@ def read_scores(path: str | os.PathLike[str]) -> Scores:
         >>> read_scores(path).cm
         array([ 0.5, -1. ])
     """
-    columns = _read_columns(path, _SCORE_HEADERS, SCORE_COLUMNS)
+    names, columns, lines = _read(path, _SCORES, ("cm-score", "asv-score", "sasv-score"))
     values = {
-        name: _parse_scores(path, name, columns[name]) for name in SCORE_COLUMNS if name in columns
+        name: _numbers(path, name, column.tolist(), lines)
+        for name, column in columns.items()
+        if name.endswith("-score")
     }
     if all(value is None for value in values.values()):
         raise ValueError(f"{path}: every score is absent ({ABSENT!r}).")
     return Scores(
-        filename=np.array(columns["filename"].cells),
+        filename=names,
         cm=values.get("cm-score"),
-        speaker=np.array(columns["spk"].cells) if "spk" in columns else None,
+        speaker=columns.get("spk"),
         asv=values.get("asv-score"),
         sasv=values.get("sasv-score"),
     )
@@ -155,7 +89,7 @@ def read_key(path: str | os.PathLike[str]) -> Key:
     r"""Read a key file of Track 1 or Track 2.
 
     Raises:
-        ValueError: With the line number, on a wrong number of fields, an unknown label, or labels
+        ValueError: With the line number, on a wrong number of cells, an unknown label, or labels
             that contradict each other; also on trials that occur twice.
 
     Example:
@@ -165,37 +99,33 @@ def read_key(path: str | os.PathLike[str]) -> Key:
         >>> read_key(path).cm_label
         array([1, 0])
     """
-    columns = _read_columns(path, _KEY_HEADERS, ("cm-label",))
-    cm_label = _parse_labels(path, columns["cm-label"], LABELS)
-    labels = np.array([LABELS[word] for word in cm_label], dtype=np.int64)
-    speaker = asv_label = None
-    if "spk" in columns:
-        speaker = np.array(columns["spk"].cells)
-    if "asv-label" in columns:
-        asv_label = np.array(_parse_labels(path, columns["asv-label"], SASV_CLASSES))
+    names, columns, lines = _read(path, _KEY, ("cm-label",))
+    words = columns["cm-label"].tolist()
+    _check_labels(path, words, lines, LABELS)
+    labels = np.array([LABELS[word] for word in words], dtype=np.int64)
+    asv_label = columns.get("asv-label")
+    if asv_label is not None:
+        _check_labels(path, asv_label.tolist(), lines, SASV_CLASSES)
         wrong = np.flatnonzero((labels == SPOOF) != (asv_label == "spoof"))
         if len(wrong):
             raise ValueError(
-                f"{path}, line {columns['cm-label'].lines[wrong[0]]}: cm-label and asv-label must "
-                "agree, bonafide target, bonafide nontarget or spoof spoof; got "
-                f"{cm_label[wrong[0]]} {asv_label[wrong[0]]}."
+                f"{path}, line {lines[wrong[0]]}: cm-label and asv-label must agree, bonafide "
+                f"target, bonafide nontarget or spoof spoof; got {words[wrong[0]]} "
+                f"{asv_label[wrong[0]]}."
             )
-    return Key(
-        filename=np.array(columns["filename"].cells),
-        cm_label=labels,
-        speaker=speaker,
-        asv_label=asv_label,
-    )
+    speaker = columns.get("spk")
+    return Key(filename=names, cm_label=labels, speaker=speaker, asv_label=asv_label)
 
 
 def write_scores(
     path: str | os.PathLike[str],
-    filename: Sequence[str] | NDArray[np.str_],
+    filename: Sequence[str] | Names,
     cm: ArrayLike | None,
     *,
-    speaker: Sequence[str] | NDArray[np.str_] | None = None,
+    speaker: Sequence[str] | Names | None = None,
     asv: ArrayLike | None = None,
     sasv: ArrayLike | None = None,
+    column: str = "cm-score",
 ) -> None:
     r"""Write a score file with a header, whole or not at all; every digit survives.
 
@@ -206,6 +136,8 @@ def write_scores(
         speaker: Claimed speakers, shape (n_trials,). With them the file is one of Track 2.
         asv: Speaker verification scores, shape (n_trials,); Track 2 only.
         sasv: Scores of the combined system, shape (n_trials,); Track 2 only.
+        column: The head of the countermeasure's column: "cm-score", or its unit, "llr" or
+            "log-odds".
 
     Example:
         >>> import tempfile
@@ -214,20 +146,11 @@ def write_scores(
         >>> path.read_text()
         'filename\tcm-score\nE_1\t0.5\nE_2\t-1.0\n'
     """
-    text = _format_scores(filename, cm, speaker, asv, sasv)
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    check_choice("column", column, CM_COLUMNS)
+    write_text(path, _format(filename, cm, speaker, asv, sasv, column))
 
 
-def write_submission(
-    path: str | os.PathLike[str],
-    filename: Sequence[str] | NDArray[np.str_],
-    cm: ArrayLike | None,
-    *,
-    speaker: Sequence[str] | NDArray[np.str_] | None = None,
-    asv: ArrayLike | None = None,
-    sasv: ArrayLike | None = None,
-) -> None:
+def write_submission(path: str | os.PathLike[str], *columns: Any, **more: Any) -> None:
     """Write a challenge submission: a zip with the scores as ``score.tsv``.
 
     Equal scores give equal bytes. The arguments are those of `write_scores`.
@@ -239,115 +162,113 @@ def write_submission(
         >>> zipfile.ZipFile(path).namelist()
         ['score.tsv']
     """
-    text = _format_scores(filename, cm, speaker, asv, sasv)
+    text = _format(*columns, **more)
     member = zipfile.ZipInfo("score.tsv", date_time=(1980, 1, 1, 0, 0, 0))
     member.compress_type = zipfile.ZIP_DEFLATED
     with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         archive.writestr(member, text)
 
 
-@dataclass(frozen=True)
-class _Column:
-    cells: Sequence[str]
-    lines: Sequence[int]
-
-
-def _read_columns(
-    path: str | os.PathLike[str], headers: dict[int, tuple[str, ...]], required: Sequence[str]
-) -> dict[str, _Column]:
-    """Split the file into named columns and check that every trial occurs once."""
+def _read(
+    path: str | os.PathLike[str], known: Mapping[str, Collection[str]], wanted: Sequence[str]
+) -> tuple[Names, dict[str, Names], IntArray]:
+    """Return the names, the other columns that are `known`, and the line of each row."""
+    data = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        row, delimiter = first_row(data)
+        if delimiter in (None, "\t"):
+            data, delimiter = _by_tabs(data), "\t"
+            row, _ = first_row(data)
+        header = [cell.strip().lower() for cell in row]
+        positions = {
+            name: header.index(found)
+            for name, spellings in known.items()
+            if (found := next((s for s in spellings if s in header), None))
+        }
+        # Data may hold a word of a header, but a header holds neither numbers nor labels.
+        words = (ABSENT, *LABELS, *SASV_CLASSES)
+        has_header = bool(positions) and not any(_is_finite(c) or c in words for c in header)
+        if has_header:
+            n_scores = sum(header.count(spelling) for spelling in CM_COLUMNS)
+            twice = any(header.count(header[place]) > 1 for place in positions.values())
+            if twice or ("cm-score" in known and n_scores > 1):
+                raise ValueError(f"the header must name every column once; got {' '.join(header)}.")
+            if "filename" not in positions or not set(wanted) & set(positions):
+                raise ValueError(
+                    f"the header must name filename and {' or '.join(wanted)}; got "
+                    f"{' '.join(header)}.{_hint(header, wanted)}"
+                )
+        elif row:
+            layouts = {2: ("filename", wanted[0]), len(known): (*known,)}
+            if len(row) not in layouts or ("cm-label" not in known and _hint(row, wanted)):
+                texts = [f"{n} ({' '.join(names)})" for n, names in layouts.items()]
+                raise ValueError(
+                    f"a line must have {' or '.join(texts)} columns; the first has {len(row)}: "
+                    f"{' '.join(row)}.{_hint(row, wanted)}"
+                )
+            positions = {name: index for index, name in enumerate(layouts[len(row)])}
+        columns, lines = read_table(data, delimiter, positions, len(row))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
-    rows = [_fields(line) for line in text.split("\n")]
-    lines = [number for number, row in enumerate(rows, start=1) if row]
-    rows = [row for row in rows if row]
-    header: tuple[str, ...] | None = None
-    if rows and set(rows[0]) <= {name for names in headers.values() for name in names}:
-        header = tuple(rows.pop(0))
-        lines.pop(0)
-        if len(set(header)) < len(header):
-            raise ValueError(
-                f"{path}: the header must name every column once; got {' '.join(header)}."
-            )
-        if "filename" not in header or not set(required) & set(header):
-            raise ValueError(
-                f"{path}: the header must name filename and {' or '.join(required)}; got "
-                f"{' '.join(header)}."
-            )
-    if not rows:
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    columns = {name: np.char.strip(column[has_header:], " ") for name, column in columns.items()}
+    lines = lines[has_header:]
+    if not len(lines):
         raise ValueError(f"{path}: the file holds no trial.")
-    header = header or headers.get(len(rows[0]))
-    if header is None:
-        expected = " or ".join(f"{n} ({' '.join(names)})" for n, names in headers.items())
-        raise ValueError(
-            f"{path}: a line must have {expected} fields; line {lines[0]} has {len(rows[0])}."
-        )
-    for line, row in zip(lines, rows, strict=True):
-        if len(row) != len(header):
-            raise ValueError(
-                f"{path}, line {line}: {len(header)} fields expected ({' '.join(header)}), "
-                f"found {len(row)}."
-            )
-    columns = {
-        name: _Column(cells, lines)
-        for name, cells in zip(header, zip(*rows, strict=True), strict=True)
-    }
-    speaker = columns["spk"].cells if "spk" in columns else None
-    _check_unique(str(path), _trials(speaker, columns["filename"].cells))
-    return columns
+    if "asv-label" in known and "asv-label" not in columns:
+        columns.pop("spk", None)
+    names = columns.pop("filename")
+    if (names == "").any():
+        raise ValueError(f"{path}, line {lines[np.argmax(names == '')]}: the file name is empty.")
+    scores = Scores(filename=names, cm=None, speaker=columns.get("spk"))
+    check_unique(str(path), scores.trials())
+    return names, columns, lines
 
 
-def _fields(line: str) -> list[str]:
+def _by_tabs(data: bytes) -> bytes:
+    """Return lines of cells with one tab between two; in a line with both, a space is no end.
+
+    Cells may be empty where all lines have as many tabs as the first; else several tabs are one.
+    """
     # Not str.split(): it takes a no-break space in a name for a separator.
-    if "\t" in line and " " in line:
-        return [cell.strip(" ") for cell in line.split("\t") if cell.strip(" ")]
-    return [cell for cell in line.replace("\t", " ").split(" ") if cell]
+    data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    lines = [line for line in data.split(b"\n") if line.strip()]
+    n_tabs = {line.count(b"\t") for line in lines}
+    if len(n_tabs) == 1 and b"\t" in lines[0] and all(lines[0].split(b"\t")):
+        return data
+    both = re.search(rb"\t[^\n]* |\x20[^\n]*\t", data)
+    data = re.sub(rb" *\t[ \t]*" if both else rb"[ \t]+", b"\t", data)
+    return re.sub(rb"(?m)^[ \t]+|[ \t]+$", b"", data)
 
 
-def _trials(
-    speaker: Iterable[str] | NDArray[np.str_] | None, filename: Iterable[str] | NDArray[np.str_]
-) -> list[Any]:
-    """What identifies a trial: the file name, in Track 2 with the claimed speaker."""
-    names = filename.tolist() if isinstance(filename, np.ndarray) else list(filename)
-    if speaker is None:
-        return names
-    speakers = speaker.tolist() if isinstance(speaker, np.ndarray) else list(speaker)
-    return list(zip(speakers, names, strict=True))
+def _hint(row: Sequence[str], wanted: Sequence[str]) -> str:
+    """Say what a file is that was taken for another."""
+    if any(cell in (*LABELS, *LABEL_COLUMNS) for cell in row):
+        if "cm-label" not in wanted:
+            return " It has labels, as a key (--key) or a protocol (--protocol) has."
+        return " It looks like a protocol: `evaluate` takes it as --protocol."
+    if "cm-label" in wanted and any(cell in CM_COLUMNS or _is_finite(cell) for cell in row):
+        return " It looks like a score file: `evaluate` takes it as --scores."
+    return ""
 
 
-def _check_unique(where: str, trials: Sequence[Any]) -> None:
-    if len(set(trials)) == len(trials):
-        return
-    seen: set[Any] = set()
-    twice = []
-    for trial in trials:
-        if trial in seen:
-            twice.append(trial)
-        seen.add(trial)
-    raise ValueError(f"{where}: every trial must occur once; {_count('repeated', twice)}.")
-
-
-def _count(what: str, trials: Sequence[Any]) -> str:
-    shown = [trial if isinstance(trial, str) else " ".join(trial) for trial in trials[:_N_SHOWN]]
-    if not shown:
-        return f"0 are {what}"
-    more = ", …" if len(trials) > _N_SHOWN else ""
-    return f"{len(trials)} are {what} ({', '.join(shown)}{more})"
-
-
-def _parse_scores(path: str | os.PathLike[str], name: str, column: _Column) -> FloatArray | None:
-    """Numbers of one column, or None where all of them are absent."""
-    n_absent = column.cells.count(ABSENT)
-    if n_absent == len(column.cells):
+def _numbers(
+    path: str | os.PathLike[str], name: str, cells: list[str], lines: IntArray
+) -> FloatArray | None:
+    """Return the numbers of one column, or None where all of them are absent."""
+    if cells.count(ABSENT) == len(cells):
         return None
-    wrong = [i for i, cell in enumerate(column.cells) if not _is_finite(cell)]
+    wrong = [index for index, cell in enumerate(cells) if not _is_finite(cell)]
     if not wrong:
-        return np.array(list(map(float, column.cells)))
+        return np.array(list(map(float, cells)))
+    first = cells[wrong[0]]
+    hint = " Write a decimal point." if _is_finite(first.replace(",", ".")) else ""
+    if lines[wrong[0]] == lines[0] and not hint:
+        hint = f" If that is a header, call the columns filename and {name}."
     raise ValueError(
-        f"{path}: {name} must be a finite number; {len(wrong)} of {len(column.cells)} are not, "
-        f"the first in line {column.lines[wrong[0]]}: {column.cells[wrong[0]]!r}."
+        f"{path}: {name} must be a finite number; {len(wrong)} of {len(cells)} are not, the first "
+        f"in line {lines[wrong[0]]}: {first!r}.{hint}"
     )
 
 
@@ -359,21 +280,50 @@ def _is_finite(cell: str) -> bool:
         return False
 
 
-def _parse_labels(
-    path: str | os.PathLike[str], column: _Column, allowed: Iterable[str]
-) -> Sequence[str]:
-    words = list(allowed)
-    unknown = set(column.cells).difference(words)
-    if unknown:
-        wrong = next(i for i, cell in enumerate(column.cells) if cell in unknown)
+def _check_labels(
+    path: str | os.PathLike[str], cells: list[str], lines: IntArray, allowed: Collection[str]
+) -> None:
+    wrong = next((index for index, cell in enumerate(cells) if cell not in allowed), None)
+    if wrong is not None:
         raise ValueError(
-            f"{path}, line {column.lines[wrong]}: a label must be one of "
-            f"{', '.join(words)}; got {column.cells[wrong]!r}."
+            f"{path}, line {lines[wrong]}: a label must be one of {', '.join(allowed)}; got "
+            f"{cells[wrong]!r}.{_hint([cells[wrong]], ['cm-label'])}"
         )
-    return column.cells
 
 
-def _names(argument: str, names: NDArray[Any]) -> list[str]:
+def _format(
+    filename: Sequence[str] | Names,
+    cm: ArrayLike | None,
+    speaker: Sequence[str] | Names | None = None,
+    asv: ArrayLike | None = None,
+    sasv: ArrayLike | None = None,
+    column: str = "cm-score",
+) -> str:
+    names = np.asarray(filename)
+    if names.ndim != 1 or names.size == 0:
+        raise ValueError(f"`filename` must have shape (n_trials,), n ≥ 1; got {names.shape}.")
+    if speaker is None and (asv is not None or sasv is not None):
+        raise ValueError("`speaker` must be given with `asv` or `sasv` scores: a Track 2 file.")
+    if cm is None and sasv is None:
+        raise ValueError("`cm` must be given where there is no `sasv` score.")
+    trials = {"filename": _writable("filename", names)}
+    if speaker is not None:
+        speakers = as_column("speaker", speaker, len(names))
+        trials = {"spk": _writable("speaker", speakers), **trials}
+    if len(set(zip(*trials.values(), strict=True))) != len(names):
+        raise ValueError("`filename` must name every trial once; some are repeated.")
+    scores = {"cm": cm} if speaker is None else {"cm": cm, "asv": asv, "sasv": sasv}
+    cells = [[ABSENT] * len(names) for _ in scores]
+    for index, (name, values) in enumerate(scores.items()):
+        if values is not None:
+            values = as_column(name, as_scores(name, values), len(names))
+            cells[index] = list(map(repr, values.tolist()))
+    header = [*trials, column, "asv-score", "sasv-score"][: len(trials) + len(scores)]
+    rows = zip(*trials.values(), *cells, strict=True)
+    return "".join("\t".join(row) + "\n" for row in (header, *rows))
+
+
+def _writable(argument: str, names: NDArray[Any]) -> list[str]:
     """Return strings that come back from a file as they are."""
     cells = [str(name) for name in names]
     for cell in cells:
@@ -383,35 +333,3 @@ def _names(argument: str, names: NDArray[Any]) -> list[str]:
                 f"space; got {cell!r}."
             )
     return cells
-
-
-def _format_scores(
-    filename: Sequence[str] | NDArray[np.str_],
-    cm: ArrayLike | None,
-    speaker: Sequence[str] | NDArray[np.str_] | None,
-    asv: ArrayLike | None,
-    sasv: ArrayLike | None,
-) -> str:
-    names = np.asarray(filename)
-    if names.ndim != 1 or names.size == 0:
-        raise ValueError(f"`filename` must have shape (n_trials,), n ≥ 1; got {names.shape}.")
-    if speaker is None and (asv is not None or sasv is not None):
-        raise ValueError("`speaker` must be given with `asv` or `sasv` scores: a Track 2 file.")
-    if cm is None and sasv is None:
-        raise ValueError("`cm` must be given where there is no `sasv` score.")
-    trials = [_names("filename", names)]
-    if speaker is not None:
-        trials.insert(0, _names("speaker", as_column("speaker", speaker, len(names))))
-    if len(set(zip(*trials, strict=True))) != len(names):
-        raise ValueError("`filename` must name every trial once; some are repeated.")
-    scores = []
-    columns = {"cm": cm} if speaker is None else {"cm": cm, "asv": asv, "sasv": sasv}
-    for name, column in columns.items():
-        if column is None:
-            scores.append([ABSENT] * len(names))
-        else:
-            values = as_column(name, as_scores(name, column), len(names))
-            scores.append(list(map(repr, values.tolist())))
-    rows = zip(*trials, *scores, strict=True)
-    header = _SCORE_HEADERS[len(trials) + len(scores)]
-    return "".join("\t".join(row) + "\n" for row in (header, *rows))

@@ -7,7 +7,7 @@ reports and figures have one column, row or panel for each entry, in this order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from numpy.typing import ArrayLike
@@ -23,11 +23,11 @@ from asvspoof_cm.metrics.track1 import (
     min_cllr_of,
     min_dcf_of,
 )
-from asvspoof_cm.utils.checks import check_choice, finite_or_none, split_by_label
+from asvspoof_cm.utils.checks import Plain, check_choice, split_by_label
 from asvspoof_cm.utils.tables import render
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """One metric of Track 1: how it is computed, called and printed.
 
@@ -70,46 +70,21 @@ class Metric:
 METRICS: Final[dict[str, Metric]] = {
     metric.name: metric
     for metric in (
-        Metric(
-            name="min_dcf",
-            function=lambda scores, costs, ties: min_dcf_of(scores, costs, ties).value,
-            title="minDCF",
-        ),
-        Metric(
-            name="act_dcf",
-            function=lambda scores, costs, _: act_dcf_of(*scores.classes, costs).value,
-            title="actDCF",
-        ),
-        Metric(
-            name="eer",
-            function=lambda scores, _, ties: eer_of(scores, ties).value,
-            title="EER",
-            unit="%",
-            scale=100.0,
-            n_decimals=3,
-        ),
-        Metric(
-            name="cllr",
-            function=lambda scores, *_: cllr_of(*scores.classes),
-            title="Cllr",
-            unit="bits",
-        ),
+        Metric("min_dcf", lambda s, costs, ties: min_dcf_of(s, costs, ties).value, "minDCF"),
+        Metric("act_dcf", lambda s, costs, _: act_dcf_of(*s.classes, costs).value, "actDCF"),
+        Metric("eer", lambda s, _, ties: eer_of(s, ties).value, "EER", "%", 100.0, 3),
+        Metric("cllr", lambda s, *_: cllr_of(*s.classes), "Cllr", "bits"),
     )
 }
 """The metrics of every table and figure, by name."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Track1Result:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Track1Result(Plain):
     """Everything that Track 1 reports about one set of trials; ``print`` shows a table.
 
     `eer` is a fraction; `cllr` and `min_cllr` are bits. `others` has the entries of `METRICS`
     beyond these.
-
-    Example:
-        >>> result = evaluate([2.0, 1.0, -1.0], [1, 1, 0])
-        >>> result.eer, result.as_dict()["auc"]
-        (OperatingPoint(value=0.0, threshold=-1.0), 1.0)
     """
 
     n_bonafide: int
@@ -124,13 +99,16 @@ class Track1Result:
     others: Mapping[str, float]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain numbers in plain dictionaries, ready for JSON.
-
-        A threshold that isn't finite, because every trial is rejected, is None.
-        """
-        content: dict[str, Any] = finite_or_none(asdict(self))
+        """Return plain values; a threshold that isn't finite, to reject all trials, is None."""
+        content = super().as_dict()
         others: dict[str, Any] = content.pop("others")
         return content | others
+
+    def __repr__(self) -> str:
+        return (
+            f"Track1Result({self.n_bonafide} bonafide, {self.n_spoof} spoof: "
+            f"EER {100 * self.eer.value:.3f} %, minDCF {self.min_dcf.value:.4f})"
+        )
 
     def __str__(self) -> str:
         rows = [("trials", f"{self.n_bonafide} bonafide, {self.n_spoof} spoof", "")]

@@ -31,12 +31,7 @@ A_DCF_BELOW_LOWEST = 1e-8
 
 @dataclass(frozen=True)
 class TandemPoint:
-    """The concurrent t-EER, as a fraction, and the two thresholds that reach it.
-
-    Example:
-        >>> float(TandemPoint(0.109, asv_threshold=-0.8, cm_threshold=0.2))
-        0.109
-    """
+    """The concurrent t-EER, as a fraction, and the two thresholds that reach it."""
 
     value: float
     asv_threshold: float
@@ -56,8 +51,8 @@ def a_dcf(
 
     Args:
         target: SASV scores of target trials, shape (n_target,).
-        nontarget: SASV scores of nontarget trials, shape (n_nontarget,).
-        spoof: SASV scores of spoofed trials, shape (n_spoof,).
+        nontarget: Those of nontarget trials, shape (n_nontarget,).
+        spoof: Those of spoofed trials, shape (n_spoof,).
         costs: Costs and priors; those of ASVspoof 5 unless given.
 
     Returns:
@@ -80,17 +75,11 @@ def a_dcf(
         cost += weight * ((len(scores) - n_passed) / len(scores))
     cost /= min(costs.c_miss * costs.p_target, sum(weights))
     best = int(np.argmin(cost))
-    rejected = [targets[best - 1 : best]]
-    rejected += [
-        scores[n_passed[best] - 1 : n_passed[best]]
-        for scores, n_passed in zip(others, passed, strict=True)
-    ]
-    lowest = min(float(scores[0]) for scores in (targets, *others))
-    threshold = max(
-        (float(scores[0]) for scores in rejected if scores.size),
-        default=lowest - A_DCF_BELOW_LOWEST,
-    )
-    return OperatingPoint(float(cost[best]), threshold)
+    counts = (best, *(int(n_passed[best]) for n_passed in passed))
+    classes = (targets, *others)
+    rejected = [scores[n - 1] for scores, n in zip(classes, counts, strict=True) if n]
+    lowest = min(scores[0] for scores in classes) - A_DCF_BELOW_LOWEST
+    return OperatingPoint(float(cost[best]), float(max(rejected, default=lowest)))
 
 
 def asv_rates(
@@ -98,12 +87,8 @@ def asv_rates(
 ) -> AsvRates:
     """Return the error rates of a speaker verification at its own EER threshold.
 
-    Args:
-        target: ASV scores of target trials, shape (n_target,).
-        nontarget: ASV scores of nontarget trials, shape (n_nontarget,).
-        spoof: ASV scores of spoofed trials, shape (n_spoof,).
-        legacy: Put the share of *rejected* spoofs where the share of accepted ones belongs, as the
-            published package does for supplied ASV scores.
+    `legacy` puts the share of *rejected* spoofs where that of accepted ones belongs, as the
+    published package does for supplied ASV scores.
 
     Note:
         The threshold is the official one of `eer`, the highest rejected score, and yet a trial at

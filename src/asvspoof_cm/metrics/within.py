@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asvspoof_cm.metrics.bootstrap import Interval
+from asvspoof_cm.metrics.bootstrap import Interval, check_draws
 from asvspoof_cm.metrics.costs import ASVSPOOF5
 from asvspoof_cm.metrics.resampling import System, draws
 from asvspoof_cm.metrics.summary import METRICS
 from asvspoof_cm.metrics.track1 import auc, eer
 from asvspoof_cm.utils.checks import (
     FloatArray,
+    Plain,
     as_column,
     as_labels,
     as_scores,
-    check_seed,
     split_by_label,
 )
 from asvspoof_cm.utils.progress import track
@@ -27,7 +27,7 @@ from asvspoof_cm.utils.tables import render
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceRow:
+class SourceRow(Plain):
     """The errors of one source, its fakes against its own bonafide trials."""
 
     source: str
@@ -38,21 +38,10 @@ class SourceRow:
     interval: Interval | None
     """Of the EER, where it was asked for."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        interval = None if self.interval is None else self.interval.as_dict()
-        return {**vars(self), "interval": interval}
 
-
-@dataclass(frozen=True, kw_only=True)
-class WithinSources:
-    """What `within_sources` returns; ``print`` shows a table, the worst source first.
-
-    Example:
-        >>> result = within_sources([1.0, -1.0], [1, 0], ["x", "x"])
-        >>> result.mean_eer, result.worst.source
-        (0.0, 'x')
-    """
+@dataclass(frozen=True, kw_only=True, repr=False)
+class WithinSources(Plain):
+    """What `within_sources` returns; ``print`` shows a table, the worst source first."""
 
     rows: tuple[SourceRow, ...]
     """By falling EER."""
@@ -62,6 +51,7 @@ class WithinSources:
     """Of the mean EER, where it was asked for."""
     pooled_eer: float
     """Of the same trials with one threshold for all sources."""
+    pooled_auc: float
     n_left_out: int
     """Sources that have one class only."""
 
@@ -71,29 +61,32 @@ class WithinSources:
         return self.rows[0]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return {
-            "mean_eer": self.mean_eer,
-            "mean_auc": self.mean_auc,
-            "interval": None if self.interval is None else self.interval.as_dict(),
-            "worst": self.worst.source,
-            "pooled_eer": self.pooled_eer,
-            "n_left_out": self.n_left_out,
-            "rows": [row.as_dict() for row in self.rows],
-        }
+        """Return plain values, ready for JSON, with the name of the worst source."""
+        return {**super().as_dict(), "worst": self.worst.source}
+
+    def __repr__(self) -> str:
+        mean, worst, pooled = (
+            f"{100 * value:.3f} %" for value in (self.mean_eer, self.worst.eer, self.pooled_eer)
+        )
+        return (
+            f"WithinSources({len(self.rows)} sources: mean EER {mean}, worst {worst} in "
+            f"{self.worst.source}, pooled {pooled})"
+        )
 
     def __str__(self) -> str:
-        counts = sum(row.n_bonafide for row in self.rows), sum(row.n_spoof for row in self.rows)
-        cells = [
-            _cells(row.source, row.n_bonafide, row.n_spoof, row.eer, row.interval, row.auc)
-            for row in self.rows
+        rows: list[Any] = [
+            (r.source, r.n_bonafide, r.n_spoof, r.eer, r.interval, r.auc) for r in self.rows
         ]
-        cells.append(_cells("mean", *counts, self.mean_eer, self.interval, self.mean_auc))
-        cells.append(_cells("one threshold", *counts, self.pooled_eer, None, None))
-        text = render(("source", "bonafide", "spoof", "EER %", "AUC %"), cells, n_totals=2)
-        if self.n_left_out:
-            text += f"\n({self.n_left_out} more have one class only)"
-        return text
+        counts = sum(row[1] for row in rows), sum(row[2] for row in rows)
+        rows.append(("mean", *counts, self.mean_eer, self.interval, self.mean_auc))
+        rows.append(("pooled, one threshold", *counts, self.pooled_eer, None, self.pooled_auc))
+        metric = METRICS["eer"]
+        cells = [
+            (*names, interval.text(metric) if interval else metric.text(error), f"{100 * area:.1f}")
+            for *names, error, interval, area in rows
+        ]
+        text = render(("source", "bonafide", "spoof", "EER %", "AUC %"), cells)
+        return text + f"\n({self.n_left_out} more have one class only)" * (self.n_left_out > 0)
 
 
 def within_sources(
@@ -112,34 +105,24 @@ def within_sources(
     channel, and often hold one class. Within a source that helps nobody. Sources weigh alike in the
     mean, whatever their size; those with one class are left out.
 
-    Args:
-        scores: One score per trial, shape (n_trials,). Higher means bonafide.
-        labels: 0 or "spoof", 1 or "bonafide" per trial, shape (n_trials,).
-        sources: The source of each trial, shape (n_trials,), such as `Protocol.source`.
-        n_bootstrap: Replicates for an interval on each source's EER and on their mean; 0 for none.
-            A replicate draws trials of each class within each source and, for the mean, sources.
-        seed: Seed of the draws.
-        confidence: Mass of the intervals.
-        progress: Show how far it is.
-
-    Raises:
-        ValueError: No source has trials of both classes.
+    Scores, labels and sources, such as `Protocol.source`, have one entry per trial. `n_bootstrap`
+    replicates give an interval on each source's EER and on their mean: a replicate draws trials of
+    each class within each source and, for the mean, sources. The other arguments are those of
+    `bootstrap`.
 
     Example:
         >>> scores = [2.0, 1.0, 0.0, 5.0, 4.0, 6.0]
         >>> labels = [1, 0, 0, 1, 0, 0]
         >>> print(within_sources(scores, labels, ["page", "page", "page", "call", "call", "call"]))
-        source         bonafide  spoof   EER %  AUC %
-        call                  1      2  25.000   50.0
-        page                  1      2   0.000  100.0
-        mean                  2      4  12.500   75.0
-        one threshold         2      4  50.000      –
+        source                 bonafide  spoof   EER %  AUC %
+        call                          1      2  25.000   50.0
+        page                          1      2   0.000  100.0
+        mean                          2      4  12.500   75.0
+        pooled, one threshold         2      4  50.000   62.5
     """
-    check_seed(seed)
     if n_bootstrap < 0:
         raise ValueError(f"`n_bootstrap` must be at least 0; got {n_bootstrap}.")
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"`confidence` must lie between 0 and 1, excluded; got {confidence}.")
+    check_draws(n_bootstrap or 1, confidence, seed)
     split_by_label(scores, labels)
     values, is_bonafide = as_scores("scores", scores), as_labels(labels)
     names, codes = np.unique(as_column("sources", sources, len(values)), return_inverse=True)
@@ -165,7 +148,7 @@ def within_sources(
                 n_spoof=len(pair[1]),
                 eer=value,
                 auc=auc(*pair),
-                interval=_interval(value, drawn, confidence) if n_bootstrap else None,
+                interval=Interval.of(value, drawn, confidence) if n_bootstrap else None,
             )
         )
     mean = float(np.mean([row.eer for row in rows]))
@@ -174,14 +157,16 @@ def within_sources(
         rng = np.random.default_rng(seed)
         chosen = rng.integers(len(rows), size=(n_bootstrap, len(rows)))
         means = np.take_along_axis(np.stack(replicates, axis=1), chosen, axis=1).mean(axis=1)
-        interval = _interval(mean, means, confidence)
+        interval = Interval.of(mean, means, confidence)
     kept = np.isin(codes, both)
+    pooled = values[kept & is_bonafide], values[kept & ~is_bonafide]
     return WithinSources(
         rows=tuple(sorted(rows, key=lambda row: (-row.eer, row.source))),
         mean_eer=mean,
         mean_auc=float(np.mean([row.auc for row in rows])),
         interval=interval,
-        pooled_eer=eer(values[kept & is_bonafide], values[kept & ~is_bonafide]).value,
+        pooled_eer=eer(*pooled).value,
+        pooled_auc=auc(*pooled),
         n_left_out=len(names) - len(both),
     )
 
@@ -193,29 +178,3 @@ def _replicates(pair: Sequence[FloatArray], n: int, seed: int, code: int) -> Flo
     own_seed = int(np.random.SeedSequence([seed, code]).generate_state(1)[0])
     drawn = draws((len(pair[0]), len(pair[1])), None, n, own_seed)
     return np.array([system.replicate(counts)[0] for counts in drawn])
-
-
-def _interval(value: float, replicates: FloatArray, confidence: float) -> Interval:
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(replicates, [tail, 1.0 - tail])
-    return Interval(
-        value=value,
-        low=float(low),
-        high=float(high),
-        confidence=confidence,
-        n_replicates=len(replicates),
-    )
-
-
-def _cells(
-    name: str,
-    n_bonafide: int,
-    n_spoof: int,
-    error: float,
-    interval: Interval | None,
-    area: float | None,
-) -> list[str]:
-    percent = "–" if area is None else f"{100 * area:.1f}"
-    metric = METRICS["eer"]
-    shown = metric.text(error) if interval is None else interval.text(metric)
-    return [name, str(n_bonafide), str(n_spoof), shown, percent]

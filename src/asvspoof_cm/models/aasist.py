@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from typing_extensions import Self
 
 from asvspoof_cm.frontends import SincConv
 from asvspoof_cm.models.countermeasure import Countermeasure
 from asvspoof_cm.utils.checks import check_positive, check_waveforms
-
-__all__ = ["AASIST", "AASISTConfig"]
 
 # A multiple of 3. At 32 channels and 24 rows, 3,072 columns are 9 MiB.
 _TILE_COLUMNS = 3072
@@ -52,9 +49,7 @@ class AASISTConfig:
     temperature_hetero: float = 100.0
 
     def __post_init__(self) -> None:
-        check_positive(
-            self, "n_sinc_filters", "sinc_kernel_size", "n_first_channels", "n_channels", "d_hetero"
-        )
+        check_positive(self)
         for name in ("pool_spectral", "pool_temporal", "pool_hetero"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"`{name}` must lie in (0, 1]; got {getattr(self, name)!r}.")
@@ -123,16 +118,9 @@ def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
 
 
 def pair_scores(nodes: Tensor, projection: nn.Linear, weights: Tensor) -> Tensor:
-    """Return s_ij = w_ijᵀ tanh(P (x_i ⊙ x_j) + b) for all pairs of nodes.
+    """Return s_ij = w_ijᵀ tanh(P (x_i ⊙ x_j) + b) of nodes (batch, n_nodes, d_in).
 
-    Args:
-        nodes: Tensor of shape (batch, n_nodes, d_in).
-        projection: The linear map P, b from d_in to d_out.
-        weights: Weight vectors w_ij of shape (n_nodes, n_nodes, d_out), symmetric in i and j, or
-            one vector (d_out,) for all pairs.
-
-    Returns:
-        Scores of shape (batch, n_nodes, n_nodes).
+    The vectors w have shape (n_nodes, n_nodes, d_out), symmetric in i and j, or (d_out,) for all.
     """
     n_nodes = nodes.shape[1]
     i, j = torch.triu_indices(n_nodes, n_nodes, device=nodes.device).unbind(0)
@@ -194,13 +182,7 @@ class HeterogeneousGraphAttention(nn.Module):
     def forward(
         self, temporal: Tensor, spectral: Tensor, master: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the new temporal nodes, spectral nodes and master.
-
-        Args:
-            temporal: Tensor of shape (batch, n_temporal, d_in).
-            spectral: Tensor of shape (batch, n_spectral, d_in).
-            master: Tensor of shape (batch or 1, 1, d_in).
-        """
+        """Return new nodes of those (batch, n_nodes, d_in); there is one master, (…, 1, d_in)."""
         n_temporal = temporal.shape[1]
         nodes = torch.cat([self.proj_type1(temporal), self.proj_type2(spectral)], dim=1)
         nodes = self.input_drop(nodes)
@@ -285,16 +267,13 @@ class AASIST(Countermeasure):
 
         self.GAT_layer_S = graph()
         self.GAT_layer_T = graph()
-        self.HtrgGAT_layer_ST11 = hetero(n_channels)
-        self.HtrgGAT_layer_ST12 = hetero(d_hetero)
-        self.HtrgGAT_layer_ST21 = hetero(n_channels)
-        self.HtrgGAT_layer_ST22 = hetero(d_hetero)
+        for k in (1, 2):
+            self.add_module(f"HtrgGAT_layer_ST{k}1", hetero(n_channels))
+            self.add_module(f"HtrgGAT_layer_ST{k}2", hetero(d_hetero))
         self.pool_S = GraphPooling(n_channels, config.pool_spectral)
         self.pool_T = GraphPooling(n_channels, config.pool_temporal)
-        self.pool_hS1 = GraphPooling(d_hetero, config.pool_hetero)
-        self.pool_hT1 = GraphPooling(d_hetero, config.pool_hetero)
-        self.pool_hS2 = GraphPooling(d_hetero, config.pool_hetero)
-        self.pool_hT2 = GraphPooling(d_hetero, config.pool_hetero)
+        for name in ("pool_hS1", "pool_hT1", "pool_hS2", "pool_hT2"):
+            self.add_module(name, GraphPooling(d_hetero, config.pool_hetero))
         self.drop_way = nn.Dropout(0.2)
         self.drop = nn.Dropout(0.5)
         self.out_layer = nn.Linear(5 * d_hetero, 2)
@@ -311,39 +290,15 @@ class AASIST(Countermeasure):
         spectral_max, temporal_max = self._encode(waveform)
         spectral = self.pool_S(self.GAT_layer_S(spectral_max + self.pos_S))
         temporal = self.pool_T(self.GAT_layer_T(temporal_max))
-        branches = [
-            self._branch(temporal, spectral, *layers)
-            for layers in (
-                (
-                    self.master1,
-                    self.HtrgGAT_layer_ST11,
-                    self.pool_hT1,
-                    self.pool_hS1,
-                    self.HtrgGAT_layer_ST12,
-                ),
-                (
-                    self.master2,
-                    self.HtrgGAT_layer_ST21,
-                    self.pool_hT2,
-                    self.pool_hS2,
-                    self.HtrgGAT_layer_ST22,
-                ),
-            )
-        ]
+        branches = [self._branch(k, temporal, spectral) for k in (1, 2)]
         temporal, spectral, master = (
             torch.maximum(self.drop_way(one), self.drop_way(two))
             for one, two in zip(*branches, strict=True)
         )
-        return torch.cat(
-            [
-                temporal.abs().amax(dim=1),
-                temporal.mean(dim=1),
-                spectral.abs().amax(dim=1),
-                spectral.mean(dim=1),
-                master.squeeze(1),
-            ],
-            dim=1,
-        )
+        parts = [
+            part for x in (temporal, spectral) for part in (x.abs().amax(dim=1), x.mean(dim=1))
+        ]
+        return torch.cat([*parts, master.squeeze(1)], dim=1)
 
     def _encode(self, waveform: Tensor) -> tuple[Tensor, Tensor]:
         """Return the largest magnitudes over time and over frequency, as graph nodes."""
@@ -361,20 +316,13 @@ class AASIST(Countermeasure):
         spectral, temporal = zip(*maxima, strict=True)
         return torch.cat(spectral), torch.cat(temporal)
 
-    @staticmethod
-    def _branch(
-        temporal: Tensor,
-        spectral: Tensor,
-        master: Tensor,
-        first: nn.Module,
-        pool_temporal: nn.Module,
-        pool_spectral: nn.Module,
-        second: nn.Module,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        temporal, spectral, master = first(temporal, spectral, master)
-        temporal, spectral = pool_temporal(temporal), pool_spectral(spectral)
-        more_temporal, more_spectral, more_master = second(temporal, spectral, master)
-        return temporal + more_temporal, spectral + more_spectral, master + more_master
+    def _branch(self, k: int, temporal: Tensor, spectral: Tensor) -> tuple[Tensor, ...]:
+        first, second = (self.get_submodule(f"HtrgGAT_layer_ST{k}{n}") for n in (1, 2))
+        temporal, spectral, master = first(temporal, spectral, self.get_parameter(f"master{k}"))
+        temporal = self.get_submodule(f"pool_hT{k}")(temporal)
+        spectral = self.get_submodule(f"pool_hS{k}")(spectral)
+        nodes = (temporal, spectral, master)
+        return tuple(old + new for old, new in zip(nodes, second(*nodes), strict=True))
 
 
 def _attention_vector(d_out: int) -> nn.Parameter:

@@ -13,8 +13,6 @@ from torch.nn import functional
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.models.countermeasure import Attended, Countermeasure, build_model
 
-__all__ = ["CosineHead", "CosineHeadConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CosineHeadConfig:

@@ -7,22 +7,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import torch.utils.checkpoint
 from torch import Tensor, nn
 
-from asvspoof_cm.audio.waveforms import SAMPLE_RATE, Normalization
-from asvspoof_cm.utils.checks import check_positive, check_rate
+from asvspoof_cm.audio import SAMPLE_RATE, Normalization
+from asvspoof_cm.utils.checks import check_between, check_choice, check_positive, check_rate
 
-__all__ = [
-    "Attended",
-    "Countermeasure",
-    "InputSettings",
-    "build_model",
-    "describe_model",
-    "model_names",
-]
+_MOST_CROPS: Final = 1000
+_LONGEST_CROP_S: Final = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +26,8 @@ class InputSettings:
     Attributes:
         sample_rate: The sampling rate of the waveforms, in Hz.
         crop_s: The length of a crop, in seconds.
-        n_crops: The crops of an utterance whose logits are averaged; 1 is the centre crop.
+        n_crops: The crops of an utterance whose logits are averaged.
+        one_crop: Where that crop lies if it is the only one: in the "center" or at the "start".
         normalization: What a crop is divided by: "crop", its own peak; "utterance", the peak of the
             whole utterance, which must then be read as a whole; "none", nothing.
 
@@ -44,6 +39,7 @@ class InputSettings:
     sample_rate: int = SAMPLE_RATE
     crop_s: float = 4.0
     n_crops: int = 5
+    one_crop: Literal["center", "start"] = "center"
     normalization: Normalization = "crop"
 
     def __post_init__(self) -> None:
@@ -51,11 +47,10 @@ class InputSettings:
         if not (0 < self.crop_s < math.inf and self.n_samples >= 1):
             raise ValueError(f"`crop_s` must be a positive number of seconds; got {self.crop_s}.")
         check_positive(self, "n_crops")
-        if self.normalization not in ("crop", "utterance", "none"):
-            raise ValueError(
-                '`normalization` must be "crop", "utterance" or "none"; got '
-                f"{self.normalization!r}."
-            )
+        check_between("n_crops", self.n_crops, 1, _MOST_CROPS)
+        check_between("crop_s", self.crop_s, 0, _LONGEST_CROP_S)
+        check_choice("one_crop", self.one_crop, ("center", "start"))
+        check_choice("normalization", self.normalization, ("crop", "utterance", "none"))
 
     @property
     def n_samples(self) -> int:

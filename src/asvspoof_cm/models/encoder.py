@@ -20,8 +20,6 @@ from asvspoof_cm.models.encoders.whisper import WHISPER_SIZES, WhisperEncoder
 from asvspoof_cm.models.pooling import ChannelAttention, attentive_statistics
 from asvspoof_cm.utils.checks import check_positive, check_probability, check_waveforms
 
-__all__ = ["Encoder", "EncoderConfig"]
-
 _BUILT_IN = ("distillmos", *(f"whisper-{size}" for size in WHISPER_SIZES))
 
 Freeze = int | Literal["none", "all"]
@@ -70,7 +68,7 @@ class EncoderConfig:
         names = self.encoders
         if not names or not all(isinstance(name, str) and name for name in names):
             raise ValueError(f"`encoder` must be a name or a tuple of names; got {self.encoder!r}.")
-        check_positive(self, "d_projection", "d_attention")
+        check_positive(self)
         check_probability(self, "dropout")
         if not 0 <= self.encoder_lr <= 1:
             raise ValueError(f"`encoder_lr` must lie in [0, 1]; got {self.encoder_lr}.")
@@ -119,16 +117,11 @@ class LayerMixture(nn.Module):
         if self.weights is not None:
             shares = self.weights.softmax(dim=0)
             layers = [share * layer for share, layer in zip(shares, layers, strict=True)]
-        result: Tensor | None = None
+        parts = []
         for width, projection in self.projections.items():
-            alike = [layer for layer in layers if layer.shape[-1] == int(width)]
-            mixed = alike[0]
-            for layer in alike[1:]:
-                mixed = mixed + layer
-            projected = projection(self.dropout(mixed))
-            result = projected if result is None else result + projected
-        if result is None:
-            raise RuntimeError("an encoder must have a layer.")
+            first, *others = (layer for layer in layers if layer.shape[-1] == int(width))
+            parts.append(projection(self.dropout(sum(others, first))))
+        result: Tensor = sum(parts[1:], parts[0])
         return result
 
 
@@ -154,13 +147,9 @@ class Encoder(Countermeasure):
     def __init__(self, config: EncoderConfig | None = None) -> None:
         super().__init__()
         config = EncoderConfig() if config is None else config
-        unknown = [
-            name
-            for name in config.encoders
-            if name not in _BUILT_IN and name not in config.architecture
-        ]
+        unknown = set(config.encoders) - {*_BUILT_IN, *config.architecture}
         if unknown:
-            read = {name: read_architecture(name) for name in unknown}
+            read = {name: read_architecture(name) for name in sorted(unknown)}
             config = replace(config, architecture={**config.architecture, **read})
         self.config = config
         self.encoders = nn.ModuleList(
@@ -201,13 +190,11 @@ class Encoder(Countermeasure):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the trainable parameters: the head's, and the encoders', which learn slower."""
-        slow = {id(p) for p in self.encoders.parameters()}
-        trained = [p for p in self.parameters() if p.requires_grad]
-        groups: list[dict[str, Any]] = [{"params": [p for p in trained if id(p) not in slow]}]
-        if any(id(p) in slow for p in trained):
-            encoders = [p for p in trained if id(p) in slow]
-            groups.append({"params": encoders, "lr_scale": self.config.encoder_lr})
-        return groups
+        slow = [p for p in self.encoders.parameters() if p.requires_grad]
+        ids = {id(p) for p in slow}
+        head = [p for p in self.parameters() if p.requires_grad and id(p) not in ids]
+        encoders = {"params": slow, "lr_scale": self.config.encoder_lr}
+        return [{"params": head}, *([encoders] if slow else [])]
 
     def embed(self, waveform: Tensor) -> Tensor:
         """Return the utterance vectors (batch, 2 · d_projection · n_encoders) of waveforms."""
@@ -267,7 +254,6 @@ def _build(name: str, n_layers: int | None, config: EncoderConfig) -> SpeechEnco
     if name == "distillmos":
         return DistillMOSEncoder(n_layers=n_layers or 0)
     if name in _BUILT_IN:
-        return WhisperEncoder(
-            name.removeprefix("whisper-"), n_layers=3 if n_layers is None else n_layers
-        )
+        n_layers = 3 if n_layers is None else n_layers
+        return WhisperEncoder(name.removeprefix("whisper-"), n_layers=n_layers)
     return huggingface_encoder(name, config.architecture[name], n_layers)

@@ -13,8 +13,6 @@ from asvspoof_cm.frontends import LFCC
 from asvspoof_cm.models.countermeasure import Countermeasure
 from asvspoof_cm.utils.checks import check_choice, check_probability, check_waveforms
 
-__all__ = ["LCNN", "LCNNConfig"]
-
 _N_BANDS, _HOP = 20, 160
 
 

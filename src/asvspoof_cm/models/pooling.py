@@ -5,62 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = [
-    "AttentionPooling",
-    "ChannelAttention",
-    "attention_weights",
-    "attentive_statistics",
-    "frame_mask",
-    "mean_weights",
-]
-
 
 def frame_mask(lengths: Tensor, n_frames: int) -> Tensor:
-    """Return True where a frame is inside its utterance, shape (batch, n_frames).
-
-    Example:
-        >>> frame_mask(torch.tensor([1, 3]), 3)
-        tensor([[ True, False, False],
-                [ True,  True,  True]])
-    """
+    """Return True where a frame is inside its utterance, shape (batch, n_frames)."""
     return torch.arange(n_frames, device=lengths.device) < lengths[:, None]
 
 
-def attention_weights(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return α_t = exp(e_t) / Σ_j exp(e_j) over the frames of `mask`; padding gets 0.
-
-    Args:
-        scores: Frame scores e of shape (batch, n_frames).
-        mask: True inside the utterance, shape (batch, n_frames).
-
-    Example:
-        >>> attention_weights(torch.zeros(1, 4), frame_mask(torch.tensor([2]), 4))
-        tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
-    """
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    return scores.softmax(dim=-1)
-
-
 def mean_weights(frames: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the weights of a plain average over the frames of `mask`, shape (batch, n_frames).
-
-    Example:
-        >>> mean_weights(torch.randn(1, 4, 8))
-        tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
-    """
+    """Return the weights of a plain average over the frames of `mask`, shape (batch, n_frames)."""
     if mask is None:
         return frames.new_full(frames.shape[:2], 1.0 / frames.shape[1])
     return mask.to(frames.dtype) / mask.sum(dim=-1, keepdim=True)
 
 
 class AttentionPooling(nn.Module):
-    """Score each frame with e_t = w₂ᵀ tanh(W₁ h_t + b₁) + b₂ and weight it by the softmax.
-
-    Example:
-        >>> AttentionPooling(256)(torch.randn(2, 401, 256)).shape
-        torch.Size([2, 401])
-    """
+    """Score each frame with e_t = w₂ᵀ tanh(W₁ h_t + b₁) + b₂; α_t = exp(e_t) / Σ_j exp(e_j)."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -68,38 +27,17 @@ class AttentionPooling(nn.Module):
         self.score = nn.Linear(d_model // 2, 1)
 
     def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the weights (batch, n_frames) of frames (batch, n_frames, d_model)."""
-        scores = self.score(torch.tanh(self.hidden(frames))).squeeze(-1)
-        return attention_weights(scores, mask)
-
-
-def attentive_statistics(frames: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted mean and standard deviation of each channel, (batch, 2 · d).
-
-    μ = Σ_t α_t h_t and σ = √(Σ_t α_t (h_t − μ)² + 1e-5) (Okabe et al., Interspeech 2018).
-
-    Args:
-        frames: Tensor h of shape (batch, n_frames, d).
-        weights: Tensor α of shape (batch, n_frames, d), or (batch, n_frames, 1); over the frames
-            they add up to 1.
-
-    Example:
-        >>> attentive_statistics(torch.tensor([[[1.0], [3.0]]]), torch.full((1, 2, 1), 0.5))
-        tensor([[2.0000, 1.0000]])
-    """
-    mean = (weights * frames).sum(dim=1)
-    variance = (weights * (frames - mean[:, None]).square()).sum(dim=1)
-    return torch.cat([mean, (variance + 1e-5).sqrt()], dim=-1)
+        """Return α (batch, n_frames) of frames (batch, n_frames, d_model); padding gets 0."""
+        scores: Tensor = self.score(torch.tanh(self.hidden(frames))).squeeze(-1)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        return scores.softmax(dim=-1)
 
 
 class ChannelAttention(nn.Module):
     """Weight each channel of each frame by the softmax over time of W₂ tanh(W₁ h_t + b₁) + b₂.
 
     W₂ and b₂ begin with 0: every frame has the same weight before training.
-
-    Example:
-        >>> ChannelAttention(256)(torch.randn(2, 200, 256)).shape
-        torch.Size([2, 200, 256])
     """
 
     def __init__(self, d_model: int, d_hidden: int = 128) -> None:
@@ -113,3 +51,18 @@ class ChannelAttention(nn.Module):
         """Return the weights (batch, n_frames, d_model) of frames of that shape."""
         scores: Tensor = self.score(torch.tanh(self.hidden(frames)))
         return scores.softmax(dim=1, dtype=torch.promote_types(scores.dtype, torch.float32))
+
+
+def attentive_statistics(frames: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean and standard deviation of each channel, (batch, 2 · d).
+
+    μ = Σ_t α_t h_t and σ = √(Σ_t α_t (h_t − μ)² + 1e-5) (Okabe et al., Interspeech 2018).
+
+    Args:
+        frames: Tensor h of shape (batch, n_frames, d).
+        weights: Tensor α of shape (batch, n_frames, d), or (batch, n_frames, 1); over the frames
+            they add up to 1.
+    """
+    mean = (weights * frames).sum(dim=1)
+    variance = (weights * (frames - mean[:, None]).square()).sum(dim=1)
+    return torch.cat([mean, (variance + 1e-5).sqrt()], dim=-1)

@@ -12,9 +12,7 @@ from torch.nn import functional
 
 from asvspoof_cm.frontends import SincConv
 from asvspoof_cm.models.countermeasure import Countermeasure
-from asvspoof_cm.utils.checks import check_positive, check_waveforms
-
-__all__ = ["RawNet2", "RawNet2Config"]
+from asvspoof_cm.utils.checks import check_choice, check_positive, check_waveforms
 
 _SLOPE = 0.3
 
@@ -44,13 +42,8 @@ class RawNet2Config:
     pooling: Literal["last", "max"] = "last"
 
     def __post_init__(self) -> None:
-        check_positive(
-            self,
-            *("n_sinc_filters", "sinc_kernel_size", "n_first_channels", "n_channels", "d_gru"),
-            *("n_gru_layers", "d_embedding"),
-        )
-        if self.pooling not in ("last", "max"):
-            raise ValueError(f'`pooling` must be "last" or "max"; got {self.pooling!r}.')
+        check_positive(self)
+        check_choice("pooling", self.pooling, ("last", "max"))
 
 
 class ResidualBlock(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,12 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm.frontends import linear_filterbank, log_mel, mel_filterbank
+from asvspoof_cm.frontends import LogMel
 from asvspoof_cm.models.countermeasure import Attended, Countermeasure
 from asvspoof_cm.models.pooling import ChannelAttention, attentive_statistics, mean_weights
 from asvspoof_cm.utils.checks import check_choice, check_positive, check_waveforms
-
-__all__ = ["ResNet", "ResNetConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +66,7 @@ class ResNetConfig:
     def __post_init__(self) -> None:
         if isinstance(self.n_blocks, list):  # JSON knows lists only
             object.__setattr__(self, "n_blocks", tuple(self.n_blocks))
-        check_positive(
-            self,
-            *("sample_rate", "n_fft", "n_window", "hop_length", "n_bands", "width", "reduction"),
-            *("d_attention", "d_embedding"),
-        )
+        check_positive(self)
         if len(self.n_blocks) != 4 or not all(type(n) is int and n > 0 for n in self.n_blocks):
             raise ValueError(f"`n_blocks` must be four positive numbers; got {self.n_blocks}.")
         if self.n_window > self.n_fft:
@@ -154,30 +149,31 @@ class ResNet(Countermeasure):
 
     config_type = ResNetConfig
     can_recompute = True
-    window: Tensor
-    filterbank: Tensor
 
     def __init__(self, config: ResNetConfig | None = None) -> None:
         super().__init__()
         self.config = config = ResNetConfig() if config is None else config
-        build = mel_filterbank if config.scale == "mel" else linear_filterbank
-        filterbank = build(config.n_bands, config.n_fft, sample_rate=config.sample_rate)
-        self.register_buffer("filterbank", filterbank, persistent=False)
-        self.register_buffer("window", torch.hamming_window(config.n_window), persistent=False)
+        self.bands = LogMel(
+            sample_rate=config.sample_rate,
+            n_fft=config.n_fft,
+            hop_length=config.hop_length,
+            n_mels=config.n_bands,
+            floor=config.log_floor,
+            n_window=config.n_window,
+            window=torch.hamming_window,
+            scale=config.scale,
+        )
         self.conv1 = nn.Conv2d(1, config.width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(config.width)
         n_in, n_bands = config.width, config.n_bands
         for k, n_blocks in enumerate(config.n_blocks):
             n_out = config.width * 2**k
-            blocks = []
-            for block in range(n_blocks):
-                stride = 2 if k > 0 and block == 0 else 1
-                n_bands = -(-n_bands // stride)
-                blocks.append(
-                    BasicBlock(n_in, n_out, stride=stride, n_bands=n_bands, config=config)
-                )
-                n_in = n_out
-            self.add_module(f"layer{k + 1}", nn.Sequential(*blocks))
+            stride = 1 if k == 0 else 2
+            n_bands = -(-n_bands // stride)
+            block = functools.partial(BasicBlock, n_out=n_out, n_bands=n_bands, config=config)
+            later = (block(n_out, stride=1) for _ in range(n_blocks - 1))
+            self.add_module(f"layer{k + 1}", nn.Sequential(block(n_in, stride=stride), *later))
+            n_in = n_out
         d_frames = n_in * n_bands
         self.attention = None
         if config.pooling == "attentive":
@@ -196,17 +192,9 @@ class ResNet(Countermeasure):
 
     def log_bands(self, waveform: Tensor) -> Tensor:
         """Return what the network sees, (batch, n_bands, n_frames), of waveforms (batch, time)."""
-        config = self.config
         # Two steps must be left after three strides of two, for a deviation over time.
-        check_waveforms(waveform, max(config.n_fft, 8 * config.hop_length))
-        bands = log_mel(
-            waveform,
-            self.filterbank,
-            self.window,
-            hop_length=config.hop_length,
-            n_fft=config.n_fft,
-            floor=config.log_floor,
-        )
+        check_waveforms(waveform, max(self.config.n_fft, 8 * self.config.hop_length))
+        bands: Tensor = self.bands(waveform)
         return bands - bands.mean(dim=-1, keepdim=True)
 
     def embed_features(self, bands: Tensor) -> Tensor:

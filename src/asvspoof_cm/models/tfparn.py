@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from asvspoof_cm.augmentation import LogMelMask
 from asvspoof_cm.frontends import LogMel
 from asvspoof_cm.models.countermeasure import Attended, Countermeasure
-from asvspoof_cm.models.dropout import attention, dropout
 from asvspoof_cm.models.pooling import AttentionPooling, frame_mask, mean_weights
-from asvspoof_cm.utils.checks import check_positive, check_probability, check_waveforms
-
-__all__ = ["TFPARN", "TFPARNConfig", "sinusoidal_positions"]
+from asvspoof_cm.models.transformer import TransformerLayer, sinusoidal_positions
+from asvspoof_cm.utils.checks import (
+    check_choice,
+    check_positive,
+    check_probability,
+    check_waveforms,
+)
 
 _CPU_BATCH = 8
 
@@ -51,86 +53,14 @@ class TFPARNConfig:
     classifier_dropout: float = 0.3
 
     def __post_init__(self) -> None:
-        check_positive(
-            self,
-            *("sample_rate", "n_fft", "hop_length", "n_mels", "d_model", "n_layers", "n_heads"),
-            *("d_feedforward", "d_classifier"),
-        )
+        check_positive(self)
         check_probability(self, "dropout", "classifier_dropout")
+        check_choice("pooling", self.pooling, ("attention", "mean"))
         if self.d_model % self.n_heads or self.d_model % 2:
             raise ValueError(
                 "`d_model` must be even and a multiple of `n_heads`; "
                 f"got {self.d_model} and {self.n_heads}."
             )
-        if self.pooling not in ("attention", "mean"):
-            raise ValueError(f'`pooling` must be "attention" or "mean"; got {self.pooling!r}.')
-
-
-def sinusoidal_positions(n_frames: int, d_model: int, *, like: Tensor) -> Tensor:
-    """Return the positional encoding of Vaswani et al. (2017), shape (n_frames, d_model).
-
-    PE(t, 2i) = sin(t / 10000^(2i/d)), PE(t, 2i+1) = cos(t / 10000^(2i/d)). Any length.
-
-    Args:
-        n_frames: The number of positions.
-        d_model: The number of channels, even.
-        like: A tensor whose device and dtype the result takes.
-
-    Example:
-        >>> sinusoidal_positions(401, 256, like=torch.empty(0)).shape
-        torch.Size([401, 256])
-    """
-    channels = torch.arange(0, d_model, 2, device=like.device, dtype=torch.float32)
-    rates = torch.exp(channels * (-math.log(10000.0) / d_model))
-    angles = torch.arange(n_frames, device=like.device, dtype=torch.float32)[:, None] * rates
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(like.dtype)
-
-
-class TransformerLayer(nn.Module):
-    """A post-norm Transformer encoder layer: `torch.nn.TransformerEncoderLayer`, faster on a CPU.
-
-    Equal to it in evaluation, parameters and initialisation included; in training the dropout is
-    drawn as `asvspoof_cm.models.dropout` says.
-    """
-
-    def __init__(self, d_model: int, n_heads: int, d_feedforward: int, p_dropout: float) -> None:
-        super().__init__()
-        self.n_heads = n_heads
-        self.p_dropout = p_dropout
-        self.qkv = nn.Linear(d_model, 3 * d_model)
-        self.out = nn.Linear(d_model, d_model)
-        self.norm1 = nn.LayerNorm(d_model)
-        self.expand = nn.Linear(d_model, d_feedforward)
-        self.contract = nn.Linear(d_feedforward, d_model)
-        self.norm2 = nn.LayerNorm(d_model)
-        nn.init.xavier_uniform_(self.qkv.weight)
-        nn.init.zeros_(self.qkv.bias)
-        nn.init.zeros_(self.out.bias)
-
-    def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return new frames (batch, n_frames, d_model); `mask` is True inside the utterance."""
-        frames = self.norm1(frames + self._drop(self._attend(frames, mask)))
-        hidden = self._drop(functional.relu(self.expand(frames)))
-        result: Tensor = self.norm2(frames + self._drop(self.contract(hidden)))
-        return result
-
-    def _attend(self, frames: Tensor, mask: Tensor | None) -> Tensor:
-        query, key, value = (
-            self.qkv(frames).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-        )
-        attended = attention(
-            query,
-            key,
-            value,
-            mask=None if mask is None else mask[:, None, None, :],
-            dropout_p=self.p_dropout,
-            training=self.training,
-        )
-        result: Tensor = self.out(attended.transpose(1, 2).flatten(2))
-        return result
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return dropout(x, self.p_dropout, training=self.training)
 
 
 class TFPARN(Countermeasure):
@@ -184,69 +114,12 @@ class TFPARN(Countermeasure):
 
         Done before training with a factor below 1, each post-norm layer begins closer to the
         identity, and learning rates are stable that otherwise are not.
-
-        Example:
-            >>> model = TFPARN()
-            >>> before = model.layers[0].out.weight.clone()
-            >>> model.scale_residuals(0.3)
-            >>> bool(torch.allclose(model.layers[0].out.weight, 0.3 * before))
-            True
         """
         if not 0 < factor < math.inf:
             raise ValueError(f"`factor` must be positive and finite; got {factor}.")
         for layer in self.layers:
             layer.out.weight.mul_(factor)  # type: ignore[operator, union-attr]
             layer.contract.weight.mul_(factor)  # type: ignore[operator, union-attr]
-
-    @overload
-    def forward(self, waveform: Tensor, *, return_attention: Literal[False] = ...) -> Tensor: ...
-    @overload
-    def forward(
-        self, waveform: Tensor, *, return_attention: Literal[True]
-    ) -> tuple[Tensor, Tensor]: ...
-    def forward(
-        self, waveform: Tensor, *, return_attention: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return logits (batch, 2) of waveforms (batch, time); index 0 spoof, 1 bonafide.
-
-        With `return_attention`, also the pooling weight of each frame, (batch, n_frames).
-        """
-        features = self._features(waveform)
-        if return_attention:
-            return self.forward_features(features, return_attention=True)
-        return self.forward_features(features)
-
-    @overload
-    def forward_features(
-        self,
-        log_mel: Tensor,
-        lengths: Tensor | None = ...,
-        *,
-        return_attention: Literal[False] = ...,
-    ) -> Tensor: ...
-    @overload
-    def forward_features(
-        self, log_mel: Tensor, lengths: Tensor | None = ..., *, return_attention: Literal[True]
-    ) -> tuple[Tensor, Tensor]: ...
-    def forward_features(
-        self, log_mel: Tensor, lengths: Tensor | None = None, *, return_attention: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return logits (batch, 2) of precomputed features.
-
-        Args:
-            log_mel: Tensor of shape (batch, n_mels, n_frames), padded at the end.
-            lengths: Frames of each utterance, shape (batch,); None if nothing is padded. What is in
-                the padding changes nothing.
-            return_attention: Also return the pooling weight of each frame, (batch, n_frames).
-
-        Example:
-            >>> model = TFPARN().eval()
-            >>> model.forward_features(torch.randn(2, 160, 300), torch.tensor([300, 120])).shape
-            torch.Size([2, 2])
-        """
-        embedding, weights = self._pool(log_mel, lengths)
-        logits = self.classify(embedding)
-        return (logits, weights) if return_attention else logits
 
     def embed(self, waveform: Tensor) -> Tensor:
         """Return the pooled utterance vectors (batch, d_model) of waveforms (batch, time)."""
@@ -259,9 +132,27 @@ class TFPARN(Countermeasure):
 
     def attend(self, waveform: Tensor) -> Attended:
         """Return logits, pooling weights and log-Mel features of waveforms (batch, time)."""
-        log_mel = self._features(waveform)
-        logits, weights = self.forward_features(log_mel, return_attention=True)
-        return Attended(logits, weights, log_mel, self.config.hop_length)
+        return self.attend_features(self._features(waveform))
+
+    def forward_features(self, log_mel: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return logits (batch, 2) of precomputed features.
+
+        Args:
+            log_mel: Tensor of shape (batch, n_mels, n_frames), padded at the end.
+            lengths: Frames of each utterance, shape (batch,); None if nothing is padded. What is in
+                the padding changes nothing.
+
+        Example:
+            >>> model = TFPARN().eval()
+            >>> model.forward_features(torch.randn(2, 160, 300), torch.tensor([300, 120])).shape
+            torch.Size([2, 2])
+        """
+        return self.attend_features(log_mel, lengths).logits
+
+    def attend_features(self, log_mel: Tensor, lengths: Tensor | None = None) -> Attended:
+        """Return what `attend` does of precomputed features; see `forward_features`."""
+        embedding, weights = self._pool(log_mel, lengths)
+        return Attended(self.classify(embedding), weights, log_mel, self.config.hop_length)
 
     def _features(self, waveform: Tensor) -> Tensor:
         """Return log-Mel features (batch, n_mels, n_frames), masked in training where asked for."""
@@ -312,9 +203,10 @@ class TFPARN(Countermeasure):
                 f"`lengths` must have shape ({len(log_mel)},), one for each utterance; "
                 f"got {tuple(lengths.shape)}."
             )
-        if lengths.min() < 1 or lengths.max() > n_frames:
+        # On another device the question would wait for it.
+        if lengths.device.type == "cpu" and (lengths.min() < 1 or lengths.max() > n_frames):
             raise ValueError(
                 f"`lengths` must lie between 1 and the {n_frames} frames of `log_mel`; "
                 f"got {lengths.min().item()} to {lengths.max().item()}."
             )
-        return frame_mask(lengths.to(log_mel.device), n_frames)
+        return frame_mask(lengths.to(log_mel.device, non_blocking=True), n_frames)

@@ -8,13 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
-from asvspoof_cm.metrics import (
-    ASVSPOOF5,
-    METRICS,
-    Breakdown,
-    DetectionCosts,
-    det_curve,
-)
+from asvspoof_cm.metrics import ASVSPOOF5, METRICS, Breakdown, DetectionCosts, det_curve
 from asvspoof_cm.metrics.det import SortedScores, dcf, default_cost
 from asvspoof_cm.metrics.track1 import eer_of, min_dcf_of
 from asvspoof_cm.plots.figures import (
@@ -56,7 +50,7 @@ def det(
         spoof: Scores of spoofed trials, shape (n_spoof,).
         ax: Where to draw.
         label: The system's name in the legend; its EER is added.
-        costs: Costs and prior that minDCF and actDCF are marked for.
+        costs: Costs and prior of the marks.
         limits: Lowest and highest error rate of both axes, as fractions.
 
     Example:
@@ -117,14 +111,7 @@ def scores(
     n_bins: int = 60,
     costs: DetectionCosts = ASVSPOOF5,
 ) -> Axes:
-    """Draw the score density of both classes and the Bayes threshold.
-
-    Args:
-        bonafide: Log-likelihood ratios of bonafide trials, shape (n_bonafide,).
-        spoof: Log-likelihood ratios of spoofed trials, shape (n_spoof,).
-        ax: Where to draw.
-        n_bins: Number of bins over the range of all scores.
-        costs: Costs and prior that give the threshold.
+    """Draw the density of both classes' log-likelihood ratios, and the Bayes threshold of `costs`.
 
     Example:
         >>> scores([1.0, 2.0], [-1.0, 0.5]).get_ylabel()
@@ -142,13 +129,8 @@ def scores(
         highest = max(highest, float(density.max()))
         ax.stairs(density, edges, fill=True, color=color, alpha=0.35)
         ax.stairs(density, edges, color=color, linewidth=1.0, label=f"{name} ({len(scores):,})")
-    ax.axvline(
-        costs.threshold,
-        color="black",
-        linewidth=0.9,
-        linestyle="--",
-        label=f"Bayes threshold {costs.threshold:.2f}".replace("-", "−"),
-    )
+    name = f"Bayes threshold {costs.threshold:.2f}".replace("-", "−")
+    ax.axvline(costs.threshold, color="black", linewidth=0.9, linestyle="--", label=name)
     ax.set_ylim(0.0, 1.35 * highest)  # room for the legend
     return finish(ax, "score (log-likelihood ratio)", "density")
 
@@ -164,14 +146,8 @@ def calibration(
     """Draw the actual and the minimum detection cost over all priors, an APE-style plot.
 
     Well calibrated scores have the two curves on each other; the shaded gap is what calibration
-    would gain, for every application at once and not only for the one of the challenge.
-
-    Args:
-        bonafide: Log-likelihood ratios of bonafide trials, shape (n_bonafide,).
-        spoof: Log-likelihood ratios of spoofed trials, shape (n_spoof,).
-        ax: Where to draw.
-        costs: Costs and prior that are marked with a vertical line.
-        log_odds: Range of ln β, the effective log-odds of bonafide.
+    would gain, for every application at once and not only for the one of the challenge. A vertical
+    line marks `costs`; `log_odds` is the range of ln β, the effective log-odds of bonafide.
 
     Example:
         >>> calibration([1.0, 2.0], [-1.0, 0.5]).get_ylabel()
@@ -181,17 +157,12 @@ def calibration(
     curve = SortedScores.of(bonafide, spoof)
     ln_beta = np.linspace(*log_odds, 121)
     actual, minimum = _cost_curves(curve, ln_beta)
-    (line,) = ax.plot(ln_beta, actual, color=SPOOF_COLOR, linewidth=1.2, label="actual")
+    ax.plot(ln_beta, actual, color=SPOOF_COLOR, linewidth=1.2, label="actual")
     ax.plot(ln_beta, minimum, color=BONAFIDE_COLOR, linewidth=1.2, label="minimum")
-    ax.fill_between(ln_beta, minimum, actual, color=line.get_color(), alpha=0.15, linewidth=0)
+    ax.fill_between(ln_beta, minimum, actual, color=SPOOF_COLOR, alpha=0.15, linewidth=0)
     ax.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":", label="no system")
-    ax.axvline(
-        -costs.threshold,
-        color="black",
-        linewidth=0.9,
-        linestyle="--",
-        label=f"ln β = {-costs.threshold:.2f}".replace("-", "−"),
-    )
+    name = f"ln β = {-costs.threshold:.2f}".replace("-", "−")
+    ax.axvline(-costs.threshold, color="black", linewidth=0.9, linestyle="--", label=name)
     ax.set_xlim(*log_odds)
     ax.set_ylim(0.0, max(1.1, min(2.0, 1.05 * float(actual.max()))))
     return finish(ax, "effective log-odds of bonafide, ln β", "normalised detection cost")
@@ -201,12 +172,8 @@ def breakdown(breakdown: Breakdown, ax: Axes | None = None, *, metric: str = "ee
     """Draw one bar per group, with its interval where there is one, and a line for all trials.
 
     Two crossed columns are a map of coloured cells with their values, as wide as a page; the
-    intervals are not in it. A group without bonafide trials is marked with a dash.
-
-    Args:
-        breakdown: What `metrics.breakdown` returned.
-        ax: Where to draw.
-        metric: One of `metrics.METRICS`.
+    intervals are not in it. A group without bonafide trials is marked with a dash. `metric` is one
+    of `metrics.METRICS`.
 
     Example:
         >>> from asvspoof_cm import metrics, plots
@@ -238,9 +205,8 @@ def breakdown(breakdown: Breakdown, ax: Axes | None = None, *, metric: str = "ee
         for end in bounds.T:
             ax.plot(positions[drawn], end, "_", color="black", markersize=3, markeredgewidth=0.9)
     together = scale * pooled.values[metric]
-    ax.axhline(
-        together, color=SPOOF_COLOR, linewidth=0.9, linestyle="--", label=f"pooled {together:.3g}"
-    )
+    name = f"pooled {together:.3g}"
+    ax.axhline(together, color=SPOOF_COLOR, linewidth=0.9, linestyle="--", label=name)
     names = [" ".join(row.group) for row in rows]
     crowded = sum(map(len, names)) > 40
     ax.set_xticks(positions, names, rotation=90 if crowded else 0)

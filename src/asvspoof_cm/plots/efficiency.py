@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from asvspoof_cm import report
 from asvspoof_cm.metrics import METRICS
-from asvspoof_cm.plots.figures import (
-    FONT_SIZE,
-    PAGE_WIDTH_IN,
-    SYSTEM_COLORS,
-    finish,
-    new_figure,
-    proxy,
-)
-from asvspoof_cm.report import Curve
-from asvspoof_cm.runs import RECORDED_METRICS, SPLITS
+from asvspoof_cm.plots.figures import FONT_SIZE, PAGE_WIDTH_IN, SYSTEM_COLORS, finish, new_figure
+from asvspoof_cm.runs import RECORDED_METRICS, SPLITS, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +27,7 @@ _STAR: dict[str, Any] = {
 }
 
 
-def training_efficiency(curves: Sequence[Curve], axes: NDArray[Any] | None = None) -> NDArray[Any]:
+def training_efficiency(runs: Iterable[Run]) -> NDArray[Any]:
     """Draw the paper's figure: each metric over training time, on the training and the Dev set.
 
     A thick line is the mean over the finished seeds of a system, in the range of time that they
@@ -42,80 +36,61 @@ def training_efficiency(curves: Sequence[Curve], axes: NDArray[Any] | None = Non
     lowest record.
 
     Args:
-        curves: What `report.training_efficiency` returned.
-        axes: Where to draw, shape (4, 2); None makes a figure as wide as two columns, the legend
-            above the panels. In axes that are given it stands in the first one.
+        runs: What `read_run` returned, seeds and systems mixed.
 
     Returns:
         The axes, shape (4, 2): minDCF, EER, Cllr, actDCF by training set, development set.
 
     Example:
-        >>> import numpy as np
-        >>> from asvspoof_cm.report import SeedCurve
-        >>> time_s, values = np.array([60.0, 120.0]), np.array([0.5, 0.25])
-        >>> seed = SeedCurve(seed=42, time_s=time_s, values=values, is_finished=True)
-        >>> curve = Curve(system="6", split="dev", metric="eer", n_runs=1, time_s=time_s,
-        ...               mean=values, std=None, seeds=(seed,))
-        >>> axes = training_efficiency([curve])
+        >>> from pathlib import Path
+        >>> values = dict.fromkeys(("min_dcf", "eer", "cllr", "act_dcf"), 0.5)
+        >>> record = {"train": values, "dev": values, "cumulative_s": 60.0}
+        >>> run = Run(path=Path("6-42"), system={"name": "6"}, seed=42, n_parameters=1, data={},
+        ...           history=(record,), final={})
+        >>> axes = training_efficiency([run])
         >>> axes.shape, axes[1, 0].get_ylabel()
         ((4, 2), 'EER (%)')
     """
+    curves = report.training_curves(runs)
     systems = list(dict.fromkeys(curve.system for curve in curves))
-    if not systems:
-        raise ValueError("`curves` must hold at least one curve; got none.")
-    panels = axes
-    if panels is None:
-        figure = new_figure(PAGE_WIDTH_IN, 7.6)
-        panels = figure.subplots(
-            len(RECORDED_METRICS), len(SPLITS), sharex=True, sharey="row", squeeze=False
-        )
-    elif panels.shape != (len(RECORDED_METRICS), len(SPLITS)):
-        raise ValueError(f"`axes` must have shape (4, 2); got {panels.shape}.")
+    figure = new_figure(PAGE_WIDTH_IN, 7.6)
+    shape = len(RECORDED_METRICS), len(SPLITS)
+    panels: NDArray[Any] = figure.subplots(*shape, sharex=True, sharey="row")
+    from matplotlib.lines import Line2D
+
     handles: dict[str, Any] = {}
     for curve in curves:
         ax = panels[RECORDED_METRICS.index(curve.metric), SPLITS.index(curve.split)]
         repeat, index = divmod(systems.index(curve.system), len(SYSTEM_COLORS))
-        style = {"color": SYSTEM_COLORS[index], "linestyle": _REPEAT_STYLES[repeat % 3]}
+        style: Any = {"color": SYSTEM_COLORS[index], "linestyle": _REPEAT_STYLES[repeat % 3]}
         _draw_curve(ax, curve, style)
-        of = "" if curve.n_finished == curve.n_runs else f"{curve.n_finished} of "
+        n_finished = sum(seed.is_finished for seed in curve.seeds)
+        of = "" if n_finished == curve.n_runs else f"{n_finished} of "
         seeds = f"{of}{curve.n_runs} seed{'s' if curve.n_runs > 1 else ''}"
-        handles[f"{curve.system} ({seeds})"] = proxy(**style, linewidth=1.4)
-    handles["one seed"] = proxy(color="0.4", linewidth=0.6, alpha=0.7)
-    handles["± 1 std"] = proxy(color="0.4", linewidth=5, alpha=0.2)
-    handles["lowest of a seed"] = proxy(color="0.4", **_STAR)
-    for row, metric in enumerate(RECORDED_METRICS):
-        for column, split in enumerate(SPLITS):
-            ax = panels[row, column]
-            last, first = row == len(RECORDED_METRICS) - 1, column == 0
-            finish(
-                ax, "training time (min)" if last else "", METRICS[metric].label if first else ""
-            )
-            if row == 0:
-                ax.set_title(_SPLIT_LABELS[split], fontsize=FONT_SIZE)
-            _log_minutes(ax)
-    legend: dict[str, Any] = {"fontsize": FONT_SIZE - 1, "frameon": False, "handlelength": 1.8}
-    if axes is None:
-        figure.align_ylabels(panels[:, 0])
-        legend |= {"loc": "outside upper center", "ncols": 3}
-        figure.legend(list(handles.values()), list(handles), **legend)
-    else:
-        panels[0, 0].legend(list(handles.values()), list(handles), **legend)
+        handles[f"{curve.system} ({seeds})"] = Line2D([], [], **style, linewidth=1.4)
+    handles["one seed"] = Line2D([], [], color="0.4", linewidth=0.6, alpha=0.7)
+    handles["± 1 std"] = Line2D([], [], color="0.4", linewidth=5, alpha=0.2)
+    handles["lowest of a seed"] = Line2D([], [], color="0.4", **_STAR)
+    for (row, column), ax in np.ndenumerate(panels):
+        label = "" if column else METRICS[RECORDED_METRICS[row]].label
+        finish(ax, "training time (min)" if row == len(panels) - 1 else "", label)
+        if row == 0:
+            ax.set_title(_SPLIT_LABELS[SPLITS[column]], fontsize=FONT_SIZE)
+        _log_minutes(ax)
+    figure.align_ylabels(panels[:, 0])
+    look: Any = {"fontsize": FONT_SIZE - 1, "frameon": False, "handlelength": 1.8, "ncols": 3}
+    figure.legend(list(handles.values()), list(handles), loc="outside upper center", **look)
     return panels
 
 
-def _draw_curve(ax: Axes, curve: Curve, style: dict[str, Any]) -> None:
-    color = style["color"]
-    scale = METRICS[curve.metric].scale
+def _draw_curve(ax: Axes, curve: report.Curve, style: dict[str, Any]) -> None:
+    color, scale = style["color"], METRICS[curve.metric].scale
     for seed in curve.seeds:
-        ax.plot(
-            seed.time_s / 60,
-            scale * seed.values,
-            color=color,
-            linewidth=0.5,
-            alpha=0.45,
-            linestyle="-" if seed.is_finished else "--",
-            marker="." if len(seed.values) == 1 else "",
-        )
+        look: dict[str, Any] = {"linewidth": 0.5, "alpha": 0.45}
+        if len(seed.values) == 1:
+            look = {"marker": "."}  # in full colour: a pale one is another system's
+        line = "-" if seed.is_finished else "--"
+        ax.plot(seed.time_s / 60, scale * seed.values, color=color, linestyle=line, **look)
         if curve.split == "dev" and seed.is_finished:
             time_s, value = seed.best
             ax.plot(time_s / 60, scale * value, color=color, zorder=4, **_STAR)
@@ -123,7 +98,8 @@ def _draw_curve(ax: Axes, curve: Curve, style: dict[str, Any]) -> None:
     ax.plot(minutes, mean, **style, linewidth=1.4, zorder=3)
     if curve.std is not None:
         std = scale * curve.std
-        ax.fill_between(minutes, mean - std, mean + std, color=color, alpha=0.2, linewidth=0)
+        low = np.maximum(mean - std, 0.0)  # where no metric can be
+        ax.fill_between(minutes, low, mean + std, color=color, alpha=0.2, linewidth=0)
 
 
 def _log_minutes(ax: Axes) -> None:

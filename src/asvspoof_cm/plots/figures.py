@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asvspoof_cm.utils.files import atomic_path
 
@@ -23,9 +23,6 @@ MARKS = ("EER", "minDCF", "actDCF")
 
 def new_axes(width_in: float = COLUMN_WIDTH_IN, height_in: float = 2.6) -> Axes:
     """Return the axes of a new figure of the given size, without pyplot.
-
-    Raises:
-        ImportError: Without matplotlib.
 
     Example:
         >>> new_axes().figure.get_size_inches().tolist()
@@ -78,10 +75,3 @@ def finish(ax: Axes, x_label: str, y_label: str) -> Axes:
         handles = [entries[name] for name in names]
         ax.legend(handles, names, fontsize=FONT_SIZE - 1.5, frameon=False, handlelength=1.6)
     return ax
-
-
-def proxy(**style: Any) -> Any:
-    """Return a line for a legend."""
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], **style)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from asvspoof_cm.plots.figures import (
     BONAFIDE_COLOR,
     COLUMN_WIDTH_IN,
+    FONT_SIZE,
     SPOOF_COLOR,
     finish,
     new_axes,
@@ -18,28 +20,37 @@ if TYPE_CHECKING:
     from asvspoof_cm.scorer import Attention, Timeline
 
 
-def timeline(timeline: Timeline, ax: Axes | None = None, *, threshold: float | None = None) -> Axes:
+def timeline(
+    timeline: Timeline,
+    ax: Axes | None = None,
+    *,
+    threshold: float | None = None,
+    parts: Sequence[tuple[float, float, str]] = (),
+) -> Axes:
     """Draw the score along time: one step per window, at its centre.
 
     Args:
         timeline: What `Scorer.timeline` returned.
         ax: Where to draw.
         threshold: A line between spoof and bonafide; below it the area is shaded.
+        parts: What is known of the recording: start and end in seconds and a name each, which
+            stand above the curve.
 
     Example:
         >>> import numpy as np
         >>> from asvspoof_cm.scorer import Timeline
         >>> start_s = np.arange(3.0)
         >>> line = Timeline(start_s=start_s, end_s=start_s + 4, score=start_s - 1, duration_s=6.0)
-        >>> timeline(line, threshold=0.0).get_xlabel()
-        'time (s)'
+        >>> ax = timeline(line, threshold=0.0, parts=[(0, 4, "human"), (4, 6, "synthetic")])
+        >>> [text.get_text() for text in ax.texts]
+        ['human', 'synthetic']
     """
     ax = new_axes(width_in=2 * COLUMN_WIDTH_IN, height_in=1.8) if ax is None else ax
     centre = (timeline.start_s + timeline.end_s) / 2
-    style = {"marker": "o", "markersize": 2.5} if len(timeline) <= 200 else {}
-    ax.plot(centre, timeline.score, color=BONAFIDE_COLOR, linewidth=1.0, **style)  # type: ignore[arg-type]
+    style: Any = {"marker": "o", "markersize": 2.5} if len(timeline) <= 200 else {}
+    ax.plot(centre, timeline.score, color=BONAFIDE_COLOR, linewidth=1.0, **style)
     if threshold is not None:
-        label = f"threshold {threshold:.3g}".replace("-", "−")
+        label = f"threshold {threshold + 0.0:.3g}".replace("-", "−")  # not −0
         ax.axhline(threshold, color="black", linewidth=0.9, linestyle="--", label=label)
         ax.fill_between(
             centre,
@@ -52,8 +63,16 @@ def timeline(timeline: Timeline, ax: Axes | None = None, *, threshold: float | N
             linewidth=0,
             label="taken for spoof",
         )
+    above = ax.get_xaxis_transform()
+    for index, (start_s, end_s, name) in enumerate(parts):
+        ax.axvspan(start_s, end_s, color="0.94" if index % 2 else "white", linewidth=0, zorder=0)
+        ax.text(
+            (start_s + end_s) / 2, 1.02, name, ha="center", transform=above, fontsize=FONT_SIZE - 1
+        )
+        if start_s > 0:
+            ax.axvline(start_s, color="0.5", linewidth=0.6, zorder=1)
     ax.set_xlim(0.0, timeline.duration_s)
-    return finish(ax, "time (s)", "score")
+    return finish(ax, "time (s)", f"{timeline.unit} (high: bonafide)")
 
 
 def attention(attention: Attention, ax: Axes | None = None) -> Axes:

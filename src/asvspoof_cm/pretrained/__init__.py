@@ -39,10 +39,6 @@ def overview() -> str:
     """Return a table of the models: size, errors, licence, and what each is for.
 
     The errors are EERs in %, pooled over all clips of a set and as a mean within its sources.
-
-    Example:
-        >>> overview().split()[0]
-        'model'
     """
     rows = []
     for name in available():
@@ -58,12 +54,7 @@ def overview() -> str:
 
 
 def checkpoint_path(name: str = DEFAULT_NAME) -> Path:
-    """Return where a model of the package lies.
-
-    Example:
-        >>> checkpoint_path().suffix
-        '.pt'
-    """
+    """Return where a model of the package lies."""
     return Path(__file__).with_name(_entry(name)["file"])
 
 
@@ -96,12 +87,7 @@ def load_pretrained(name: str | None = None) -> Countermeasure:
 
 
 def card(name: str = DEFAULT_NAME) -> dict[str, Any]:
-    """Return what is known about a model: data, recipe, figures, licences, use.
-
-    Example:
-        >>> "use" in card()
-        True
-    """
+    """Return what is known about a model: data, recipe, figures, licences, use."""
     return dict(load_pretrained(name).meta["card"])
 
 

@@ -1,6 +1,6 @@
-"""Scoring in bulk: files decoded in threads, protocols through interruptions and in shards.
+"""Scoring in bulk: files decoded in threads; protocols in shards, resumed after interruptions.
 
-A file is either a score or an error. A protocol becomes a score file; `shards` has its files.
+A file gives either a score or an error. A protocol becomes a score file; `shards` writes it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,22 @@ from typing import TypeVar
 import soundfile
 
 from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.audio.reading import OpenAudio
 from asvspoof_cm.data.audio_sources import open_audio
-from asvspoof_cm.data.folder import EXTENSION
-from asvspoof_cm.data.formats import FileOpener, OpenAudio, Opener, audio_entries, is_container
+from asvspoof_cm.data.containers import audio_entries, is_container, stem
+from asvspoof_cm.data.openers import FileOpener, Opener
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.scorer.inference import Inference, map_ahead
 from asvspoof_cm.scorer.results import FileScore, ScoreResult
-from asvspoof_cm.scorer.shards import ProtocolScores, Resume, Row, Run, Shard, line, read_header
+from asvspoof_cm.scorer.shards import (
+    ProtocolScores,
+    Resume,
+    Row,
+    ScoreRun,
+    Shard,
+    as_line,
+    read_header,
+)
 from asvspoof_cm.scorer.utterances import Utterance, take_crops
 from asvspoof_cm.utils.processes import check_shard, share_work
 from asvspoof_cm.utils.progress import Progress, track
@@ -38,31 +47,80 @@ def score_files(
     scorer: Inference,
     paths: Iterable[str | os.PathLike[str]],
     *,
+    root: str | os.PathLike[str] | None = None,
+    glob: str | None = None,
     n_threads: int | None = None,
     progress: bool = False,
 ) -> Iterator[FileScore]:
-    """Score audio files, yielding a `FileScore` for each, in order; see `Scorer.score_files`."""
+    """Yield a `FileScore` for each audio file, in order.
+
+    Files are decoded in threads ahead of the model, each read once in blocks: memory grows
+    neither with their number nor with their length. A file that can't be scored yields a
+    `FileScore` with its `error`, and the rest goes on.
+
+    Args:
+        scorer: The scorer.
+        paths: The files, read lazily. Folders, lists, tars and the other formats of
+            `asvspoof_cm.data.audio_entries` stand for what they hold, by its names.
+        root: Where the files of lists must lie, and relative names start; None is the list's
+            folder.
+        glob: Which files of folders, such as ``"*.wav"``, at any depth; None is all audio.
+        n_threads: Threads that decode; None is one for each core, up to four.
+        progress: Show progress on standard error.
+
+    Example:
+        >>> from asvspoof_cm.models import TFPARN
+        >>> from asvspoof_cm.scorer import Scorer
+        >>> [score.error for score in Scorer(TFPARN(), device="cpu").score_files(["no.wav"])]
+        ["[Errno 2] No such file or directory: 'no.wav'"]
+    """
     if isinstance(paths, (str, bytes, os.PathLike)):
         raise TypeError(f"`paths` must be several files; got {paths!r}. Wrap it in a list.")
+    entries = openers(map(Path, paths), root, glob)
+    total = None
+    if isinstance(paths, Sized) and not any(is_container(Path(path)) for path in paths):
+        total = len(paths)
+    return score_entries(scorer, entries, n_threads=n_threads, progress=progress, total=total)
+
+
+def score_entries(
+    scorer: Inference,
+    entries: Iterable[tuple[Path, Opener]],
+    *,
+    n_threads: int | None = None,
+    progress: bool = False,
+    total: int | None = None,
+) -> Iterator[FileScore]:
+    """Yield a `FileScore` for what each opener opens, under the path that comes with it."""
     rate = scorer.input.sample_rate
-    scored = score_opened(
-        scorer, _openers(map(Path, paths)), lambda tag: tag[1](rate), n_threads=n_threads
-    )
+    scored = score_opened(scorer, entries, lambda tag: tag[1](rate), n_threads=n_threads)
     results = (_file_score(path, result) for (path, _), result in scored)
-    total = len(paths) if isinstance(paths, Sized) else None
     return track(results, total=total, description="scoring", unit="file", enabled=progress)
 
 
-def _openers(paths: Iterable[Path]) -> Iterator[tuple[Path, Opener]]:
+def openers(
+    paths: Iterable[Path], root: str | os.PathLike[str] | None = None, glob: str | None = None
+) -> Iterator[tuple[Path, Opener]]:
     """Yield files as they are, and what folders, tars and other containers hold."""
     for path in paths:
-        if not is_container(path):
-            yield path, FileOpener(path)
-            continue
         try:
-            yield from ((Path(name), opener) for name, opener in audio_entries(path))
+            if glob is not None and path.is_dir():
+                yield from _matching(path, glob)
+            elif is_container(path):
+                found = audio_entries(path, root=root)
+                yield from ((Path(name), opener) for name, opener in found)
+            else:
+                yield path, FileOpener(path)
         except BAD_AUDIO as error:
             yield path, partial(_fail, error)
+
+
+def _matching(folder: Path, glob: str) -> Iterator[tuple[Path, Opener]]:
+    found = sorted(path for path in folder.rglob(glob) if path.is_file())
+    if not found:
+        raise ValueError(f"{folder} holds no file {glob}.")
+    for path in found:
+        yield Path(stem(path.relative_to(folder).as_posix())), FileOpener(path)
 
 
 def _fail(error: Exception, sample_rate: int = SAMPLE_RATE) -> AbstractContextManager[OpenAudio]:
@@ -76,7 +134,7 @@ def score_opened(
     *,
     n_threads: int | None = None,
 ) -> Iterator[tuple[T, ScoreResult | str]]:
-    """Score what `open_tag` opens for each tag, yielding the tag with a result or an error."""
+    """Yield each tag with the result, or the error, of what `open_tag` opens for it."""
     if n_threads is None:
         n_threads = min(MAX_THREADS, os.cpu_count() or 1)
     elif n_threads < 1:
@@ -85,9 +143,7 @@ def score_opened(
     def decode(tag: T) -> tuple[T, Utterance | str]:
         try:
             with open_tag(tag) as source:
-                rate = getattr(source, "native_rate", scorer.input.sample_rate)
-                resampled_from = None if rate == scorer.input.sample_rate else rate
-                return tag, take_crops(source, scorer.input, resampled_from=resampled_from)
+                return tag, take_crops(source, scorer.input)
         except BAD_AUDIO as error:
             return tag, one_line(error)
 
@@ -117,13 +173,15 @@ def score_protocol(
     resume: Resume = True,
     n_threads: int | None = None,
     progress: bool = False,
-    extension: str = EXTENSION,
+    extension: str | None = None,
 ) -> ProtocolScores:
-    r"""Score every utterance of a protocol into a score file of the challenge.
+    r"""Score a protocol into a score file of the challenge, and return what was done.
 
     The file has the header ``filename<TAB>cm-score`` and a row for each utterance that could be
-    scored, once, in the order of the protocol. The others go to ``OUTPUT.errors.tsv`` with what was
-    wrong, and are tried again by the next run. After a kill the same call scores the rest.
+    scored, once, in the order of the protocol; ``OUTPUT.run.json`` says the unit of the scores and
+    what else they depend on. The others go to ``OUTPUT.errors.tsv`` with what was wrong, and are
+    tried again by the next run; ``OUTPUT.warnings.tsv`` lists scores that may mean little. After
+    an interruption the same call scores the rest.
 
     Many machines share the work by `shard`: each calls this with the same arguments and another
     shard, and `merge_scores` makes the score file. Under torchrun, or in an initialised process
@@ -140,7 +198,7 @@ def score_protocol(
             anything else that is there is an error. "if_same" starts over instead, False always.
         n_threads: Threads that decode; None is one for each core, up to four.
         progress: Show progress on standard error.
-        extension: What names without the extension of an audio format get.
+        extension: What names without the extension of an audio format get; None finds it.
 
     Raises:
         ValueError: Before anything is scored: `output` belongs to another model, other settings,
@@ -160,9 +218,7 @@ def score_protocol(
         >>> done.n_scored, done.output.read_text().split("\n")[0]
         (2, 'filename\tcm-score')
     """
-    if not isinstance(protocol, Protocol):
-        protocol = read_protocol(protocol, require_labels=False)
-    names, described = _names(protocol)
+    protocol, names, described = _utterances(protocol)
     audio = open_audio(
         protocol, audio_dir, sample_rate=scorer.input.sample_rate, extension=extension
     )
@@ -171,13 +227,14 @@ def score_protocol(
         "protocol": described,
         "audio_dir": str(Path(audio_dir).resolve()),
     }
-    run = Run(Path(output), json.loads(json.dumps(settings)))
+    run = ScoreRun(Path(output), json.loads(json.dumps(settings)))
 
     def score(part: Shard) -> ProtocolScores:
         with run.alone(part):
+            # Without `shard`, `gather` has kept or cleared what was there, as `resume` says.
             rows = run.begin(part, names[part[0] :: part[1]], True if shard is None else resume)
             todo = [k for k in range(part[0], len(names), part[1]) if names[k] not in rows]
-            n_resumed, n_failed = len(rows), 0
+            n_failed = n_without_speech = 0
             scored = score_opened(scorer, todo, audio.open, n_threads=n_threads)
             with (
                 run.journal(part).open("ab") as journal,
@@ -186,18 +243,23 @@ def score_protocol(
                 ) as bar,
             ):
                 for k, result in scored:
-                    row = Row(None, result) if isinstance(result, str) else Row(result.score)
-                    n_failed += row.score is None
-                    journal.write(line(names[k], row))
+                    if isinstance(result, str):
+                        row = Row(None, result)
+                        n_failed += 1
+                    else:
+                        row = Row(result.score, ", ".join(result.warnings))
+                        n_without_speech += not result.has_speech
+                    journal.write(as_line(names[k], row))
                     journal.flush()
                     bar.update()
         path = run.journal(part)
         return ProtocolScores(
             output=path,
-            n_scored=n_resumed + len(todo) - n_failed,
-            n_resumed=n_resumed,
+            n_scored=len(rows) + len(todo) - n_failed,
+            n_resumed=len(rows),
             n_failed=n_failed,
             errors=path if n_failed else None,
+            n_without_speech=n_without_speech,
         )
 
     if shard is not None:
@@ -219,7 +281,9 @@ def score_protocol(
 def merge_scores(
     protocol: Protocol | str | os.PathLike[str], output: str | os.PathLike[str]
 ) -> ProtocolScores:
-    r"""Make the score file of a protocol of its shards, and remove them.
+    r"""Join the shards of a protocol into its score file, and return what was scored.
+
+    The shards are removed.
 
     Args:
         protocol: The utterances, as they were given to `Scorer.score_protocol`.
@@ -245,10 +309,8 @@ def merge_scores(
         >>> merge_scores(paths.dev_protocol, folder / "dev.tsv").n_scored
         5
     """
-    if not isinstance(protocol, Protocol):
-        protocol = read_protocol(protocol, require_labels=False)
-    names, described = _names(protocol)
-    run = Run(Path(output), {})
+    _, names, described = _utterances(protocol)
+    run = ScoreRun(Path(output), {})
     shards = run.shards()
     if not shards:
         raise FileNotFoundError(f"`output`: there is no {run.output.name}.shard-0-of-N beside it.")
@@ -265,8 +327,12 @@ def merge_scores(
         return run.merge(names, 0)
 
 
-def _names(protocol: Protocol) -> tuple[list[str], str]:
-    """Return the names of the utterances, and what stands for all of them in a record."""
+def _utterances(
+    protocol: Protocol | str | os.PathLike[str],
+) -> tuple[Protocol, list[str], str]:
+    """Return a protocol, the names of its utterances, and what stands for them in a record."""
+    if not isinstance(protocol, Protocol):
+        protocol = read_protocol(protocol, require_labels=False)
     names: list[str] = protocol.utterance.tolist()
     if len(set(names)) < len(names):
         raise ValueError("`protocol` must name every utterance once; some are repeated.")
@@ -276,4 +342,4 @@ def _names(protocol: Protocol) -> tuple[list[str], str]:
                 "`protocol`: the name of an utterance must neither be empty nor hold tabs or line "
                 f"breaks, which a score file can't hold; got {name!r}."
             )
-    return names, f"{len(names)} utterances, sha256 {digest(names)[:16]}"
+    return protocol, names, f"{len(names)} utterances, sha256 {digest(names)[:16]}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-import hashlib
+import functools
+import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,14 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from asvspoof_cm.calibration import Calibration
+from asvspoof_cm.checkpoint import hash_tensors
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.models import InputSettings
-from asvspoof_cm.scorer.results import ScoreResult
+from asvspoof_cm.scorer.results import UNITS, ScoreResult, Unit
 from asvspoof_cm.scorer.utterances import Utterance
 from asvspoof_cm.utils.checks import check_choice
 from asvspoof_cm.utils.processes import resolve_device
 
-ScoreKind = Literal["logit_difference", "bonafide_logit", "llr"]
 Precision = Literal["fp32", "bf16"]
 FloatArray = NDArray[np.float64]
 T = TypeVar("T")
@@ -40,6 +41,20 @@ class Described(Interface):
     meta: dict[str, Any]
 
 
+@runtime_checkable
+class Configured(Interface):
+    """A model that was built from a configuration."""
+
+    config: object
+
+
+@runtime_checkable
+class Hashed(Interface):
+    """A model that is no torch module and knows the hash of its file."""
+
+    sha256: str
+
+
 class Inference:
     """A model in evaluation mode on its device, and what its logits mean; see `Scorer`."""
 
@@ -51,23 +66,31 @@ class Inference:
         n_crops: int | None = None,
         crop_s: float | None = None,
         batch_size: int = 32,
-        score: ScoreKind = "logit_difference",
+        score: Unit | None = None,
         precision: Precision = "fp32",
-        calibration: Calibration | None = None,
+        calibration: Calibration | Literal["model"] | None = "model",
     ) -> None:
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(
                 f"`batch_size` must be a whole number of at least 1; got {batch_size!r}."
             )
-        changes = {"n_crops": n_crops, "crop_s": crop_s}
+        changes: dict[str, Any] = {"n_crops": n_crops, "crop_s": crop_s}
         self.input = replace(
             model.input if isinstance(model, Described) else InputSettings(),
-            **{name: value for name, value in changes.items() if value is not None},  # type: ignore[arg-type]
+            **{name: value for name, value in changes.items() if value is not None},
         )
-        check_choice("score", score, ("logit_difference", "bonafide_logit", "llr"))
         check_choice("precision", precision, ("fp32", "bf16"))
-        if score == "llr" and calibration is None:
-            raise ValueError('`calibration` must be given with score="llr"; got None.')
+        self.batch_size = batch_size
+        self.precision: Precision = precision
+        self.calibration = _stored_calibration(model) if calibration == "model" else calibration
+        self.unit: Unit = score or ("log-odds" if self.calibration is None else "llr")
+        check_choice("score", self.unit, UNITS)
+        if self.unit == "llr" and self.calibration is None:
+            raise ValueError(
+                '`calibration` must be given with score="llr"; the model brings none along.'
+            )
+        if self.calibration is not None:
+            self._check_calibration(self.calibration)
         if isinstance(model, nn.Module):
             self.device = resolve_device(device)
             self.model: Callable[[Tensor], Tensor] = copy.deepcopy(model).to(self.device).eval()
@@ -78,23 +101,25 @@ class Inference:
                     '`device` must be "auto" or "cpu" and `precision` "fp32" for a model that is '
                     f"not a torch module; got {str(device)!r} and {precision!r}."
                 )
-        self.batch_size = batch_size
-        self.score_kind: ScoreKind = score
-        self.precision: Precision = precision
-        self.calibration = calibration
-        if calibration is not None:
-            self._check_calibration(calibration)
+        _fork_safely()
+
+    def __repr__(self) -> str:
+        crops = f"{self.input.n_crops} crops of {self.input.crop_s:g} s"
+        name = type(self.model).__name__
+        return f"{type(self).__name__}({name} on {self.device}, {crops}, score: {self.unit})"
 
     def conditions(self) -> dict[str, Any]:
-        """Return how scores are made, for `fit_calibration`: rate, crops, level and precision."""
-        return conditions_of(self.input, self.precision)
+        """Return how scores are made, for `fit_calibration`: unit, rate, crops, level, precision.
+
+        A calibration maps log-odds: fit it on scores of a scorer with ``score="log-odds"``.
+        """
+        return {"score": self.unit, **_conditions(self.input, self.precision)}
 
     def settings(self) -> dict[str, Any]:
         """Return what scores depend on, the model's weights as a hash, as plain values."""
         return {
             "model": type(self.model).__name__,
             "sha256": _digest(self.model),
-            "score": self.score_kind,
             **self.conditions(),
             "calibration": None if self.calibration is None else self.calibration.as_dict(),
         }
@@ -102,9 +127,9 @@ class Inference:
     def score_utterances(
         self, utterances: Iterable[tuple[T, Utterance | str]]
     ) -> Iterator[tuple[T, ScoreResult | str]]:
-        """Score prepared utterances in full batches; an error message passes through in order.
+        """Yield the result of each prepared utterance, in order; an error message passes through.
 
-        This is what every other way to score ends in. A score that is not finite becomes an error.
+        Every way to score ends here. Batches are full. A score that is not finite becomes an error.
         """
         none = torch.empty(0)
         items = (
@@ -116,19 +141,37 @@ class Inference:
 
     def logits(self, waveforms: Tensor) -> Tensor:
         """Return the model's logits (batch, 2) of prepared waveforms (batch, time), on the CPU."""
-        return self.run(self.model, waveforms)
+        return self.run(self.model, waveforms, (len(waveforms), 2))
 
-    def scores(self, logits: FloatArray) -> FloatArray:
-        """Return the kind of score that was asked for, shape (...), of logits (..., 2)."""
-        if self.score_kind == "bonafide_logit":
+    def scores(self, logits: FloatArray, unit: Unit | None = None) -> FloatArray:
+        """Return the scores, shape (...), of logits (..., 2), in the unit of this scorer."""
+        unit = unit or self.unit
+        if unit == "bonafide-logit":
             return np.asarray(logits[..., BONAFIDE])
         difference = np.asarray(logits[..., BONAFIDE] - logits[..., SPOOF])
-        if self.score_kind == "llr" and self.calibration is not None:
+        if unit == "llr" and self.calibration is not None:
             return self.calibration.apply(difference)
         return difference
 
+    def run(
+        self,
+        function: Callable[[Tensor], Tensor],
+        waveforms: Tensor,
+        shape: tuple[int, ...] | None = None,
+    ) -> Tensor:
+        """Return what a function of the model makes of prepared waveforms, on the CPU."""
+        with torch.inference_mode(), self._autocast():
+            found = function(waveforms.to(self.device))
+        if not isinstance(found, Tensor) or (shape is not None and found.shape != shape):
+            came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise TypeError(
+                f"`model` must map waveforms (batch, time) to logits (batch, 2), a tensor of shape "
+                f"{shape} here; got {came}. Wrap it in a function that returns these alone."
+            )
+        return found.float().cpu()
+
     def _check_calibration(self, calibration: Calibration) -> None:
-        now = self.conditions()
+        now = {"score": "log-odds", **_conditions(self.input, self.precision)}
         fitted = calibration.fitted_for
         changed = [
             f"{name} {fitted[name]!r}, not {now[name]!r}"
@@ -138,14 +181,9 @@ class Inference:
         if changed:
             warnings.warn(
                 f"the calibration was fitted for {'; '.join(changed)}: log-likelihood ratios, "
-                "probabilities and decisions may be off. Fit one on scores of this scorer.",
-                stacklevel=4,
+                "probabilities and decisions may be off. Fit one on log-odds of this scorer.",
+                stacklevel=3,
             )
-
-    def run(self, function: Callable[[Tensor], Tensor], waveforms: Tensor) -> Tensor:
-        """Return what a function of the model makes of prepared waveforms, on the CPU."""
-        with torch.inference_mode(), self._autocast():
-            return function(waveforms.to(self.device)).float().cpu()
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.precision == "fp32":
@@ -156,33 +194,52 @@ class Inference:
         of_crop = torch.stack([logits[k] for k in utterance.which]).double().numpy()
         if not np.isfinite(of_crop).all():
             return "the model's logits are not finite."
-        score = self.scores(of_crop.mean(axis=0))
-        llr = None
-        if self.calibration is not None:
-            llr = float(score if self.score_kind == "llr" else self.calibration.apply(score))
+        mean = of_crop.mean(axis=0)
         return ScoreResult(
-            score=float(score),
+            score=float(self.scores(mean)),
+            unit=self.unit,
             crop_scores=tuple(self.scores(of_crop).tolist()),
-            llr=llr,
+            llr=None if self.calibration is None else float(self.scores(mean, "llr")),
             duration_s=utterance.duration_s,
             resampled_from=utterance.resampled_from,
             warnings=utterance.warnings,
         )
 
 
-def conditions_of(settings: InputSettings, precision: str) -> dict[str, Any]:
-    """Return how scores are made, as plain values."""
+@functools.cache
+def _fork_safely() -> None:
+    """Let forked children work in one thread: those of the pool stay behind in the parent."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+
+def _conditions(settings: InputSettings, precision: str) -> dict[str, Any]:
     return {**asdict(settings), "precision": precision}
 
 
-def _digest(model: Any) -> str | None:
-    if not isinstance(model, nn.Module):
-        return getattr(model, "sha256", None)
-    digest = hashlib.sha256(repr(getattr(model, "config", None)).encode())
-    for name, tensor in model.state_dict().items():
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+def _stored_calibration(model: object) -> Calibration | None:
+    """Return the calibration that a model brings along, one of log-odds."""
+    stored = model.meta.get("calibration") if isinstance(model, Described) else None
+    if stored is None or not isinstance(model, Described):
+        return None
+    try:
+        calibration = Calibration.from_dict(stored)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f'`model.meta["calibration"]` is not a calibration ({error}). Pass calibration=None, '
+            "or one that fit_calibration made."
+        ) from error
+    if calibration.fitted_for:
+        return calibration
+    # One of version 0.1.0 belongs to the model's own settings.
+    return replace(calibration, fitted_for=_conditions(model.input, "fp32"))
+
+
+def _digest(model: object) -> str | None:
+    if isinstance(model, nn.Module):
+        config = model.config if isinstance(model, Configured) else None
+        return hash_tensors(model.state_dict(), repr(config))
+    return model.sha256 if isinstance(model, Hashed) else None
 
 
 def map_packed(
@@ -190,19 +247,8 @@ def map_packed(
 ) -> Iterator[tuple[T, list[Tensor]]]:
     """Apply `function` to the rows of all items, `batch_size` rows of any items at a time.
 
-    Args:
-        items: Pairs of a tag and rows of shape (n_rows, ...); n_rows may differ and be 0.
-        function: Maps (batch, ...) to (batch, ...), row by row.
-        batch_size: Rows in each call; the last call may have fewer.
-
-    Yields:
-        Each tag, in the order of `items`, with the list of what its rows became. No more than
-        `batch_size` rows and those of one item wait at any time.
-
-    Example:
-        >>> items = [("a", torch.ones(3)), ("b", torch.ones(0)), ("c", torch.ones(1))]
-        >>> [(tag, len(rows)) for tag, rows in map_packed(items, torch.neg, batch_size=2)]
-        [('a', 3), ('b', 0), ('c', 1)]
+    Items are pairs of a tag and any number of rows, (n_rows, ...). Yields each tag, in order, with
+    the list of what its rows became; no more than a batch and the rows of one item wait.
     """
     waiting: deque[tuple[T, int]] = deque()
     rows: list[Tensor] = []
@@ -234,10 +280,6 @@ def map_ahead(
     """Apply `function` to the items in threads, in order, at most `n_ahead` of them in advance.
 
     `items` is read only as far as needed. What is not wanted any more is not started.
-
-    Example:
-        >>> list(map_ahead(abs, [-1, 2, -3], n_threads=2, n_ahead=2))
-        [1, 2, 3]
     """
     futures: deque[Future[R]] = deque()
     with ThreadPoolExecutor(n_threads, thread_name_prefix="asvspoof-cm") as pool:

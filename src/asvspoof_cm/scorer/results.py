@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from asvspoof_cm.calibration import decide, probability
+from asvspoof_cm.labels import LABEL_NAMES
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.scorer.utterances import NO_SPEECH
 
-__all__ = ["FileScore", "ScoreResult"]
+Unit = Literal["llr", "log-odds", "bonafide-logit"]
+UNITS: Final[tuple[Unit, ...]] = ("llr", "log-odds", "bonafide-logit")
+"""What a score can be: calibrated log-likelihood ratio, logit difference z1 − z0, or z1 alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,27 +24,25 @@ class ScoreResult:
 
     Attributes:
         score: Higher means bonafide.
+        unit: What the score is: "llr", the calibrated log-likelihood ratio of bonafide against
+            spoof; "log-odds", the logit difference z1 − z0; or "bonafide-logit", z1.
         crop_scores: The score of each crop on its own; `score` is that of their averaged logits.
-        llr: The calibrated log-likelihood ratio of bonafide against spoof; None without a
-            calibration.
+        llr: The calibrated log-likelihood ratio; None without a calibration.
         duration_s: How long the utterance is.
-        resampled_from: Its sampling rate in Hz where that was not 16 kHz, else None.
-        warnings: Any of "silent" (peak 80 dB below full scale), "constant" (99 % of the power is
-            a constant offset), "clipped" (0.1 % of the samples reach full scale) and "shorter than
-            1 s": the score may mean little. Silence, a constant and less than 0.5 s are also "no
-            speech to judge": a decision abstains.
+        resampled_from: Its sampling rate in Hz where that was not the model's, else None.
+        warnings: What may make the score mean little; docs/scoring.md lists them.
 
     Example:
-        >>> result = ScoreResult(score=1.5, crop_scores=(1.0, 2.0), llr=0.0, duration_s=3.0)
+        >>> result = ScoreResult(score=0.0, unit="llr", llr=0.0, crop_scores=(0.0,), duration_s=3.0)
         >>> round(result.probability(prior=0.05), 2), result.decision()
         (0.95, 1)
         >>> from dataclasses import replace
-        >>> empty = replace(result, llr=9.0, warnings=("no speech to judge", "silent"))
-        >>> round(empty.probability(prior=0.05), 2), empty.decision()
-        (0.95, None)
+        >>> print(replace(result, warnings=("no speech to judge", "silent")).decision())
+        None
     """
 
     score: float
+    unit: Unit
     crop_scores: tuple[float, ...]
     duration_s: float
     llr: float | None = None
@@ -69,12 +70,20 @@ class ScoreResult:
         llr = self._calibrated()
         return int(decide(llr, costs)) if self.has_speech else None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; `llr` only where there is one."""
+    def verdict(self, costs: DetectionCosts = ASVSPOOF5) -> str | None:
+        """Return the decision in words, "no speech to judge" among them; None if uncalibrated."""
+        if not self.has_speech:
+            return NO_SPEECH
+        return None if self.llr is None else LABEL_NAMES[int(decide(self.llr, costs))]
+
+    def as_dict(self, costs: DetectionCosts = ASVSPOOF5) -> dict[str, Any]:
+        """Return plain values for JSON; with a calibration also what follows from the costs."""
         content = {**asdict(self), "crop_scores": [*self.crop_scores], "warnings": [*self.warnings]}
         if self.llr is None:
             del content["llr"]
-        return content
+        else:
+            content |= {"prior": costs.p_spoof, "probability": self.probability(costs.p_spoof)}
+        return {**content, "decision": self.verdict(costs)}
 
     def _calibrated(self) -> np.float64:
         if self.llr is None:
@@ -93,10 +102,6 @@ class FileScore:
         path: The file, as it was given.
         result: Score and details.
         error: What was wrong, one line that names the file.
-
-    Example:
-        >>> FileScore(path=Path("a.wav"), error="a.wav is an empty file.").score is None
-        True
     """
 
     path: Path
@@ -108,8 +113,7 @@ class FileScore:
         """The score; None where there was an error."""
         return None if self.result is None else self.result.score
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self, costs: DetectionCosts = ASVSPOOF5) -> dict[str, Any]:
         """Return plain values for JSON."""
-        if self.result is None:
-            return {"file": str(self.path), "error": self.error}
-        return {"file": str(self.path), **self.result.as_dict()}
+        found = {"error": self.error} if self.result is None else self.result.as_dict(costs)
+        return {"file": str(self.path), **found}

@@ -1,10 +1,12 @@
-"""The files of a protocol that is being scored, through kills and in shards.
+"""The files of a protocol that is being scored: shards, what interruptions leave, the result.
 
 A shard ``(k, n)`` writes utterances k, k + n, k + 2n, … to ``OUTPUT.shard-K-of-N``. Its first line
 says what the scores depend on, so that a run is never continued with another model. Then comes
-one flushed line per utterance: ``name<TAB>score``, or ``name<TAB><TAB>error``. A kill can tear the
-last line only, and a torn line has no end. Merging checks that every utterance is there once and
-writes ``OUTPUT``, in the order of the protocol, and ``OUTPUT.run.json``.
+one flushed line per utterance: ``name<TAB>score<TAB>warnings``, or ``name<TAB><TAB>error``. An
+interruption can tear the last line only, and a torn line has no line break. Merging checks that
+every utterance is there once. It writes ``OUTPUT``, in the order of the protocol,
+``OUTPUT.run.json``, which says the unit of the scores, and, where there are any,
+``OUTPUT.errors.tsv`` and ``OUTPUT.warnings.tsv``.
 
 A process that scores a whole protocol is the one shard of one, and the processes of torchrun are
 its shards; both merge at the end. What an interrupted run left, in whatever number of shards, is
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from asvspoof_cm.metrics import read_scores, write_scores
+from asvspoof_cm.scorer.utterances import NO_SPEECH
 from asvspoof_cm.utils.files import atomic_path, exclusive, write_text
 
 Shard = tuple[int, int]
@@ -39,6 +42,8 @@ class ProtocolScores:
         n_resumed: Those of them that an earlier, interrupted run had left.
         n_failed: Utterances that could not be scored.
         errors: The file that says why; None where all were scored.
+        n_without_speech: Utterances whose score means nothing: there is no speech to judge.
+        warnings: The file that lists them and other doubtful ones; None where there are none.
     """
 
     output: Path
@@ -46,17 +51,30 @@ class ProtocolScores:
     n_resumed: int
     n_failed: int
     errors: Path | None
+    n_without_speech: int = 0
+    warnings: Path | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{self.n_scored:,} utterances scored"]
+        if self.n_resumed:
+            parts[0] += f", {self.n_resumed:,} of them before"
+        if self.errors is not None:
+            parts.append(f"{self.n_failed:,} failed, see {self.errors}")
+        if self.n_without_speech:
+            seen = "" if self.warnings is None else f", see {self.warnings}"
+            parts.append(f"{self.n_without_speech:,} without speech to judge{seen}")
+        return "; ".join(parts)
 
 
 class Row(NamedTuple):
-    """The outcome of one utterance: a score, or None and an error."""
+    """The outcome of one utterance: a score and its warnings, or None and an error."""
 
     score: float | None
-    error: str = ""
+    note: str = ""
 
 
-class Run:
-    """The files of one run."""
+class ScoreRun:
+    """The files of one score file in the making."""
 
     def __init__(self, output: Path, settings: dict[str, Any]) -> None:
         if output.is_dir():
@@ -64,6 +82,7 @@ class Run:
         self.output = output
         self.settings = settings
         self.errors = output.with_name(f"{output.name}.errors.tsv")
+        self.warnings = output.with_name(f"{output.name}.warnings.tsv")
         self.record = output.with_name(f"{output.name}.run.json")
         self.before = output.with_name(f"{output.name}.part")
 
@@ -84,7 +103,7 @@ class Run:
         return dict(sorted(found.items()))
 
     def check_number(self, n_shards: int) -> None:
-        """Refuse shards of another number."""
+        """Raise where there are shards of another number than `n_shards`."""
         others = [path.name for (_, n), path in self.shards().items() if n != n_shards]
         if others:
             raise ValueError(
@@ -96,8 +115,8 @@ class Run:
         """Keep other processes from the output, or from a shard, inside the block."""
         path = self.output if shard is None else self.journal(shard)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive(path.with_name(f"{path.name}.lock")) as is_ours:
-            if not is_ours:
+        with exclusive(path.with_name(f"{path.name}.lock")) as holder:
+            if holder is not None:
                 raise ValueError(
                     f"`output`: {path} is being written by another process. Wait for it, or "
                     "choose another output."
@@ -105,7 +124,7 @@ class Run:
             yield
 
     def gather(self, resume: Resume) -> int:
-        """Put what earlier runs left into one file, or clear it away; return its scores."""
+        """Put what earlier runs left into one file, or clear it away; return how many scores."""
         shards = self.shards()
         with ExitStack() as held:
             for shard in shards:
@@ -116,7 +135,7 @@ class Run:
                 for path in shards.values():
                     rows |= _read_rows(path)
             else:
-                for path in (self.output, self.errors, self.before):
+                for path in (self.output, self.errors, self.warnings, self.before):
                     path.unlink(missing_ok=True)
             self._write(self.before, rows)
             for path in shards.values():
@@ -125,7 +144,7 @@ class Run:
         return len(rows)
 
     def begin(self, shard: Shard, names: Sequence[str], resume: Resume) -> dict[str, Row]:
-        """Begin the file of a shard with the scores of its names that are there already."""
+        """Begin the file of a shard; return the scores of its names that are there already."""
         rows: dict[str, Row] = {}
         if self._may_resume(resume, shard):
             rows = self._left() | _read_rows(self.journal(shard))
@@ -134,7 +153,7 @@ class Run:
         return rows
 
     def merge(self, names: Sequence[str], n_resumed: int) -> ProtocolScores:
-        """Write the score file in the order of the protocol and remove the shards."""
+        """Write the score file in the protocol's order, remove the shards; return the counts."""
         shards = self.shards()
         n_shards = next(iter(shards))[1]
         absent = [str(k) for k in range(n_shards) if (k, n_shards) not in shards]
@@ -161,17 +180,21 @@ class Run:
         twice = next((name for name, count in counts.items() if count > 1), None)
         if twice is not None:
             raise ValueError(f"`output`: every utterance must be in one shard; {twice} is in two.")
-        failed = [name for name in names if rows[name].score is None]
-        if failed:
-            lines = [f"{name}\t{rows[name].error}\n" for name in failed]
-            write_text(self.errors, "filename\terror\n" + "".join(lines))
-        else:
-            self.errors.unlink(missing_ok=True)
         scores = {name: row.score for name in names if (row := rows[name]).score is not None}
+        failed = {name: rows[name].note for name in names if name not in scores}
+        doubtful = {name: rows[name].note for name in scores if rows[name].note}
+        for path, column, notes in (
+            (self.errors, "error", failed),
+            (self.warnings, "warnings", doubtful),
+        ):
+            path.unlink(missing_ok=True)
+            if notes:
+                lines = [f"{name}\t{note}\n" for name, note in notes.items()]
+                write_text(path, f"filename\t{column}\n" + "".join(lines))
         if not scores:
             raise ValueError(
                 f"none of the {len(names)} utterances could be scored; see {self.errors}. "
-                f"The first error: {rows[names[0]].error}"
+                f"The first error: {rows[names[0]].note}"
             )
         write_text(self.record, json.dumps(self.settings, indent=1) + "\n")
         write_scores(self.output, [*scores], [*scores.values()])
@@ -183,6 +206,8 @@ class Run:
             n_resumed=n_resumed,
             n_failed=len(failed),
             errors=self.errors if failed else None,
+            n_without_speech=sum(NO_SPEECH in note for note in doubtful.values()),
+            warnings=self.warnings if doubtful else None,
         )
 
     def _left(self) -> dict[str, Row]:
@@ -191,14 +216,15 @@ class Run:
         if self.output.exists():
             before = read_scores(self.output)
             if before.cm is not None:
+                notes = _read_notes(self.warnings)
                 pairs = zip(before.filename.tolist(), before.cm.tolist(), strict=True)
-                rows = {name: Row(score) for name, score in pairs}
+                rows = {name: Row(score, notes.get(name, "")) for name, score in pairs}
         return rows | _read_rows(self.before)
 
     def _write(self, path: Path, rows: Mapping[str, Row]) -> None:
         with atomic_path(path) as temporary, temporary.open("wb") as file:
             file.write(json.dumps(self.settings).encode() + b"\n")
-            file.writelines(line(name, row) for name, row in rows.items())
+            file.writelines(as_line(name, row) for name, row in rows.items())
 
     def _may_resume(self, resume: Resume, shard: Shard | None = None) -> bool:
         """Whether to go on with what is there; an error where it must not be mixed with this."""
@@ -252,9 +278,9 @@ def _read_rows(path: Path, *, failed: bool = False) -> dict[str, Row]:
         return rows
     for line in path.read_bytes().split(b"\n")[1:-1]:
         name, _, rest = line.decode("utf-8", "replace").partition("\t")
-        score, _, error = rest.partition("\t")
+        score, _, note = rest.partition("\t")
         try:
-            row = Row(None if error else float(score), error)
+            row = Row(float(score) if score or not note else None, note)
         except ValueError:
             continue
         if failed or row.score is not None:
@@ -262,7 +288,12 @@ def _read_rows(path: Path, *, failed: bool = False) -> dict[str, Row]:
     return rows
 
 
-def line(name: str, row: Row) -> bytes:
+def _read_notes(path: Path) -> dict[str, str]:
+    lines = path.read_text("utf-8").split("\n")[1:-1] if path.exists() else []
+    return {line.partition("\t")[0]: line.partition("\t")[2] for line in lines}
+
+
+def as_line(name: str, row: Row) -> bytes:
     """Return the line of one utterance."""
-    score = f"\t{row.error}" if row.score is None else repr(row.score)
-    return f"{name}\t{score}\n".encode("utf-8", "replace")
+    score = "" if row.score is None else repr(row.score)
+    return f"{name}\t{score}\t{row.note}".rstrip("\t").encode("utf-8", "replace") + b"\n"

@@ -13,28 +13,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asvspoof_cm.audio import (
-    SAMPLE_RATE,
-    AudioFile,
-    cut,
-    fix_length,
-    set_level,
-)
+from asvspoof_cm.audio import SAMPLE_RATE, AudioFile, cut, fix_length, set_level
 from asvspoof_cm.audio.arrays import Waveform, as_waveform
+from asvspoof_cm.audio.reading import OpenAudio
 from asvspoof_cm.models import Countermeasure, InputSettings
 from asvspoof_cm.scorer.inference import Inference, map_packed
-from asvspoof_cm.scorer.utterances import BLOCK_SAMPLES, InMemory, Readable
+from asvspoof_cm.scorer.results import Unit
+from asvspoof_cm.scorer.utterances import BLOCK_SAMPLES, InMemory
 
 
 class WindowScore(NamedTuple):
-    """The score of the audio from `start_s` to `end_s`."""
+    """The score of the audio from `start_s` to `end_s`, and its unit."""
 
     start_s: float
     end_s: float
     score: float
+    unit: Unit
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Timeline:
     """Scores along time.
 
@@ -43,30 +40,37 @@ class Timeline:
         end_s: Where its audio ends, shape (n_windows,).
         score: Its score, shape (n_windows,). Higher means bonafide.
         duration_s: How long the audio is.
+        unit: What the scores are; see `ScoreResult`.
     """
 
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
     score: NDArray[np.float64]
     duration_s: float
+    unit: Unit = "log-odds"
 
     def __len__(self) -> int:
         return len(self.score)
 
     def __iter__(self) -> Iterator[WindowScore]:
         columns = (self.start_s.tolist(), self.end_s.tolist(), self.score.tolist())
-        return map(WindowScore, *columns)
+        return (WindowScore(*row, self.unit) for row in zip(*columns, strict=True))
+
+    def __repr__(self) -> str:
+        low, high = self.score.min(), self.score.max()
+        what = f"{len(self)} windows in {self.duration_s:g} s"
+        return f"Timeline({what}, {self.unit} from {low:.2f} to {high:.2f})"
 
 
 def timeline(
     scorer: Inference,
-    audio: Waveform | str | os.PathLike[str],
+    audio: Waveform | OpenAudio | str | os.PathLike[str],
     sample_rate: int = SAMPLE_RATE,
     *,
     window_s: float | None = None,
     hop_s: float = 1.0,
 ) -> Timeline:
-    """Score audio of any length in windows along time.
+    """Return the scores of audio of any length in windows along time.
 
     Windows start every `hop_s`. Each is scored as an utterance of its own with one crop: divided by
     its own peak, unless the model takes audio as it is, so that a loud passage doesn't hide a quiet
@@ -77,7 +81,8 @@ def timeline(
 
     Args:
         scorer: The scorer; the number of its crops plays no part here.
-        audio: A file, or a waveform as in `Scorer.score`.
+        audio: A file, an `AudioFile` opened at the model's rate, or a waveform as in
+            `Scorer.score`.
         sample_rate: The sampling rate of a waveform; a file knows its own.
         window_s: The length of a window; None is that of the scorer's crops.
         hop_s: From start to start.
@@ -97,10 +102,13 @@ def timeline(
     if isinstance(audio, (str, os.PathLike)):
         with AudioFile(audio, sample_rate=rate) as file:
             return _timeline(scorer, file, windows)
-    return _timeline(scorer, InMemory(as_waveform(audio, sample_rate, rate)), windows)
+    if isinstance(audio, OpenAudio):
+        return _timeline(scorer, audio, windows)
+    source = InMemory(as_waveform(audio, sample_rate, rate), sample_rate)
+    return _timeline(scorer, source, windows)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Attention:
     """Where a model looks in a crop.
 
@@ -116,6 +124,9 @@ class Attention:
     weight: NDArray[np.float32]
     features: NDArray[np.float32]
     score: float
+
+    def __repr__(self) -> str:
+        return f"Attention({len(self.weight)} frames, score {self.score:.2f})"
 
 
 def attention(
@@ -173,11 +184,6 @@ class Window(NamedTuple):
     stop: int
     samples: Tensor
 
-    @property
-    def peak(self) -> float:
-        """The largest magnitude."""
-        return self.samples.abs().max().item()
-
 
 class Windows:
     """Cuts a stream of samples into windows, keeping no more than the next one needs."""
@@ -223,18 +229,19 @@ class Windows:
         return Window(self._next, stop, fix_length(samples, self.n_window))
 
 
-def _timeline(scorer: Inference, source: Readable, windows: Windows) -> Timeline:
+def _timeline(scorer: Inference, source: OpenAudio, windows: Windows) -> Timeline:
     def cut_windows() -> Iterator[Window]:
         for first in range(0, source.n_samples, BLOCK_SAMPLES):
             yield from windows.push(source.read(first, BLOCK_SAMPLES))
         yield from windows.flush()
 
-    scored = np.array([*score_windows(scorer, cut_windows())])
+    scored = np.array([window[:3] for window in score_windows(scorer, cut_windows())])
     return Timeline(
         start_s=scored[:, 0],
         end_s=scored[:, 1],
         score=scored[:, 2],
         duration_s=source.n_samples / scorer.input.sample_rate,
+        unit=scorer.unit,
     )
 
 
@@ -243,11 +250,12 @@ def score_windows(scorer: Inference, windows: Iterable[Window]) -> Iterator[Wind
     settings = scorer.input
     # Of the utterance's peak a stream knows nothing: the window is the utterance.
     items = (
-        (window, set_level(window.samples, settings.normalization, window.peak)[None])
+        (window, set_level(w := window.samples, settings.normalization, w.abs().max().item())[None])
         for window in windows
     )
     for window, (logits,) in map_packed(items, scorer.logits, scorer.batch_size):
         start_s, end_s = window.start / settings.sample_rate, window.stop / settings.sample_rate
         if not logits.isfinite().all():
             raise ValueError(f"the model's logits from {start_s} s to {end_s} s are not finite.")
-        yield WindowScore(start_s, end_s, float(scorer.scores(logits.double().numpy())))
+        score = float(scorer.scores(logits.double().numpy()))
+        yield WindowScore(start_s, end_s, score, scorer.unit)

@@ -4,56 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from asvspoof_cm.audio import (
-    crop_starts,
-    cut,
-    set_level,
-)
+from asvspoof_cm.audio import crop_starts, cut, set_level
+from asvspoof_cm.audio.reading import OpenAudio
 from asvspoof_cm.models import InputSettings
 
-SILENT_PEAK = 1e-4
-"""Below this peak, 80 dB under full scale, an utterance is "silent"."""
-
-CLIPPED_LEVEL, CLIPPED_SHARE = 0.999, 1e-3
-"""An utterance is "clipped" if this share of its samples reaches this level of full scale."""
-
-CONSTANT_SHARE = 0.01
-"""An utterance is "constant" if what varies in it has less than this share of its power."""
-
-SHORTEST_S = 0.5
-"""What is shorter has, like silence and constants, nothing in it that could be judged."""
-
+SILENT_PEAK = 1e-4  # 80 dB below full scale
+CLIPPED_LEVEL, CLIPPED_SHARE = 0.999, 1e-3  # of full scale, of the samples
+CONSTANT_SHARE = 0.01  # of the power in what varies
+SHORTEST_S = 0.5  # what is shorter has nothing in it that could be judged
+LEAST_COVERED = 0.25  # of an utterance in its crops
 NO_SPEECH = "no speech to judge"
 """The warning of an utterance on which a decision abstains."""
 
 BLOCK_SAMPLES = 1 << 18
 
 
-class Readable(Protocol):
-    """Audio whose length is known and whose samples can be read from anywhere: `AudioFile`."""
-
-    n_samples: int
-
-    def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
-        """Return up to `n_samples` samples from sample `start`, shape (time,)."""
-
-
 class InMemory:
-    """A waveform (time,) as something to read from."""
+    """A waveform (time,) as something to read from; `native_rate` is the rate that it had."""
 
-    def __init__(self, waveform: Tensor) -> None:
+    def __init__(self, waveform: Tensor, native_rate: int) -> None:
         self.waveform = waveform
         self.n_samples = len(waveform)
+        self.native_rate = native_rate
 
     def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
         """Return up to `n_samples` samples from sample `start`."""
-        stop = None if n_samples is None else start + n_samples
-        return self.waveform[start:stop]
+        return self.waveform[start : None if n_samples is None else start + n_samples]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,23 +55,16 @@ class Utterance:
     warnings: tuple[str, ...]
 
 
-def take_crops(
-    source: Readable, settings: InputSettings, *, resampled_from: int | None = None
-) -> Utterance:
-    """Cut the crops of the test-time augmentation out of audio at the model's rate.
+def take_crops(source: OpenAudio, settings: InputSettings) -> Utterance:
+    """Return the crops of the test-time augmentation, cut out of audio at the model's rate.
 
     They are those of `tta_crops`, each distinct one once, and at the level that the model wants.
     The audio is read once, in blocks, so that memory does not grow with its length.
-
-    Example:
-        >>> utterance = take_crops(InMemory(torch.linspace(0, 0.5, 64000)), InputSettings())
-        >>> utterance.crops.shape, utterance.which, utterance.crops.max().item()
-        (torch.Size([1, 64000]), [0, 0, 0, 0, 0], 1.0)
     """
-    n_samples = settings.n_samples
-    starts = crop_starts(source.n_samples, settings.n_crops, n_samples)
+    n_samples, rate = settings.n_samples, settings.sample_rate
+    starts = crop_starts(source.n_samples, settings.n_crops, n_samples, one_crop=settings.one_crop)
     distinct = sorted(set(starts))
-    levels = _Levels(settings.sample_rate)
+    levels = _Levels()
     crops = torch.empty(len(distinct), n_samples)
     if source.n_samples < n_samples:
         whole = source.read()
@@ -109,22 +82,18 @@ def take_crops(
     return Utterance(
         crops=set_level(crops, settings.normalization, levels.peak),
         which=[distinct.index(start) for start in starts],
-        duration_s=source.n_samples / settings.sample_rate,
-        resampled_from=resampled_from,
-        warnings=levels.warnings(),
+        duration_s=source.n_samples / rate,
+        resampled_from=None if source.native_rate == rate else source.native_rate,
+        warnings=_warnings(levels, rate, len(distinct) * n_samples),
     )
 
 
 class _Levels:
     """What the blocks of an utterance add up to."""
 
-    def __init__(self, sample_rate: int) -> None:
-        self.sample_rate = sample_rate
-        self.n_samples = 0
-        self.n_clipped = 0
-        self.peak = 0.0
-        self.total = 0.0
-        self.power = 0.0
+    def __init__(self) -> None:
+        self.n_samples = self.n_clipped = 0
+        self.peak = self.total = self.power = 0.0
 
     def add(self, block: Tensor) -> None:
         magnitude = block.abs()
@@ -134,16 +103,19 @@ class _Levels:
         self.total += block.sum(dtype=torch.float64).item()
         self.power += block.square().sum(dtype=torch.float64).item()
 
-    def warnings(self) -> tuple[str, ...]:
-        is_silent = self.peak < SILENT_PEAK
-        varying = self.power - self.total**2 / self.n_samples
-        is_constant = not is_silent and varying < CONSTANT_SHARE * self.power
-        is_short = self.n_samples < SHORTEST_S * self.sample_rate
-        found = {
-            NO_SPEECH: is_silent or is_constant or is_short,
-            "silent": is_silent,
-            "constant": is_constant,
-            "clipped": self.n_clipped >= CLIPPED_SHARE * self.n_samples,
-            "shorter than 1 s": self.n_samples < self.sample_rate,
-        }
-        return tuple(name for name, is_so in found.items() if is_so)
+
+def _warnings(levels: _Levels, rate: int, n_in_crops: int) -> tuple[str, ...]:
+    n_samples = levels.n_samples
+    is_silent = levels.peak < SILENT_PEAK
+    varying = levels.power - levels.total**2 / n_samples
+    is_constant = not is_silent and varying < CONSTANT_SHARE * levels.power
+    heard = f"the crops hold {n_in_crops / rate:.0f} of {n_samples / rate:.0f} s: see timeline"
+    found = {
+        NO_SPEECH: is_silent or is_constant or n_samples < SHORTEST_S * rate,
+        "silent": is_silent,
+        "constant": is_constant,
+        "clipped": levels.n_clipped >= CLIPPED_SHARE * n_samples,
+        "shorter than 1 s": n_samples < rate,
+        heard: n_in_crops < LEAST_COVERED * n_samples,
+    }
+    return tuple(name for name, is_so in found.items() if is_so)

@@ -1,51 +1,32 @@
 """Training: the paper's six systems and recipe, the loop, and the pieces to build another."""
 
-from asvspoof_cm.runs import read_final, read_history
-from asvspoof_cm.training.fit import FitResult, fit
-from asvspoof_cm.training.loop import EpochResult, Learner, train_epoch, validate
-from asvspoof_cm.training.objective import BatchLoss, Objective
-from asvspoof_cm.training.schedule import EarlyStopping, linear_scaling, warmup_cosine
-from asvspoof_cm.training.systems import (
-    MODELS,
-    SEEDS,
-    Recipe,
-    System,
-    fine_tuning,
-    model_system,
-    system,
+from asvspoof_cm.training.batches import Batches as Batches
+from asvspoof_cm.training.fit import FitResult as FitResult, fit as fit
+from asvspoof_cm.training.learner import Learner as Learner
+from asvspoof_cm.training.loop import (
+    EpochResult as EpochResult,
+    train_epoch as train_epoch,
+    validate as validate,
 )
-from asvspoof_cm.training.train import Corpus, evaluate_run, train_system
-from asvspoof_cm.training.transforms import Augmented, Transform
-from asvspoof_cm.utils.processes import gather_batch, gather_objects, process_group, rank_and_size
-
-__all__ = [
-    "MODELS",
-    "SEEDS",
-    "Augmented",
-    "BatchLoss",
-    "Corpus",
-    "EarlyStopping",
-    "EpochResult",
-    "FitResult",
-    "Learner",
-    "Objective",
-    "Recipe",
-    "System",
-    "Transform",
-    "evaluate_run",
-    "fine_tuning",
-    "fit",
-    "gather_batch",
-    "gather_objects",
-    "linear_scaling",
-    "model_system",
-    "process_group",
-    "rank_and_size",
-    "read_final",
-    "read_history",
-    "system",
-    "train_epoch",
-    "train_system",
-    "validate",
-    "warmup_cosine",
-]
+from asvspoof_cm.training.objective import BatchLoss as BatchLoss, Objective as Objective
+from asvspoof_cm.training.run_folder import RunFolder as RunFolder
+from asvspoof_cm.training.systems import (
+    MODELS as MODELS,
+    Recipe as Recipe,
+    System as System,
+    fine_tuning as fine_tuning,
+    model_system as model_system,
+    system as system,
+)
+from asvspoof_cm.training.train import (
+    Corpus as Corpus,
+    evaluate_run as evaluate_run,
+    train_system as train_system,
+)
+from asvspoof_cm.training.transforms import Augmented as Augmented, Transform as Transform
+from asvspoof_cm.utils.processes import (
+    gather_batch as gather_batch,
+    gather_objects as gather_objects,
+    process_group as process_group,
+    rank_and_size as rank_and_size,
+)

@@ -28,8 +28,6 @@ from asvspoof_cm.losses import (
     supervised_contrastive_loss,
 )
 
-__all__ = ["LOSSES", "BatchLoss", "Objective"]
-
 
 class BatchLoss(nn.Module):
     """A loss that wants more of a batch than logits and labels; `needs` says what.
@@ -185,15 +183,8 @@ def _term(node: ast.expr) -> tuple[float, str, dict[str, Any]]:
     if not 0 < weight < math.inf:
         raise ValueError(f"the weight of {node.id} must be positive and finite; got {weight}.")
     function, needs = LOSSES[node.id]
-    known = (
-        {
-            parameter.name
-            for parameter in inspect.signature(function).parameters.values()
-            if parameter.kind is parameter.KEYWORD_ONLY
-        }
-        - needs
-        - {"reduction"}
-    )
+    parameters = inspect.signature(function).parameters.values()
+    known = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - needs - {"reduction"}
     unknown = settings.keys() - known
     if unknown:
         raise ValueError(

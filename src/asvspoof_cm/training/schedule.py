@@ -1,20 +1,13 @@
-"""When to take which step, and when to stop (section V-A of the TFPARN paper)."""
+"""The learning rate over time, and when to stop (section V-A of the TFPARN paper)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-__all__ = ["EarlyStopping", "linear_scaling", "warmup_cosine"]
-
 
 def warmup_cosine(
-    epoch: float,
-    *,
-    base_lr: float = 1e-4,
-    final_lr: float = 1e-6,
-    warmup_epochs: float = 5.0,
-    n_epochs: float = 100.0,
+    epoch: float, *, base_lr: float, final_lr: float, warmup_epochs: float, n_epochs: float
 ) -> float:
     """Return the learning rate at a point of training, in epochs, fractions included.
 
@@ -22,10 +15,6 @@ def warmup_cosine(
 
     Note:
         The paper warms up "from a small value"; `final_lr` is taken.
-
-    Example:
-        >>> [f"{warmup_cosine(epoch):.2e}" for epoch in (0, 5, 52.5, 100)]
-        ['1.00e-06', '1.00e-04', '5.05e-05', '1.00e-06']
     """
     if epoch < warmup_epochs:
         return final_lr + (base_lr - final_lr) * epoch / warmup_epochs
@@ -35,13 +24,27 @@ def warmup_cosine(
     return final_lr + (base_lr - final_lr) * (1.0 + math.cos(math.pi * done)) / 2.0
 
 
-def linear_scaling(lr: float, reference_batch_size: int, batch_size: int = 64) -> float:
-    """Return η = η_ref · B / B_ref, a recipe's learning rate at another batch size.
+def warmup_constant(
+    epoch: float,
+    *,
+    base_lr: float,
+    final_lr: float,
+    warmup_epochs: float,
+    decay_epochs: float,
+    n_epochs: float,
+) -> float:
+    """Return the learning rate with the same warm-up, then constant, with a linear fall at the end.
 
-    Example:
-        >>> round(linear_scaling(1e-4, 24), 7)
-        0.0002667
+    The fall to `final_lr` takes the last `decay_epochs`.
     """
+    rise = epoch / warmup_epochs if epoch < warmup_epochs else 1.0
+    left = n_epochs - epoch
+    fall = max(0.0, left / decay_epochs) if left < decay_epochs else 1.0
+    return final_lr + (base_lr - final_lr) * min(rise, fall)
+
+
+def linear_scaling(lr: float, reference_batch_size: int, batch_size: int) -> float:
+    """Return η = η_ref · B / B_ref, a recipe's learning rate at another batch size."""
     return lr * batch_size / reference_batch_size
 
 
@@ -49,18 +52,8 @@ def linear_scaling(lr: float, reference_batch_size: int, batch_size: int = 64) -
 class EarlyStopping:
     """Stop when a value has not fallen significantly for `patience` epochs.
 
-    Attributes:
-        best: The lowest value so far.
-        best_epoch: Its epoch.
-        reference: The lowest value that was a significant decrease.
-        n_stale: Epochs since then.
-
-    Example:
-        >>> stopping = EarlyStopping(patience=2, tolerance=0.01)
-        >>> [stopping.update(epoch, value) for epoch, value in enumerate([0.5, 0.4, 0.395, 0.41])]
-        [True, True, True, False]
-        >>> stopping.should_stop, stopping.best_epoch
-        (True, 2)
+    `best` is the lowest value so far, `reference` the lowest that was a significant decrease, and
+    `n_stale` counts the epochs since then.
     """
 
     patience: int = 15

@@ -1,4 +1,4 @@
-"""The six systems of the paper, each one object: model, objective and recipe."""
+"""Systems as plain values, model, objective and recipe in one: the paper's six, and others."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ import torch
 from asvspoof_cm.augmentation import LogMelMask
 from asvspoof_cm.models import TFPARN, Countermeasure, build_model, describe_model
 from asvspoof_cm.training.objective import Objective
-from asvspoof_cm.training.schedule import linear_scaling, warmup_cosine
+from asvspoof_cm.training.schedule import linear_scaling, warmup_constant, warmup_cosine
 from asvspoof_cm.training.transforms import Augmented
 from asvspoof_cm.utils.checks import check_choice, check_positive
-
-__all__ = ["MODELS", "SEEDS", "Recipe", "System", "fine_tuning", "model_system", "system"]
 
 SEEDS = (42, 63, 2026)
 """The seeds of the paper's tables."""
@@ -32,8 +30,12 @@ class Recipe:
         lr: Learning rate after the warm-up.
         weight_decay: Weight decay.
         warmup_epochs: Epochs of linear warm-up.
-        final_lr: Learning rate at the end of the cosine.
-        patience: Epochs without a significant decrease of Dev minDCF before stopping.
+        schedule: "cosine" falls after the warm-up, "constant" over the last `decay_epochs` only.
+        decay_epochs: Epochs of the linear fall at the end of a constant schedule.
+        final_lr: Learning rate at the end.
+        select: What the best epoch has the least of: "min_dcf", or "eer_within", the mean of the
+            pooled EER and of that within sources.
+        patience: Epochs without a significant decrease of it before stopping.
         tolerance: What counts as a significant decrease.
         clip_norm: Largest norm of the gradient; None for no limit.
         n_accumulate: Batches whose gradients are averaged before a step.
@@ -41,10 +43,6 @@ class Recipe:
         ema_decay: Validate and keep a moving average of the weights with this decay; None for none.
         gradient_checkpointing: Compute activations again for the gradient: less memory, more time.
         compile: Use torch.compile.
-
-    Example:
-        >>> Recipe(n_epochs=3).optimizer
-        'adamw'
     """
 
     n_epochs: int = 100
@@ -52,7 +50,10 @@ class Recipe:
     lr: float = 1e-4
     weight_decay: float = 1e-2
     warmup_epochs: float = 5.0
+    schedule: Literal["cosine", "constant"] = "cosine"
+    decay_epochs: float = 0.0
     final_lr: float = 1e-6
+    select: Literal["min_dcf", "eer_within"] = "min_dcf"
     patience: int = 15
     tolerance: float = 1e-4
     clip_norm: float | None = None
@@ -72,23 +73,31 @@ class Recipe:
             raise ValueError(
                 f"`lr` must not be below `final_lr`; got {self.lr} and {self.final_lr}."
             )
-        for name in ("weight_decay", "warmup_epochs", "tolerance"):
+        for name in ("weight_decay", "warmup_epochs", "decay_epochs", "tolerance"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"`{name}` must not be negative; got {getattr(self, name)}.")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise ValueError(f"`ema_decay` must lie between 0 and 1; got {self.ema_decay}.")
+        if self.decay_epochs and self.schedule == "cosine":
+            raise ValueError(
+                f'`decay_epochs` must be 0 with schedule="cosine"; got {self.decay_epochs}.'
+            )
         check_choice("optimizer", self.optimizer, ("adamw", "adam"))
         check_choice("precision", self.precision, ("fp32", "bf16", "auto"))
+        check_choice("schedule", self.schedule, ("cosine", "constant"))
+        check_choice("select", self.select, ("min_dcf", "eer_within"))
 
     def learning_rate(self, epoch: float) -> float:
         """Return the learning rate at a point of training, in epochs, fractions included."""
-        return warmup_cosine(
-            epoch,
-            base_lr=self.lr,
-            final_lr=self.final_lr,
-            warmup_epochs=self.warmup_epochs,
-            n_epochs=self.n_epochs,
-        )
+        values = {
+            "base_lr": self.lr,
+            "final_lr": self.final_lr,
+            "warmup_epochs": self.warmup_epochs,
+            "n_epochs": self.n_epochs,
+        }
+        if self.schedule == "constant":
+            return warmup_constant(epoch, decay_epochs=self.decay_epochs, **values)
+        return warmup_cosine(epoch, **values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +117,6 @@ class System:
         mask: Mask bands and frames of a TFPARN's features, with the defaults of `LogMelMask`.
         residual_scale: Factor on the first weights of a TFPARN's residual blocks; see
             `TFPARN.scale_residuals`.
-
-    Example:
-        >>> System.from_json(system(6).to_json()) == system(6)
-        True
     """
 
     name: str
@@ -146,8 +151,7 @@ class System:
     def build(self, seed: int, *, published: bool = True) -> Countermeasure:
         """Return a new model with weights drawn from `seed`, those of its encoders published.
 
-        The global generator is untouched. `published` False leaves encoders with random weights,
-        for a checkpoint to replace.
+        `published` False leaves encoders with random weights, for a checkpoint to replace.
         """
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Callable
@@ -13,30 +12,25 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data import Loader, Order, Protocol, SpoofDataset, make_loader, read_protocol
-from asvspoof_cm.labels import ABSENT
-from asvspoof_cm.metrics import read_scores
+from asvspoof_cm.metrics import METRICS, evaluate, read_scores
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.runs import (
     BEST_NAME,
     FINAL_NAME,
-    RUN_NAME,
-    check_unchanged,
     read_final,
     write_json,
 )
 from asvspoof_cm.scorer import Scorer
 from asvspoof_cm.training.fit import FitResult, fit
-from asvspoof_cm.training.loop import evaluate_quietly, summary
+from asvspoof_cm.training.loop import quietly, summary
 from asvspoof_cm.training.objective import Objective
+from asvspoof_cm.training.run_folder import RunFolder
 from asvspoof_cm.training.systems import System
 from asvspoof_cm.utils.files import sha256
 from asvspoof_cm.utils.processes import process_group, rank_and_size, resolve_device, wait_for_all
-
-__all__ = ["Corpus", "evaluate_run", "train_system"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +42,11 @@ class Corpus:
         dev_protocol: What to validate on.
         audio_dir: The folder of the audio of both, or a folder that `pack` wrote.
         dev_audio_dir: That of the development set, where it is another.
-        order: Makes the order of the training set of its protocol, such as `matched_pairs`; None
-            shuffles it.
+        order: From the training protocol to the order of its rows: `matched_pairs`, or
+            ``functools.partial(matched_pairs, n_rows=3200)`` for short epochs; None shuffles it.
         on_error: What to do with a training or development file that can't be read: "raise", or
             "skip" and report it at the end of the epoch.
+        n_workers: Processes that read audio ahead; None chooses.
     """
 
     train_protocol: Protocol | str | os.PathLike[str]
@@ -60,6 +55,7 @@ class Corpus:
     dev_audio_dir: str | os.PathLike[str] | None = None
     order: Callable[[Protocol], Order] | None = None
     on_error: Literal["raise", "skip"] = "raise"
+    n_workers: int | None = None
 
 
 def train_system(
@@ -69,13 +65,11 @@ def train_system(
     *,
     seed: int = 42,
     device: str = "auto",
-    n_workers: int | None = None,
     start_from: str | os.PathLike[str] | None = None,
-    evaluate: bool = True,
     n_crops: int = 5,
     progress: bool = True,
 ) -> FitResult:
-    """Train a system, and evaluate its best checkpoint at the end.
+    """Train a system, evaluate its best checkpoint, and return what `fit` does.
 
     The folder gets what `fit` and `evaluate_run` write, and ``run.json``: the system, the seed, the
     data and the versions. Under torchrun the processes share the work. The same call resumes a run
@@ -88,11 +82,10 @@ def train_system(
         out_dir: The folder of the run.
         seed: The seed of weights, order, crops, augmentation and dropout.
         device: "auto" is CUDA where it is available, then MPS, then the CPU.
-        n_workers: Processes that read audio ahead; None chooses.
         start_from: A checkpoint of the same model whose weights to begin with, such as the shipped
             one; None draws them from `seed`.
-        evaluate: Score the development set with the best checkpoint at the end; see `evaluate_run`.
-        n_crops: Crops of each utterance in that evaluation; the paper takes five.
+        n_crops: Crops of each utterance in the evaluation of the development set at the end, with
+            `evaluate_run`; the paper takes five. 0 leaves the evaluation out.
         progress: Show progress and log a line per epoch.
 
     Example:
@@ -105,14 +98,15 @@ def train_system(
         ...     train_protocol=paths.train_protocol,
         ...     dev_protocol=paths.dev_protocol,
         ...     audio_dir=paths.audio_dir,
+        ...     n_workers=0,
         ... )
         >>> small = system(6, batch_size=4).with_changes(n_epochs=1, crop_s=0.5)
-        >>> result = train_system(small, corpus, folder / "run", n_workers=0, progress=False)
+        >>> result = train_system(small, corpus, folder / "run", progress=False)
         >>> result.best_path.name
         'best.pt'
     """
     out = Path(out_dir)
-    train, dev = _as_protocol(corpus.train_protocol), _as_protocol(corpus.dev_protocol)
+    train, dev = read_protocol(corpus.train_protocol), read_protocol(corpus.dev_protocol)
     for name, protocol in (("train_protocol", train), ("dev_protocol", dev)):
         if min(protocol.counts().values()) == 0:
             where = protocol.path or "it"
@@ -120,13 +114,13 @@ def train_system(
                 f"`{name}` must hold both bonafide and spoof; {where} has one class only."
             )
     with process_group(resolve_device(device)) as place:
-        rank, size = rank_and_size()
+        size = rank_and_size()[1]
         if system.batch_size % size:
             raise ValueError(
                 f"`batch_size` must be a multiple of the {size} processes; got {system.batch_size}."
             )
         model = system.build(seed, published=start_from is None)
-        model.input = replace(model.input, n_crops=n_crops)
+        model.input = replace(model.input, n_crops=n_crops or model.input.n_crops)
         description = _describe(system, seed, model, train, dev, place)
         if start_from is not None:
             if system.residual_scale != 1.0:
@@ -136,21 +130,13 @@ def train_system(
                 )
             description["data"]["start_from"] = _start(model, start_from)
         model.to(place)
-        if (out / RUN_NAME).exists():
-            stored = json.loads((out / RUN_NAME).read_text())
-            kept = ("system", "seed", "data")
-            check_unchanged(out, {k: stored[k] for k in kept}, {k: description[k] for k in kept})
-        elif rank == 0:
-            write_json(out / RUN_NAME, description)
 
         def loader(protocol: Protocol, audio_dir: str | os.PathLike[str], training: bool) -> Loader:
             dataset = SpoofDataset(
                 protocol,
                 audio_dir,
                 crop="random" if training else "center",
-                n_samples=model.input.n_samples,
-                sample_rate=model.input.sample_rate,
-                normalization=model.input.normalization,
+                input=model.input,
                 seed=seed,
                 on_error=corpus.on_error,
             )
@@ -161,27 +147,31 @@ def train_system(
                 order=order,
                 batch_size=system.batch_size // size,
                 seed=seed,
-                n_workers=n_workers,
+                n_workers=corpus.n_workers,
                 device=place,
+                group_by=system.group_by if training else None,
             )
 
         dev_audio_dir = corpus.dev_audio_dir or corpus.audio_dir
-        result = fit(
-            model,
-            loader(train, corpus.audio_dir, True),
-            loader(dev, dev_audio_dir, False),
-            loss=Objective(system.objective),
-            recipe=system.recipe,
-            transform=system.transform,
-            out_dir=out,
-            seed=seed,
-            groups=None if system.group_by is None else _groups(train, system.group_by),
-            progress=progress,
-            meta={"system": asdict(system), "data": description["data"]},
-        )
-        if evaluate:
-            evaluate_run(out, dev, dev_audio_dir, n_crops=n_crops, device=place, progress=progress)
-        wait_for_all()
+        loaders = loader(train, corpus.audio_dir, True), loader(dev, dev_audio_dir, False)
+        meta = {"system": asdict(system), "data": description["data"]}
+        folder = RunFolder(out, seed=seed, meta=meta)
+        with folder.locked():
+            folder.write_description(description, ("system", "seed", "data"))
+            result = fit(
+                model,
+                *loaders,
+                loss=Objective(system.objective),
+                recipe=system.recipe,
+                transform=system.transform,
+                out_dir=folder,
+                progress=progress,
+            )
+            if n_crops:
+                evaluate_run(
+                    out, dev, dev_audio_dir, n_crops=n_crops, device=place, progress=progress
+                )
+            wait_for_all()
         return result
 
 
@@ -195,7 +185,7 @@ def evaluate_run(
     device: str | torch.device = "auto",
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Score a set with the best checkpoint of a run folder.
+    """Return the metrics of a set, scored with the best checkpoint of a run folder.
 
     Writes ``<split>_scores.tsv``, the challenge's score file, and ``final.json``: the metrics of
     each split that was evaluated. Resumes after an interruption, and returns at once where the set
@@ -216,7 +206,12 @@ def evaluate_run(
     """
     out = Path(run)
     is_first = rank_and_size()[0] == 0
-    protocol = _as_protocol(protocol)
+    if not (out / BEST_NAME).is_file():
+        raise FileNotFoundError(
+            f"`run` must be the folder of a run with at least one epoch; {out} has no {BEST_NAME}. "
+            "Train it first: a run that was interrupted in its first epoch begins anew."
+        )
+    protocol = read_protocol(protocol)
     scorer = Scorer(load_checkpoint(out / BEST_NAME), device=device, n_crops=n_crops)
     about = {
         "n_crops": scorer.input.n_crops,
@@ -224,7 +219,8 @@ def evaluate_run(
         "protocol_sha256": protocol.sha256(),
     }
     final = read_final(out)
-    if about.items() <= final.get(split, {}).items():
+    before = final.get(split, {})
+    if about.items() <= before.items() and METRICS.keys() <= before.keys():
         return final if is_first else {}
     done = scorer.score_protocol(
         protocol,
@@ -238,7 +234,8 @@ def evaluate_run(
     scores = read_scores(done.output)
     label_of = dict(zip(protocol.utterance.tolist(), protocol.label.tolist(), strict=True))
     labels = np.array([label_of[name] for name in scores.filename.tolist()])
-    result = evaluate_quietly(scores.cm if scores.cm is not None else [], labels)
+    with quietly():
+        result = evaluate(scores.cm if scores.cm is not None else [], labels)
     final[split] = {
         **about,
         "n_bonafide": result.n_bonafide,
@@ -247,22 +244,11 @@ def evaluate_run(
         **summary(result),
         "min_cllr": result.min_cllr,
         "auc": result.auc,
+        **result.others,
     }
-    write_json(out / FINAL_NAME, {"checkpoint": BEST_NAME, **final})
+    final = {"checkpoint": BEST_NAME, **final}
+    write_json(out / FINAL_NAME, final)
     return final
-
-
-def _as_protocol(protocol: Protocol | str | os.PathLike[str]) -> Protocol:
-    return protocol if isinstance(protocol, Protocol) else read_protocol(protocol)
-
-
-def _groups(protocol: Protocol, column: str) -> NDArray[np.int64]:
-    """Return a number for each value of a column, -1 where the protocol says nothing."""
-    protocol.clusters(column)  # checks the name
-    values = getattr(protocol, column)
-    groups = np.unique(values, return_inverse=True)[1].astype(np.int64)
-    groups[values == ABSENT] = -1
-    return groups
 
 
 def _describe(
@@ -273,7 +259,7 @@ def _describe(
     dev: Protocol,
     place: torch.device,
 ) -> dict[str, Any]:
-    def describe(protocol: Protocol) -> dict[str, Any]:
+    def of_protocol(protocol: Protocol) -> dict[str, Any]:
         return {
             "protocol": None if protocol.path is None else protocol.path.name,
             "format": protocol.format,
@@ -285,7 +271,7 @@ def _describe(
         "system": asdict(system),
         "seed": seed,
         "n_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "data": {"train": describe(train), "dev": describe(dev)},
+        "data": {"train": of_protocol(train), "dev": of_protocol(dev)},
         "environment": {
             "asvspoof-cm": version("asvspoof-cm"),
             "torch": torch.__version__,

@@ -8,8 +8,9 @@ from typing import Protocol as Interface
 import torch
 from torch import Tensor
 
-from asvspoof_cm.augmentation import as_extra_spoof
+from asvspoof_cm.augmentation import Augmentation, as_extra_spoof
 from asvspoof_cm.augmentation.recipes import augmentation, extra_spoof
+from asvspoof_cm.labels import BONAFIDE, SPOOF
 
 __all__ = ["Augmented", "Transform"]
 
@@ -32,6 +33,8 @@ class Augmented:
             or "none".
         extra_spoof: Changed copies to add as spoof for each bona fide row, 0 to 1.
         extra_spoof_kind: How they are changed: "segments", "vocoder" or "both".
+        pairs_alike: Probability that the pairs of a batch are augmented alike: its first bonafide
+            row and its first spoof with one draw, and so on, as `matched_pairs` puts them.
 
     Example:
         >>> transform = Augmented(augmentation="tfparn", extra_spoof=1.0)
@@ -44,12 +47,14 @@ class Augmented:
     augmentation: str = "tfparn"
     extra_spoof: float = 0.0
     extra_spoof_kind: str = "segments"
+    pairs_alike: float = 0.0
 
     def __post_init__(self) -> None:
         augmentation(self.augmentation)
         extra_spoof(self.extra_spoof_kind)
-        if not 0 <= self.extra_spoof <= 1:
-            raise ValueError(f"`extra_spoof` must lie in [0, 1]; got {self.extra_spoof}.")
+        for name in ("extra_spoof", "pairs_alike"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"`{name}` must lie in [0, 1]; got {getattr(self, name)}.")
 
     def __call__(
         self, waveforms: Tensor, labels: Tensor, generator: torch.Generator
@@ -61,6 +66,25 @@ class Augmented:
                 waveforms, labels, generator, fraction=self.extra_spoof, augment=made
             )
         augment = augmentation(self.augmentation)
-        if augment is not None:
-            waveforms = augment(waveforms, generator=generator)
-        return waveforms, labels
+        if augment is None:
+            return waveforms, labels
+        if self.pairs_alike and torch.rand((), generator=generator) < self.pairs_alike:
+            return _alike(augment, waveforms, labels, generator), labels
+        return augment(waveforms, generator=generator), labels
+
+
+def _alike(
+    augment: Augmentation, waveforms: Tensor, labels: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Augment the k-th row of each class with one draw; rows without a partner by themselves."""
+    rows = [torch.nonzero(labels.cpu() == label)[:, 0] for label in (BONAFIDE, SPOOF)]
+    n_pairs = min(map(len, rows))
+    alone = torch.cat([part[n_pairs:] for part in rows])
+    seed = int(torch.randint(2**62, (), generator=generator))
+    changed = waveforms.clone()
+    for part in (rows[0][:n_pairs], rows[1][:n_pairs], alone):
+        if len(part):
+            own = torch.Generator().manual_seed(seed + (part is alone))
+            part_of = part.to(waveforms.device)
+            changed[part_of] = augment(waveforms[part_of], generator=own)
+    return changed

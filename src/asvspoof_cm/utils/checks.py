@@ -6,7 +6,8 @@ A message names the argument, the rule, what came and what to do.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
+
+MIN_RATE, MAX_RATE = 1_000, 768_000
+_MAX_DB = 200.0  # a factor of 1e10: beyond it, float32 runs out
 
 
 def as_scores(name: str, scores: ArrayLike) -> FloatArray:
@@ -120,11 +124,22 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"`seed` must not be negative; got {seed}.")
 
 
-def finite_or_none(content: Any) -> Any:
-    """Return nested dictionaries with None for every NaN and infinity, which JSON doesn't know."""
-    if isinstance(content, dict):
-        return {name: finite_or_none(value) for name, value in content.items()}
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+class Plain:
+    """A dataclass that JSON can hold."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values, ready for JSON; None for what isn't finite."""
+        return {name: _plain(value) for name, value in vars(self).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Plain):
+        return value.as_dict()
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check_between(name: str, value: float, minimum: float, maximum: float = math.inf) -> None:
@@ -147,16 +162,31 @@ def check_range(
         )
 
 
+def check_gain(name: str, values: tuple[float, float]) -> None:
+    """Raise unless `values` are a range in dB whose factors float32 can hold."""
+    check_range(name, values, -_MAX_DB, _MAX_DB)
+
+
+def check_snr(name: str, values: tuple[float, float]) -> None:
+    """Raise unless `values` are a range in dB as for `check_gain`, or twice +inf: no noise."""
+    if tuple(values) != (math.inf, math.inf):
+        check_gain(name, values)
+
+
 def check_rate(rate: int, name: str = "sample_rate") -> int:
-    """Return a sampling rate if it is one."""
-    if not 0 < rate < math.inf or rate != int(rate):
-        raise ValueError(f"`{name}` must be a positive whole number of Hz; got {rate}.")
+    """Return a sampling rate if it is one: from 1 kHz to 768 kHz."""
+    is_number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
+    if not is_number or not MIN_RATE <= rate <= MAX_RATE or rate != int(rate):
+        raise ValueError(
+            f"`{name}` must be a whole number of Hz from {MIN_RATE:,} to {MAX_RATE:,}; got "
+            f"{rate!r}. Did you pass kHz?"
+        )
     return int(rate)
 
 
-def check_positive(config: object, *names: str) -> None:
-    """Raise unless each named field of a configuration is a whole number of at least 1."""
-    for name in names:
+def check_positive(config: Any, *names: str) -> None:
+    """Raise unless each named field, or each of type int, is a whole number of at least 1."""
+    for name in names or [field.name for field in fields(config) if field.type in ("int", int)]:
         value = getattr(config, name)
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"`{name}` must be a whole number of at least 1; got {value!r}.")
@@ -191,7 +221,7 @@ def check_waveform(waveform: Tensor) -> None:
     if waveform.dim() != 1:
         raise ValueError(
             f"`waveform` must have shape (time,); got {tuple(waveform.shape)}. "
-            "Average channels with to_mono, and take batches one by one."
+            "Average channels, waveform.mean(0), and take batches one by one."
         )
     if len(waveform) == 0:
         raise ValueError("`waveform` must hold at least one sample; got none.")
@@ -227,13 +257,17 @@ def check_finite(waveform: Tensor) -> None:
         )
 
 
-def check_generator(generator: Generator) -> None:
-    """Raise unless `generator` is a torch.Generator of the CPU."""
+def as_generator(generator: Generator | None) -> Generator:
+    """Return `generator` if it is one of the CPU; for None, a new one with a fresh seed."""
     import torch
 
+    if generator is None:
+        generator = torch.Generator()
+        generator.seed()
     if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
         came = getattr(generator, "device", type(generator).__name__)
         raise TypeError(
             f"`generator` must be a torch.Generator on the CPU; got {came}. "
             "Make one with torch.Generator().manual_seed(seed)."
         )
+    return generator

@@ -5,19 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any, TypeVar
-
-from typing_extensions import Self
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
-LINE_EVERY_S = 10.0
+LINE_EVERY_S = 5.0
 
 
 class Progress:
     """Shows how far a task of `total` steps is, and a few figures beside it.
 
     With tqdm installed and standard error a terminal this is a bar; otherwise it is a line on
-    standard error every 10 seconds. `enabled=False` shows nothing.
+    standard error every 5 seconds. `enabled=False` shows nothing.
     """
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -73,6 +74,51 @@ def render(
     )
 
 
+class Tabular:
+    """A result that is a table: ``print`` it, or take it in a form for papers and programs."""
+
+    def _cells(self) -> tuple[Sequence[str], Sequence[Sequence[Any]], dict[str, int]]:
+        """Return the header and the rows for people, and what `render` needs to know of them."""
+        raise NotImplementedError
+
+    def _numbers(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        """Return the header and the rows with all digits."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self._render("text")
+
+    def markdown(self) -> str:
+        """Return the table in Markdown."""
+        return self._render("markdown")
+
+    def latex(self) -> str:
+        r"""Return a ``tabular`` for LaTeX with ``\usepackage{booktabs}``."""
+        return self._render("latex")
+
+    def csv(self) -> str:
+        """Return comma-separated values with all digits, in base units: rates are fractions."""
+        return render(*self._numbers(), "csv")
+
+    def _render(self, form: Form) -> str:
+        header, rows, shape = self._cells()
+        return render(header, rows, form, **shape)
+
+
+def first_row(data: bytes) -> tuple[list[str], str | None]:
+    r"""Return the cells of the first line that is not blank, and what separates them.
+
+    That is a tab where the line has one, else a semicolon or a comma, whichever there are more of,
+    else None for white space. Without such a line there are no cells.
+    """
+    match = re.search(rb"[^\r\n]*\S[^\r\n]*", data)  # whole: its first cell may be empty
+    line = match.group().decode("utf-8") if match else ""
+    delimiter = max(";,", key=line.count)
+    delimiter = "\t" if "\t" in line else delimiter
+    chosen = delimiter if delimiter in line else None
+    return next((row for _, row in _rows(line, chosen)), []), chosen
+
+
 def read_table(
     data: bytes, delimiter: str | None, columns: Mapping[str, int], n_columns: int
 ) -> tuple[dict[str, Array], Array]:
@@ -80,7 +126,7 @@ def read_table(
 
     Args:
         data: The table, UTF-8 text.
-        delimiter: "," for CSV, "\t" for tabs, None for white space.
+        delimiter: "," or ";" for CSV, "\t" for tabs, None for white space.
         columns: The position of each column to return.
         n_columns: How many columns each line must have.
 

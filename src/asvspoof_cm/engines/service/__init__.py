@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from asvspoof_cm.engines.service.app import create_app, serve
-from asvspoof_cm.engines.service.limits import ServiceSettings
+from typing import TYPE_CHECKING
 
-__all__ = ["ServiceSettings", "create_app", "serve"]
+from asvspoof_cm.utils.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from asvspoof_cm.engines.service.app import create_app as create_app, serve as serve
+    from asvspoof_cm.engines.service.limits import ServiceSettings as ServiceSettings
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__)

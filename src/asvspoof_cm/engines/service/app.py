@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = ["create_app", "serve"]
-
 logger = logging.getLogger("asvspoof_cm.service")
 
+_NEEDS = "the service needs Starlette and Uvicorn, an extra: pip install 'asvspoof-cm[serve]'."
 HERE = Path(__file__).parent
 PAGE: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -55,9 +54,7 @@ def create_app(scorer: Scorer, settings: ServiceSettings | None = None) -> Starl
         from starlette.exceptions import HTTPException
         from starlette.routing import Route
     except ImportError as error:
-        raise ImportError(
-            "the service needs Starlette and Uvicorn, an extra: pip install 'asvspoof-cm[serve]'."
-        ) from error
+        raise ImportError(_NEEDS) from error
     service = Service(scorer, settings or ServiceSettings())
 
     @asynccontextmanager
@@ -71,16 +68,12 @@ def create_app(scorer: Scorer, settings: ServiceSettings | None = None) -> Starl
     async def on_http_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
             raise error
-        refused = RefusedError(error.status_code, "not_found", f"{error.detail}.")
-        if error.status_code == 405:
-            refused = RefusedError(405, "method_not_allowed", f"{error.detail}.")
-        refused.headers.update(error.headers or {})
-        return refusal_reply(refused)
+        code = "method_not_allowed" if error.status_code == 405 else "not_found"
+        headers = dict(error.headers or {})
+        return refusal_reply(RefusedError(error.status_code, code, f"{error.detail}.", headers))
 
     async def on_bug(request: Request, error: Exception) -> Response:
-        return refusal_reply(
-            RefusedError(500, "internal", "the service made an error; it was logged.")
-        )
+        return refusal_reply(RefusedError(500, "internal", "the service made an error."))
 
     routes = [
         Route("/v1/score", service.score, methods=["POST"]),
@@ -90,11 +83,9 @@ def create_app(scorer: Scorer, settings: ServiceSettings | None = None) -> Starl
         Route("/readyz", service.readyz),
         Route("/metrics", service.metrics),
         Route("/openapi.json", file_reply(HERE / "openapi.json", "application/json")),
-        *(
-            Route(path, file_reply(HERE / "page" / name, kind))
-            for path, (name, kind) in PAGE.items()
-        ),
     ]
+    for path, (name, kind) in PAGE.items():
+        routes.append(Route(path, file_reply(HERE / "page" / name, kind)))
     handlers = {HTTPException: on_http_error, Exception: on_bug}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
     app.state.service = service
@@ -119,9 +110,7 @@ def serve(
     try:
         import uvicorn
     except ImportError as error:
-        raise ImportError(
-            "the service needs Starlette and Uvicorn, an extra: pip install 'asvspoof-cm[serve]'."
-        ) from error
+        raise ImportError(_NEEDS) from error
     settings = settings or ServiceSettings()
     if settings.token is None and host not in ("127.0.0.1", "::1", "localhost"):
         logger.warning(

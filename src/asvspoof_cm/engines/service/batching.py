@@ -9,25 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Generic, TypeVar
 
-__all__ = ["Batcher"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 R = TypeVar("R")
 
 
 class Batcher(Generic[Item, Result]):
-    """Collects items that arrive one by one and computes them together.
+    """Collects items that arrive one by one and computes them together, one result or error each.
 
     A batch waits for company no longer than `max_wait_s`, and only where company is to be expected:
-    others are on their way (`n_coming`), or the batch before held several. A lone client does
-    not wait at all.
-
-    Args:
-        function: Computes a batch, in the thread of the model; one result or exception each.
-        max_batch: Items in a batch.
-        max_wait_s: The longest wait for company.
-        n_coming: How many items may be ready soon, those that are waiting already included.
+    others are on their way (`n_coming`, those that wait included), or the batch before held
+    several. A lone client does not wait at all.
     """
 
     def __init__(
@@ -39,11 +31,8 @@ class Batcher(Generic[Item, Result]):
         n_coming: Callable[[], int],
         on_batch: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._function = function
-        self._max_batch = max_batch
-        self._max_wait_s = max_wait_s
-        self._n_coming = n_coming
-        self._on_batch = on_batch
+        self._function, self._n_coming, self._on_batch = function, n_coming, on_batch
+        self._max_batch, self._max_wait_s = max_batch, max_wait_s
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._arrived = asyncio.Event()
         self._n_before = 1
@@ -115,5 +104,5 @@ class Batcher(Generic[Item, Result]):
             self._arrived.clear()
             try:
                 await asyncio.wait_for(self._arrived.wait(), deadline - loop.time())
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 return

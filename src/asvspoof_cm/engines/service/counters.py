@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-
-__all__ = ["Counter", "Histogram", "gauge"]
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class Counter:
-    """A number that only grows, for each combination of labels.
-
-    Example:
-        >>> requests = Counter("requests_total", "Requests.", ("status",))
-        >>> requests.add(status="200")
-        >>> print(requests.render(), end="")
-        # HELP requests_total Requests.
-        # TYPE requests_total counter
-        requests_total{status="200"} 1
-    """
+    """A number that only grows, for each combination of labels."""
 
     def __init__(self, name: str, title: str, labels: Sequence[str] = ()) -> None:
         self.name, self.title, self.labels = name, title, labels
@@ -31,28 +20,15 @@ class Counter:
 
     def render(self) -> str:
         """Return the lines of the text format."""
-        lines = _head(self.name, self.title, "counter")
-        for key, value in sorted(self._values.items()):
-            labels = dict(zip(self.labels, key, strict=True))
-            lines.append(f"{self.name}{_braces(labels)} {_number(value)}")
-        return "\n".join(lines) + "\n"
+        values = (
+            ("", dict(zip(self.labels, key, strict=True)), value)
+            for key, value in sorted(self._values.items())
+        )
+        return _lines(self.name, self.title, "counter", values)
 
 
 class Histogram:
-    """How often values fell below each bound.
-
-    Example:
-        >>> sizes = Histogram("batch_size", "Requests in a batch.", (1, 8))
-        >>> sizes.observe(3)
-        >>> print(sizes.render(), end="")
-        # HELP batch_size Requests in a batch.
-        # TYPE batch_size histogram
-        batch_size_bucket{le="1"} 0
-        batch_size_bucket{le="8"} 1
-        batch_size_bucket{le="+Inf"} 1
-        batch_size_sum 3
-        batch_size_count 1
-    """
+    """How often values fell below each bound."""
 
     def __init__(self, name: str, title: str, bounds: Sequence[float]) -> None:
         self.name, self.title = name, title
@@ -68,40 +44,30 @@ class Histogram:
 
     def render(self) -> str:
         """Return the lines of the text format."""
-        lines = _head(self.name, self.title, "histogram")
-        for bound, count in zip(self._bounds, self._counts, strict=True):
-            lines.append(f"{self.name}_bucket{_braces({'le': _number(bound)})} {count}")
-        lines.append(f"{self.name}_sum {_number(self._sum)}")
-        lines.append(f"{self.name}_count {self._counts[-1]}")
-        return "\n".join(lines) + "\n"
+        counts = zip(self._bounds, self._counts, strict=True)
+        values: list[tuple[str, dict[str, str], float]]
+        values = [("_bucket", {"le": _number(bound)}, count) for bound, count in counts]
+        values += [("_sum", {}, self._sum), ("_count", {}, self._counts[-1])]
+        return _lines(self.name, self.title, "histogram", values)
 
 
 def gauge(name: str, title: str, value: float, labels: Mapping[str, str] | None = None) -> str:
-    """Return the lines of a number that goes up and down.
-
-    Example:
-        >>> print(gauge("queue", "Requests that wait.", 2), end="")
-        # HELP queue Requests that wait.
-        # TYPE queue gauge
-        queue 2
-    """
-    return "\n".join(
-        [*_head(name, title, "gauge"), f"{name}{_braces(labels or {})} {_number(value)}\n"]
-    )
+    """Return the lines of a number that goes up and down."""
+    return _lines(name, title, "gauge", [("", labels or {}, value)])
 
 
-def _head(name: str, title: str, kind: str) -> list[str]:
-    return [f"# HELP {name} {title}", f"# TYPE {name} {kind}"]
+def _lines(
+    name: str, title: str, kind: str, values: Iterable[tuple[str, Mapping[str, str], float]]
+) -> str:
+    lines = [f"# HELP {name} {title}", f"# TYPE {name} {kind}"]
+    for suffix, labels, value in values:
+        inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        lines.append(f"{name}{suffix}{f'{{{inside}}}' if inside else ''} {_number(value)}")
+    return "\n".join(lines) + "\n"
 
 
-def _braces(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
-    escaped = {
-        name: value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-        for name, value in labels.items()
-    }
-    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}"
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _number(value: float) -> str:

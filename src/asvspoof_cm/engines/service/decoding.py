@@ -24,17 +24,12 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from asvspoof_cm.audio import AudioFile
+from asvspoof_cm.audio.reading import AudioFile
 from asvspoof_cm.engines.service.messages import RefusedError
-
-__all__ = ["Decoded", "Decoders", "decode"]
 
 T = TypeVar("T")
 
 logger = logging.getLogger("asvspoof_cm.service")
-
-MAX_RATE, MAX_CHANNELS = 384_000, 64
-"""What a sampling rate and a number of channels are believed to be; no speech has more."""
 
 _BLOCK_VALUES = 1 << 22
 _EXTRA_MEMORY = 1 << 30
@@ -52,16 +47,10 @@ class Decoded:
 def decode(content: bytes, sample_rate: int, max_duration_s: float) -> Decoded:
     """Decode a file of any format that libsndfile reads, mono and resampled, block by block.
 
-    Raises:
-        RefusedError: 422 where it can't be decoded, 413 where it is too long.
+    What can't be decoded gets 422, what is too long 413.
     """
     try:
         with AudioFile(content, sample_rate=sample_rate) as file:
-            if file.native_rate > MAX_RATE or file.n_channels > MAX_CHANNELS:
-                raise ValueError(
-                    f"the audio must have at most {MAX_RATE} Hz and {MAX_CHANNELS} channels; it "
-                    f"has {file.native_rate} Hz and {file.n_channels} channels."
-                )
             if file.n_samples > max_duration_s * sample_rate:
                 raise RefusedError(
                     413,
@@ -72,35 +61,29 @@ def decode(content: bytes, sample_rate: int, max_duration_s: float) -> Decoded:
             n_frames = _BLOCK_VALUES // file.n_channels
             n_block = max(1, n_frames * sample_rate // file.native_rate)
             starts = range(0, file.n_samples, n_block)
-            blocks = [file.read(start, n_block).numpy() for start in starts]
+            blocks = [file.read_array(start, n_block) for start in starts]
             return Decoded(waveform=np.concatenate(blocks), native_rate=file.native_rate)
     except ValueError as error:
-        raise RefusedError(422, "not_decodable", str(error)) from error
+        raise _undecodable(str(error)) from error
     except MemoryError:
-        raise RefusedError(
-            422, "not_decodable", "the audio can't be decoded in the memory of a decoder."
-        ) from None
+        raise _undecodable("the audio can't be decoded in the memory of a decoder.") from None
+
+
+def _undecodable(message: str) -> RefusedError:
+    return RefusedError(422, "not_decodable", message)
 
 
 class Decoders:
     """A few decoding processes, each busy with one file at a time.
 
-    A process that dies or takes too long is replaced; the file that it had is refused.
-
-    Args:
-        n_processes: How many.
-        sample_rate: The rate to resample to, in Hz.
-        limit_s: How long one file may take.
-        max_duration_s: How long the audio of a file may be.
+    A process that dies or takes longer than `limit_s` is replaced; the file that it had is refused.
     """
 
     def __init__(
         self, n_processes: int, *, sample_rate: int, limit_s: float, max_duration_s: float
     ) -> None:
-        self.n_processes = n_processes
-        self.sample_rate = sample_rate
-        self.limit_s = limit_s
-        self.max_duration_s = max_duration_s
+        self.n_processes, self.limit_s = n_processes, limit_s
+        self.sample_rate, self.max_duration_s = sample_rate, max_duration_s
         self.n_replaced = 0
         self.processes: set[Process] = set()
         self._idle: asyncio.Queue[Process] = asyncio.Queue()
@@ -119,11 +102,7 @@ class Decoders:
         await asyncio.gather(*(self._end(process) for process in list(self.processes)))
 
     async def decode(self, content: bytes) -> Decoded:
-        """Decode a file in the next idle process.
-
-        Raises:
-            RefusedError: As `decode`; also where the process died, or took too long.
-        """
+        """Decode a file in the next idle process; it gets 422 also where that process died."""
         while (process := await self._idle.get()).returncode is not None:
             self._spawn(self._replace(process))  # it died idle: this file is not to blame
         # A caller that is cancelled must not leave a process in the middle of an answer.
@@ -136,18 +115,11 @@ class Decoders:
         except RefusedError:
             self._idle.put_nowait(process)
             raise
-        except asyncio.TimeoutError:  # an OSError since Python 3.11, so before those
+        except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             self._spawn(self._replace(process))
-            raise RefusedError(
-                422,
-                "not_decodable",
-                f"the audio can't be decoded within {self.limit_s:g} s.",
-            ) from None
-        except (OSError, asyncio.IncompleteReadError):
-            self._spawn(self._replace(process))
-            raise RefusedError(
-                422, "not_decodable", "the audio can't be decoded: the decoder died on it."
-            ) from None
+            late = isinstance(error, asyncio.TimeoutError)
+            why = f" within {self.limit_s:g} s." if late else ": the decoder died on it."
+            raise _undecodable(f"the audio can't be decoded{why}") from None
         self._idle.put_nowait(process)
         return decoded
 

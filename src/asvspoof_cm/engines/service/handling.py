@@ -23,6 +23,7 @@ from asvspoof_cm.engines.service.limits import ServiceSettings
 from asvspoof_cm.engines.service.messages import (
     HEADERS,
     RefusedError,
+    bad_parameter,
     client_gone,
     json_reply,
     read_body,
@@ -36,8 +37,6 @@ from asvspoof_cm.scorer import Scorer, ScoreResult, Timeline
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
-
-__all__ = ["Service", "score_together", "timeline_slices"]
 
 logger = logging.getLogger("asvspoof_cm.service")
 
@@ -53,7 +52,7 @@ class Service:
         about = scorer.settings()
         self.sample_rate: int = about.get("sample_rate", 16000)
         self.crop_s: float = about["crop_s"]
-        self.score_kind: str = about["score"]
+        self.unit: str = about["score"]
         self.identity = {"name": settings.name or about["model"], "sha256": about["sha256"]}
         self.decoders = Decoders(
             settings.n_decoders,
@@ -138,20 +137,18 @@ class Service:
 
         if refused := self._unauthorized(request):
             return refusal_reply(refused)
+        labels = {name: str(value) for name, value in self.identity.items()}
         n_replaced = Counter("asvspoof_cm_decoders_replaced_total", "Decoders that died.")
         n_replaced.add(self.decoders.n_replaced)
+        counted = (self.requests, self.audio_s, n_replaced, self.latency, self.batches)
         parts = [
-            *(item.render() for item in (self.requests, self.audio_s, n_replaced)),
-            *(item.render() for item in (self.latency, self.batches)),
+            *(item.render() for item in counted),
             gauge("asvspoof_cm_requests_inside", "Requests in the service.", self.n_inside),
             gauge("asvspoof_cm_queue", "Requests that wait for a batch.", self.batcher.n_waiting),
-            gauge("asvspoof_cm_model_info", "The model that scores.", 1, self._labels()),
+            gauge("asvspoof_cm_model_info", "The model that scores.", 1, labels),
         ]
         kind = "text/plain; version=0.0.4; charset=utf-8"
         return Response("".join(parts), headers={**HEADERS, "Content-Type": kind})
-
-    def _labels(self) -> dict[str, str]:
-        return {name: str(value) for name, value in self.identity.items()}
 
     # One request ---------------------------------------------------------------------------
 
@@ -174,8 +171,7 @@ class Service:
                 )
             finally:
                 self.n_inside -= 1
-            duration_s = time.perf_counter() - start
-            self.latency.observe(duration_s)
+            self.latency.observe(time.perf_counter() - start)
         except RefusedError as error:
             reply = refusal_reply(error)
         except Exception:
@@ -217,10 +213,9 @@ class Service:
             content = await asyncio.wait_for(
                 read_body(request, self.settings.max_body_bytes), limit_s
             )
-        except asyncio.TimeoutError:
-            raise RefusedError(
-                408, "body_timeout", f"the body must arrive within {limit_s:g} s."
-            ) from None
+        except TimeoutError:
+            late = f"the body must arrive within {limit_s:g} s."
+            raise RefusedError(408, "body_timeout", late) from None
         except ClientDisconnect:
             raise client_gone() from None
         if not content:
@@ -279,7 +274,7 @@ class Service:
         costs = _costs(parameters)
         answer: dict[str, Any] = {
             "score": result.score,
-            "score_kind": self.score_kind,
+            "unit": self.unit,
             "llr": result.llr,
             "crop_llrs": self._llrs(result.crop_scores),
             "prior": costs.p_spoof,
@@ -301,23 +296,16 @@ class Service:
         n_samples = len(decoded.waveform)
         if n_samples > n_hop * self.settings.max_windows:
             least_s = n_samples / self.sample_rate / self.settings.max_windows
-            raise RefusedError(
-                422,
-                "bad_parameter",
+            raise bad_parameter(
                 f"`hop_s` must be at least {least_s:.3f} for this audio: a timeline has at most "
-                f"{self.settings.max_windows} windows.",
+                f"{self.settings.max_windows} windows."
             )
         windows = []
         for start, stop in timeline_slices(n_samples, n_window, n_hop, _SLICE_WINDOWS):
-            part = decoded.waveform[start:stop]
-            line = await self.batcher.run(partial(self._part_of_timeline, part, window_s, hop_s))
+            part = partial(self.scorer.timeline, decoded.waveform[start:stop], self.sample_rate)
+            line = await self.batcher.run(partial(part, window_s=window_s, hop_s=hop_s))
             windows += self._windows(line, start / self.sample_rate)
         return {"window_s": window_s, "hop_s": hop_s, "windows": windows}
-
-    def _part_of_timeline(
-        self, waveform: NDArray[np.float32], window_s: float, hop_s: float
-    ) -> Timeline:
-        return self.scorer.timeline(waveform, self.sample_rate, window_s=window_s, hop_s=hop_s)
 
     def _windows(self, line: Timeline, offset_s: float) -> list[dict[str, Any]]:
         llrs: Sequence[float | None] = self._llrs(line.score) or [None] * len(line)
@@ -332,9 +320,9 @@ class Service:
         ]
 
     def _llrs(self, scores: ArrayLike) -> list[float] | None:
-        if self.scorer.calibration is None:
+        if self.scorer.calibration is None or self.unit == "bonafide-logit":
             return None
-        if self.score_kind != "llr":
+        if self.unit != "llr":
             scores = self.scorer.calibration.apply(scores)
         return [float(score) for score in np.asarray(scores)]
 
@@ -357,10 +345,6 @@ def timeline_slices(
     """Return parts of up to `n_windows` windows; their timelines together are that of the whole.
 
     Others have their turn between two parts, and a client that has gone is noticed.
-
-    Example:
-        >>> timeline_slices(100, 40, 10, 3)
-        [(0, 60), (30, 90), (60, 100)]
     """
     n_whole = max(0, (n_samples - n_window) // n_hop + 1)
     slices = []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, field
 
-__all__ = ["ServiceSettings"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
@@ -26,11 +24,6 @@ class ServiceSettings:
         body_limit_s: How long a client may take to send its body.
         decoding_limit_s: How long the decoding of one file may take.
         time_limit_s: How long a request may take from its last byte to its answer.
-
-    Example:
-        >>> ServiceSettings(max_requests=0)
-        Traceback (most recent call last):
-        ValueError: `max_requests` must be positive; got 0.
     """
 
     name: str | None = None

@@ -13,17 +13,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = [
-    "HEADERS",
-    "RefusedError",
-    "client_gone",
-    "file_reply",
-    "json_reply",
-    "read_body",
-    "read_parameters",
-    "refusal_reply",
-]
-
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -58,21 +47,17 @@ class RefusedError(Exception):
 
 
 def read_parameters(given: Sequence[tuple[str, str]], names: Sequence[str]) -> dict[str, float]:
-    """Return the numbers of a query.
-
-    Raises:
-        RefusedError: 422 where a name is unknown or repeated, or a value out of bounds.
-    """
+    """Return the numbers of a query; unknown and repeated names and wild values get 422."""
     parameters: dict[str, float] = {}
     for name, text in given:
         if name not in names:
-            raise _bad_parameter(f"the parameters are {', '.join(names)}; got {name[:40]!r}.")
+            raise bad_parameter(f"the parameters are {', '.join(names)}; got {name[:40]!r}.")
         if name in parameters:
-            raise _bad_parameter(f"`{name}` must be given once.")
+            raise bad_parameter(f"`{name}` must be given once.")
         low, high = BOUNDS[name]
         value = float(text) if _NUMBER.fullmatch(text) else math.nan
         if not low <= value <= high:
-            raise _bad_parameter(
+            raise bad_parameter(
                 f"`{name}` must be a number from {low:g} to {high:g}; got {text[:40]!r}."
             )
         parameters[name] = value
@@ -82,8 +67,7 @@ def read_parameters(given: Sequence[tuple[str, str]], names: Sequence[str]) -> d
 async def read_body(request: Request, limit: int) -> bytes:
     """Return the audio of a request, its body or the file of a form, in memory whatever its size.
 
-    Raises:
-        RefusedError: 413 where it is larger than `limit`, 422 where the form can't be read.
+    A body above the limit gets 413, a form that can't be read 422.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit:
@@ -125,7 +109,8 @@ async def _limited(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
         yield chunk
 
 
-def _bad_parameter(message: str) -> RefusedError:
+def bad_parameter(message: str) -> RefusedError:
+    """Return the refusal of a query."""
     return RefusedError(422, "bad_parameter", message)
 
 

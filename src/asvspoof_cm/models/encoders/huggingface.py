@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from asvspoof_cm.models.encoders.speech_encoder import Call, SpeechEncoder, call
 from asvspoof_cm.models.encoders.whisper import WhisperEncoder
 
-__all__: list[str] = []
-
 _FAMILIES = ("wav2vec2", "hubert", "wavlm", "whisper")
 
 

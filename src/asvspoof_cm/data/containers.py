@@ -9,7 +9,10 @@ member's name without the extension; members that are not audio are passed over 
 | ``.parquet`` with a column ``audio``, of bytes or of ``{bytes, path}`` | the column ``id``, \
 ``utterance``, ``filename``, ``file_name``, ``file`` or ``path``, else ``audio.path`` |
 | Kaldi's ``.scp`` | its first column, or that of the file ``segments`` beside it |
-| ``.jsonl`` as in NeMo's manifests, with ``audio_filepath`` | ``id``, else the path without the \
+| ``.txt``, a path per line | the path without the extension |
+| ``.csv``, ``.tsv`` with a header and a column ``audio_filepath``, ``path``, ``file``, \
+``file_name``, ``filename`` or ``audio`` | ``id``, else the path without the extension |
+| ``.jsonl`` as in NeMo's manifests, with one of these fields | ``id``, else the path without the \
 extension, and ``@offset`` where the row has one |
 
 Names are only names: nothing is ever unpacked to disk, so a member ``../x`` writes nowhere. Lists
@@ -18,48 +21,33 @@ name files below `root`; a name that leaves it is an error.
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
 import tarfile
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePath, PureWindowsPath
-from typing import Any, Final, Protocol as Interface, TypeAlias
+from typing import Final, TypeAlias
 
-import numpy as np
-from torch import Tensor
-
-from asvspoof_cm.audio import AUDIO_EXTENSIONS, SAMPLE_RATE, AudioFile
+from asvspoof_cm.audio import AUDIO_EXTENSIONS
+from asvspoof_cm.data.openers import (
+    Bytes,
+    Cell,
+    FileOpener,
+    Opener,
+    ParquetCells,
+    Slice,
+    import_parquet,
+    part,
+    refusing_damage,
+)
 
 AudioPath: TypeAlias = str | os.PathLike[str]
 
-MAX_OVERSHOOT_S: Final = 0.5
-"""How far beyond the end of its file a part may end, as in Kaldi; it is then cut there."""
-
+_PATH_COLUMNS: Final = ("audio_filepath", "path", "file", "file_name", "filename", "audio")
 _ID_COLUMNS: Final = ("id", "utterance", "filename", "file_name", "file", "path")
 _COMPRESSED: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-_PARQUET_ROWS: Final = 64
-
-
-class OpenAudio(Interface):
-    """One utterance whose length is known and whose samples can be read from anywhere."""
-
-    n_samples: int
-    native_rate: int
-
-    def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
-        """Return up to `n_samples` samples from sample `start`, shape (time,)."""
-
-
-class Opener(Interface):
-    """What opens the audio of one utterance; it can be pickled and called in another process."""
-
-    def __call__(self, sample_rate: int = SAMPLE_RATE) -> AbstractContextManager[OpenAudio]:
-        """Open it, to be read at `sample_rate`."""
 
 
 def audio_entries(
@@ -67,14 +55,15 @@ def audio_entries(
 ) -> Iterator[tuple[str, Opener]]:
     """Yield the name and the opener of every utterance of a source, or of several, in order.
 
-    The table above says what a source may be. Openers read only when they are called, so a list
-    of a million is cheap to make, to share out and to send to other processes. The exception is a
-    compressed tar, which can't be entered in the middle: its openers hold their bytes.
+    The table at the top of ``data/containers.py`` says what a source may be. Openers read only when
+    they are called, so a list of a million is cheap to make, to share out and to send to other
+    processes. The exception is a compressed tar, which can't be entered in the middle: its openers
+    hold their bytes.
 
     Args:
         source: A folder or a file, or several.
-        root: Where the files that a list (``.scp``, ``.jsonl``) names must lie; None is the folder
-            of the list. Relative names start there.
+        root: Where the files that a list names must lie; None is the folder of the list. Relative
+            names start there.
 
     Raises:
         ValueError: A source is of no such format or damaged, a list has a command in the place of
@@ -152,11 +141,15 @@ def _read_folder(folder: Path, root: Path | None) -> Iterator[tuple[str, Opener]
                 n_found += 1
                 yield stem(path.relative_to(folder).as_posix()), FileOpener(path)
     if not n_found:
-        hint = next((p for p in sorted(folder.iterdir()) if p.is_file() and is_container(p)), None)
+        hint = next((p for p in sorted(folder.iterdir()) if _is_hint(p)), None)
         raise ValueError(
             f"{folder} holds no audio file"
             + ("." if hint is None else f", but {hint.name}: name that as the source.")
         )
+
+
+def _is_hint(path: Path) -> bool:
+    return path.is_file() and is_container(path) and path.suffix.lower() not in (".txt", ".tsv")
 
 
 def _read_tar(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
@@ -168,17 +161,19 @@ def _read_tar(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
                 if not (member.isreg() and _is_audio(PurePath(member.name).name)):
                     continue
                 name = member.name
+                if is_plain and member.offset_data + member.size > path.stat().st_size:
+                    raise tarfile.ReadError(f"{name} would end beyond it")
                 if is_plain:
-                    yield stem(name), _Slice(path, name, member.offset_data, member.size)
+                    yield stem(name), Slice(path, name, member.offset_data, member.size)
                 elif (file := tar.extractfile(member)) is not None:
-                    yield stem(name), _Bytes(path, name, file.read())
-    except (tarfile.TarError, EOFError) as error:
+                    yield stem(name), Bytes(path, name, file.read())
+    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         raise ValueError(f"{path} is not a whole tar file ({error}).") from error
 
 
 def _read_parquet(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
-    parquet = _import_parquet()
-    with parquet.ParquetFile(path) as file:
+    parquet = import_parquet()
+    with refusing_damage(path), parquet.ParquetFile(path) as file:
         schema = file.schema_arrow
         if "audio" not in schema.names:
             raise ValueError(f'{path} must have a column "audio"; it has {schema.names}.')
@@ -190,14 +185,14 @@ def _read_parquet(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]
                 f"utterances; it has {schema.names}."
             )
         column, audio = ids[0] if ids else "audio.path", "audio.bytes" if is_struct else "audio"
-        cells = _ParquetCells(path, audio)
+        cells = ParquetCells(path, audio)
         row = 0
         for batch in file.iter_batches(columns=[column], use_threads=False):
             names = batch.column(0) if ids else batch.column(0).field("path")
             for value in names.to_pylist():
                 if value is None:
                     raise ValueError(f"{path}: row {row} has no name in the column {column!r}.")
-                yield str(value) if ids else stem(value), _Cell(cells, row)
+                yield str(value) if ids else stem(value), Cell(cells, row)
                 row += 1
 
 
@@ -226,7 +221,34 @@ def _read_scp(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
         start_s, end_s = (_seconds(time, where) for time in times)
         # Kaldi writes -1 for the end of the recording.
         duration_s = None if end_s == -1 else end_s - start_s
-        yield name, _part(files[recording], start_s, duration_s, where)
+        yield name, part(files[recording], start_s, duration_s, where)
+
+
+def _read_txt(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
+    for where, line in _lines(path):
+        yield stem(line), FileOpener(_below(path.parent if root is None else root, line, where))
+
+
+def _read_csv(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
+    root = path.parent if root is None else root
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            first = file.readline()
+            delimiter = next((mark for mark in "\t;" if mark in first), ",")
+            header = next(csv.reader([first], delimiter=delimiter), [])
+            column = next((name for name in _PATH_COLUMNS if name in header), None)
+            if column is None:
+                raise ValueError(
+                    f"{path} must have one of the columns {', '.join(_PATH_COLUMNS)}, the paths of "
+                    f"the audio; it has {header}."
+                )
+            for number, row in enumerate(csv.DictReader(file, header, delimiter=delimiter), 2):
+                where, audio = f"{path}, row {number}", row[column]
+                if not audio:
+                    raise ValueError(f"{where}: there is no path in the column {column!r}.")
+                yield row.get("id") or stem(audio), FileOpener(_below(root, audio, where))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise ValueError(f"{path} is not a table in UTF-8 text ({error}).") from error
 
 
 def _read_jsonl(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
@@ -234,11 +256,12 @@ def _read_jsonl(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
     for where, line in _lines(path):
         try:
             row = json.loads(line)
-            file = row["audio_filepath"]
+            file = next(row[name] for name in _PATH_COLUMNS if name in row)
             name = str(row["id"]) if "id" in row else stem(file)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, StopIteration, TypeError, AttributeError) as error:
             raise ValueError(
-                f'{where}: a line must be a JSON object with "audio_filepath"; got {line[:80]!r}.'
+                f'{where}: a line must be a JSON object with "audio_filepath" or "path"; got '
+                f"{line[:80]!r}."
             ) from error
         audio = _below(root, file, where)
         if row.get("offset") is None:
@@ -250,7 +273,7 @@ def _read_jsonl(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
         if duration_s is not None:
             duration_s = _seconds(duration_s, where)
         name = name if "id" in row else f"{name}@{start_s:.3f}"
-        yield name, _part(audio, start_s, duration_s, where)
+        yield name, part(audio, start_s, duration_s, where)
 
 
 _READERS: Final[dict[str, _Reader]] = {
@@ -258,159 +281,10 @@ _READERS: Final[dict[str, _Reader]] = {
     ".parquet": _read_parquet,
     ".scp": _read_scp,
     ".jsonl": _read_jsonl,
+    ".txt": _read_txt,
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class FileOpener:
-    """One file, opened when this is called."""
-
-    path: Path
-
-    def __call__(self, sample_rate: int = SAMPLE_RATE) -> AudioFile:
-        """Open it, to be read at `sample_rate`."""
-        return AudioFile(self.path, sample_rate=sample_rate)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part of a file; `duration_s` None goes to its end."""
-
-    path: Path
-    start_s: float
-    duration_s: float | None
-
-    @contextmanager
-    def __call__(self, sample_rate: int = SAMPLE_RATE) -> Iterator[OpenAudio]:
-        with AudioFile(self.path, sample_rate=sample_rate) as file:
-            yield _OpenPart(file, self.start_s, self.duration_s)
-
-
-@dataclass(frozen=True, slots=True)
-class _Slice:
-    """An audio file inside another file."""
-
-    path: Path
-    name: str
-    offset: int
-    n_bytes: int
-
-    def __call__(self, sample_rate: int = SAMPLE_RATE) -> AudioFile:
-        with self.path.open("rb") as file:
-            file.seek(self.offset)
-            content = file.read(self.n_bytes)
-        return AudioFile(content, sample_rate=sample_rate, name=f"{self.path}:{self.name}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Bytes:
-    path: Path
-    name: str
-    content: bytes
-
-    def __call__(self, sample_rate: int = SAMPLE_RATE) -> AudioFile:
-        return AudioFile(self.content, sample_rate=sample_rate, name=f"{self.path}:{self.name}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    cells: _ParquetCells
-    row: int
-
-    def __call__(self, sample_rate: int = SAMPLE_RATE) -> AudioFile:
-        name = f"{self.cells.path}, row {self.row}"
-        content = self.cells.content(self.row)
-        if content is None:
-            raise ValueError(f"{name} has no bytes of audio.")
-        return AudioFile(content, sample_rate=sample_rate, name=name)
-
-
-class _OpenPart:
-    """The samples of an open file from one moment to another."""
-
-    def __init__(self, file: AudioFile, start_s: float, duration_s: float | None) -> None:
-        rate = file.sample_rate
-        self._file = file
-        self._first = round(start_s * rate)
-        stop = file.n_samples if duration_s is None else round((start_s + duration_s) * rate)
-        if self._first >= file.n_samples or stop > file.n_samples + MAX_OVERSHOOT_S * rate:
-            raise ValueError(
-                f"{file.name} ends at {file.n_samples / rate:.3f} s; a part of it must not go from "
-                f"{start_s} s to {stop / rate:.3f} s."
-            )
-        self.n_samples = min(stop, file.n_samples) - self._first
-        self.native_rate = file.native_rate
-
-    def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
-        """Return up to `n_samples` samples from sample `start`."""
-        left = max(0, self.n_samples - start)
-        return self._file.read(
-            self._first + start, left if n_samples is None else min(left, n_samples)
-        )
-
-
-class _ParquetCells:
-    """The audio of a Parquet file by row: reading onwards is fast, going back reads again.
-
-    Memory holds two batches of rows, so that threads may come in slightly out of order, however
-    large the file's row groups are.
-    """
-
-    def __init__(self, path: Path, column: str) -> None:
-        self.path, self._column = path, column
-        self._lock = threading.Lock()
-        self._recent: deque[tuple[int, Any]] = deque(maxlen=2)
-        self._batches: Iterator[Any] = iter(())
-        self._next = 0
-        self._groups: np.ndarray[Any, Any] | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, self._column)
-
-    def content(self, row: int) -> bytes | None:
-        """Return the bytes of a row."""
-        with self._lock:
-            for first, values in self._recent:
-                if first <= row < first + len(values):
-                    return values[row - first].as_py()  # type: ignore[no-any-return]
-            self._seek(row)
-            while True:
-                batch = next(self._batches).column(0)
-                values = batch.field("bytes") if batch.type.num_fields else batch
-                self._recent.append((self._next, values))
-                self._next += len(values)
-                if row < self._next:
-                    return values[row - self._next].as_py()  # type: ignore[no-any-return]
-
-    def _seek(self, row: int) -> None:
-        """Start at the row group of a row, unless going on leads there."""
-        if self._groups is None:
-            self._file = _import_parquet().ParquetFile(self.path)
-            sizes = [
-                self._file.metadata.row_group(k).num_rows for k in range(self._file.num_row_groups)
-            ]
-            self._groups = np.cumsum([0, *sizes])
-            self._next = len(self._groups) + int(self._groups[-1])  # nowhere
-        group = int(np.searchsorted(self._groups, row, side="right")) - 1
-        if not self._groups[group] <= self._next <= row:
-            self._recent.clear()
-            self._next = int(self._groups[group])
-            self._batches = self._file.iter_batches(
-                batch_size=_PARQUET_ROWS,
-                row_groups=range(group, len(self._groups) - 1),
-                columns=[self._column],
-                use_threads=False,
-            )
-
-
-def _import_parquet() -> Any:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ImportError(
-            "Parquet files need pyarrow: pip install 'asvspoof-cm[datasets]'."
-        ) from error
-    return parquet
 
 
 def _is_audio(name: str) -> bool:
@@ -430,21 +304,12 @@ def _below(root: Path, name: str, where: str) -> Path:
     top = root.absolute()
     path = top / name
     # Windows paths know both separators.
-    if ".." in PureWindowsPath(name).parts or not path.is_relative_to(top):
+    if ".." in PureWindowsPath(name).parts or "\0" in name or not path.is_relative_to(top):
         raise ValueError(
             f"{where}: a file must lie below `root`, {top}; got {name!r}. Give another root if "
             "the list may be trusted."
         )
     return path
-
-
-def _part(path: Path, start_s: float, duration_s: float | None, where: str) -> _Part:
-    if start_s < 0 or (duration_s is not None and duration_s <= 0):
-        raise ValueError(
-            f"{where}: a part must start at 0 s or later and have a positive duration; got "
-            f"{start_s} s and {duration_s} s."
-        )
-    return _Part(path, start_s, duration_s)
 
 
 def _seconds(value: str | float, where: str) -> float:

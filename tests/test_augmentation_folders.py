@@ -1,4 +1,4 @@
-"""Gain, recorded noise and rooms, and masks over log-Mel features."""
+"""Recorded noise and rooms, and masks over log-Mel features."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,8 @@ import scipy.signal
 import soundfile
 import torch
 
-from asvspoof_cm.augmentation import (
-    FolderNoise,
-    FolderReverb,
-    Gain,
-    LogMelMask,
-)
+from asvspoof_cm.augmentation import FolderNoise, FolderReverb, LogMelMask
 from asvspoof_cm.augmentation.folders import reverberate
-from asvspoof_cm.augmentation.masking import mask_log_mel
 
 
 def seeded(seed=0):
@@ -27,20 +21,6 @@ def noise(*shape, seed=0):
 def write(path, samples, sample_rate=16000):
     path.parent.mkdir(parents=True, exist_ok=True)
     soundfile.write(path, np.asarray(samples, dtype=np.float32), sample_rate, subtype="FLOAT")
-
-
-def test_gain_is_the_drawn_one():
-    x = noise(2000, 50)
-    drawn = Gain().draw(2000, 50, seeded())
-    measured = 20 * torch.log10(Gain().apply(x, drawn).norm(dim=1) / x.norm(dim=1))
-    assert (measured - drawn["gain_db"]).abs().max() < 1e-4
-    assert -12 <= float(measured.min()) < -11.9
-    assert 5.9 < float(measured.max()) <= 6.001
-
-
-def test_zero_gain_is_the_identity():
-    x = noise(2, 100)
-    assert torch.equal(Gain(gain_db=(0.0, 0.0))(x, generator=seeded()), x)
 
 
 def test_noise_files_are_mixed_at_the_drawn_snr(tmp_path):
@@ -106,8 +86,8 @@ def test_reverb_is_convolution_from_the_direct_path_on():
 
 
 def test_reverb_of_an_impulse_is_the_identity():
-    x, response = noise(2000), torch.zeros(500)
-    response[120] = -0.3
+    x, response = noise(1, 2000), torch.zeros(1, 500)
+    response[0, 120] = -0.3
     assert (reverberate(x, response) + x).abs().max() < 1e-6
 
 
@@ -121,8 +101,9 @@ def test_rooms_of_different_lengths_and_rates(tmp_path):
     y = augment.apply(x, drawn)
     assert torch.allclose(y.norm(dim=1), x.norm(dim=1), rtol=1e-5)
     row = drawn["file"].index("400.wav")
-    expected = reverberate(x[row], torch.from_numpy(soundfile.read(tmp_path / "400.wav")[0]))
-    assert (y[row] - expected).abs().max() < 1e-5
+    response = torch.from_numpy(soundfile.read(tmp_path / "400.wav")[0])[None]
+    expected = reverberate(x[row : row + 1], response)
+    assert (y[row] - expected[0]).abs().max() < 1e-5
 
 
 def test_masks_are_where_they_were_drawn():
@@ -167,24 +148,4 @@ def test_no_masks_is_the_identity():
     log_mel = torch.randn(2, 80, 40, generator=seeded())
     augment = LogMelMask(n_mel_masks=0, n_frame_masks=0)
     assert torch.equal(augment(log_mel, generator=seeded()), log_mel)
-    drawn = LogMelMask(max_mels=0, max_frames=0).draw(2, 80, 40, seeded())
-    assert torch.equal(mask_log_mel(log_mel, drawn), log_mel)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: LogMelMask(max_mels=-1), "`max_mels` must be at least 0; got -1"),
-        (
-            lambda: LogMelMask()(torch.ones(5), generator=seeded()),
-            r"`log_mel` must be real of shape \(n_mels, n_frames\).*got \(5,\)",
-        ),
-        (
-            lambda: LogMelMask().apply(torch.ones(3, 8, 9), LogMelMask().draw(2, 8, 9, seeded())),
-            "`drawn` is for 2 rows; `log_mel` has 3",
-        ),
-    ],
-)
-def test_errors(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+    assert torch.equal(LogMelMask(max_mels=0, max_frames=0)(log_mel), log_mel)

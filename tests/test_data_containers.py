@@ -234,9 +234,9 @@ def test_root_says_where_files_may_lie(folder, waves):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", r"line 1: a line must be a JSON object with \"audio_filepath\"; got '\{'"),
+        ("{", r"line 1: a line must be a JSON object with .audio_filepath. or .path.; got '\{'"),
         ("[1]", "a JSON object"),
-        ('{"audio": "a.wav"}', "a JSON object"),
+        ('{"sound": "a.wav"}', "a JSON object"),
         ('{"audio_filepath": 3}', "a JSON object"),
         ('{"audio_filepath": "../a.wav"}', "below `root`"),
         ('{"audio_filepath": "a.wav", "offset": "x"}', "a number of seconds; got 'x'"),
@@ -338,3 +338,50 @@ def test_empty_folders_say_what_else_is_there(tmp_path, waves):
 def test_pyarrow_is_imported_by_parquet_alone():
     code = "import sys, asvspoof_cm.data.audio_sources; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("list.txt", "one.wav\n\nsub/two.flac\n"),
+        ("list.csv", "label,path\nspoof,one.wav\nspoof,sub/two.flac\n"),
+        ("list.tsv", "\ufefffile\tlabel\none.wav\tspoof\nsub/two.flac\tspoof\n"),
+        ("quoted.csv", 'file_name;note\n"one.wav";"a;b"\nsub/two.flac;\n'),
+        ("list.jsonl", '{"path": "one.wav"}\n{"path": "sub/two.flac"}\n'),
+    ],
+)
+def test_lists_of_paths(tmp_path, name, text):
+    (tmp_path / "sub").mkdir()
+    for k, audio in enumerate(("one.wav", "sub/two.flac")):
+        soundfile.write(tmp_path / audio, np.full(100 + k, 0.1), 16000)
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / name).write_text(text, encoding="utf-8")
+    entries = list(audio_entries(tmp_path / "lists" / name, root=tmp_path))
+    assert [name for name, _ in entries] == ["one", "sub/two"]
+    for k, (_, opener) in enumerate(entries):
+        with opener() as audio:
+            assert audio.n_samples == 100 + k
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("label\nspoof\n", "must have one of the columns audio_filepath.*; it has .'label'"),
+        ("path,id\n,3\n", "row 2: there is no path in the column 'path'"),
+        ("path\n../a.wav\n", "below `root`"),
+    ],
+)
+def test_bad_tables_of_paths(tmp_path, text, message):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        list(audio_entries(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize("size", [10**6, 2**62])
+def test_a_tar_whose_member_would_end_beyond_it(tmp_path, size):
+    member = tarfile.TarInfo("a.wav")
+    member.size = size
+    content = member.tobuf(tarfile.GNU_FORMAT) + bytes(20 * 512)
+    (tmp_path / "a.tar").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.tar is not a whole tar file \(a\.wav would end"):
+        next(audio_entries(tmp_path / "a.tar"))

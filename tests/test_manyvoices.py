@@ -507,6 +507,38 @@ def test_a_corpus_in_the_layout_of_asvspoof5(tmp_path, capsys):
         table.add_layout(tmp_path)
 
 
+def test_a_layout_takes_generators_and_sources_from_its_metadata(tmp_path):
+    lines = [
+        "T_1 T_0001 F - - - - bonafide bonafide -",
+        "T_2 T_0002 F - - - - bonafide bonafide -",
+        "T_3 T_0003 F - - - AC1 A01 spoof -",
+        "T_4 T_0004 - - - - AC1 A02 spoof -",
+        "T_5 T_0005 - - - - AC1 A02 spoof -",
+    ]
+    known = [
+        ("T_0001", "-", "reader-1", "owner/speech:a.wav"),
+        ("T_0002", "-", "prompts", "some package"),
+        ("T_0003", "copy-world", "reader-1", "owner/speech:a.wav"),
+        ("T_0004", "tacotron", "page-1", "owner/page:b.wav"),
+        ("T_0005", "tts", "prompts", "some package"),
+    ]
+    (tmp_path / "ASVspoof5.train.tsv").write_text("\n".join(lines) + "\n")
+    header = "utterance\tgenerator\tsource_speaker\torigin"
+    rows = [header, *("\t".join(of) for of in known)]
+    (tmp_path / "metadata.tsv").write_text("\n".join(rows) + "\n")
+    found = table.add_layout(tmp_path, source="mini", by_speaker=True)
+    assert [of.generator for of in found] == ["-", "-", "copy-world", "tacotron", "tts"]
+    assert [of.source for of in found] == [
+        "owner/speech",
+        "mini/prompts",
+        "owner/speech",
+        "owner/page/page-1",
+        "mini/prompts",
+    ]
+    assert [of.origin for of in found] == [origin for *_, origin in known]
+    assert {of.source for of in table.add_layout(tmp_path, source="mini")} == {"mini"}
+
+
 def test_a_copy_counts_to_the_source_of_its_parent(tmp_path):
     for name, rows in {
         "a": [row("u", source="new")],

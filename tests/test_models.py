@@ -288,6 +288,17 @@ def test_dropout_of_nothing(p):
     assert dropout(x, p, training=True).shape == x.shape
 
 
+def test_attention_in_bfloat16_is_that_of_pytorch():
+    query, key, value = torch.randn(3, 2, 4, 50, 16, generator=torch.Generator().manual_seed(1))
+    half = [x.bfloat16().requires_grad_() for x in (query, key, value)]
+    ours = attention(*half, mask=None, p=0.0, training=True)
+    expected = functional.scaled_dot_product_attention(query, key, value)
+    assert ours.dtype == torch.bfloat16
+    torch.testing.assert_close(ours.float(), expected, atol=0.02, rtol=0.02)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(attention(*half, mask=None, p=0.0, training=True), ours)
+
+
 def test_attention_dropout_gradients(monkeypatch):
     """The hand-written backward pass against autograd through the plain formula."""
     torch.manual_seed(7)

@@ -121,34 +121,48 @@ def join(root: Path, corpora: Iterable[Path]) -> dict[str, list[Row]]:
 def add_layout(corpus: Path, *, source: str | None = None, by_speaker: bool = False) -> list[Row]:
     """Write the table of a corpus in the layout of ASVspoof 5, such as `minispoof` builds.
 
+    Where it has a ``metadata.tsv``, generators, speakers and origins are those that this names.
+
     Args:
         corpus: Its folder, which gets ``corpus.tsv``.
         source: What to call it; None is the folder's name.
-        by_speaker: Take each speaker who has human clips for a source, because each was recorded
-            elsewhere; the other clips are one source together.
+        by_speaker: Take each speaker for a source, because each was recorded elsewhere. Humans of
+            one repository (an origin such as ``owner/name:path``) stay together, and so do, where
+            no metadata name their origin, the clips of speakers without human ones.
 
     Raises:
         FileNotFoundError: There is no protocol in `corpus`.
     """
     source = source or corpus.resolve().name
+    known = _metadata(corpus / "metadata.tsv")
     rows = []
     for letter, split in _SPLITS.items():
         path = corpus / PROTOCOLS[letter]
         if not path.exists():
             continue
         protocol = read_protocol(path)
-        human = set(protocol.speaker[protocol.label == BONAFIDE].tolist())
         columns = (protocol.utterance, protocol.label, protocol.attack, protocol.speaker)
-        for name, label, attack, speaker in zip(*(c.tolist() for c in columns), strict=True):
-            own = by_speaker and speaker in human
+        clips = [
+            (name, label, *known.get(name, (attack, speaker, ABSENT)))
+            for name, label, attack, speaker in zip(*(c.tolist() for c in columns), strict=True)
+        ]
+        human = {
+            (speaker, _repository(o)) for _, label, _, speaker, o in clips if label == BONAFIDE
+        }
+        shared = {repository for _, repository in human if repository}
+        for name, label, attack, speaker, origin in clips:
+            repository = _repository(origin)
+            own = by_speaker and (origin != ABSENT or (speaker, repository) in human)
+            place = repository if by_speaker and repository else source
             row = Row(
                 utterance=name,
                 path=f"{FOLDERS[letter]}/{name}.flac",
                 label=LABEL_NAMES[label],
                 generator=attack,
                 speaker=f"{source}:{speaker}",
-                source=f"{source}/{speaker}" if own else source,
+                source=f"{place}/{speaker}" if own and place not in shared else place,
                 split=split,
+                origin=origin,
             )
             rows.append(row)
     if not rows:
@@ -156,3 +170,19 @@ def add_layout(corpus: Path, *, source: str | None = None, by_speaker: bool = Fa
         raise FileNotFoundError(f"`corpus` must hold {names} or some of them; {corpus} has none.")
     write_table(corpus / TABLE, rows)
     return rows
+
+
+def _repository(origin: str) -> str:
+    """Return owner/name of an origin such as ``owner/name:path``, and "" for others."""
+    name, colon, _ = origin.partition(":")
+    return name if colon else ""
+
+
+def _metadata(path: Path) -> dict[str, tuple[str, str, str]]:
+    """Return generator, speaker and origin of each utterance that a ``metadata.tsv`` lists."""
+    if not path.exists():
+        return {}
+    columns = ("generator", "source_speaker", "origin")
+    with path.open(encoding="utf-8", newline="") as file:
+        lines = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return {line["utterance"]: tuple(line[c] for c in columns) for line in lines}  # type: ignore[misc]

@@ -54,10 +54,10 @@ def _robust() -> Augmentation:
     codecs = Codec(codecs=("mp3", "vorbis", "opus", "gsm", "mu-law"), compression_level=(0.2, 0.9))
     return Compose(
         [
-            _some(0.3, RandomSpeed(percent=(90, 112))),
+            _some(0.4, RandomSpeed(percent=(88, 112))),
             _equalizer(),
             _some(0.25, RandomRoom()),
-            _some(0.5, ColouredNoise()),
+            _some(0.5, ColouredNoise(), WhiteNoise(snr_db=(5.0, 35.0))),
             _some(0.4, RandomBandLimit(high_hz=(3200.0, 7600.0))),
             _some(0.125, codecs),  # they are slow
         ]

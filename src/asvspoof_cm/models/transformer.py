@@ -93,6 +93,10 @@ def attention(
     """
     p = p if training else 0.0
     threshold = round(p * _LEVELS)
+    if not p and mask is None and query.device.type == "cpu" and query.dtype == torch.bfloat16:
+        # PyTorch's own kernel takes four times as long there, forward and backward.
+        weights = torch.softmax(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5, dim=-1)
+        return weights.to(value.dtype) @ value
     if not 0 < threshold < _LEVELS or mask is not None or not _is_fast(query):
         return functional.scaled_dot_product_attention(query, key, value, mask, dropout_p=p)
     noise = random_bytes((*query.shape[:-1], query.shape[-2]))

@@ -13,6 +13,7 @@ from torch.nn import functional
 from asvspoof_cm.frontends import no_autocast, power_spectrogram, slaney_filterbank
 from asvspoof_cm.models.encoders.speech_encoder import Call, SpeechEncoder, call
 from asvspoof_cm.models.encoders.weights import find_weights, read_ctranslate2
+from asvspoof_cm.models.transformer import attention
 
 # Width, heads, layers.
 WHISPER_SIZES = {
@@ -86,7 +87,7 @@ class _Attention(nn.Module):
             layer(frames).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
         )
-        attended = functional.scaled_dot_product_attention(query, key, value)
+        attended = attention(query, key, value, mask=None, p=0.0, training=self.training)
         result: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return result
 

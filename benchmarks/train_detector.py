@@ -8,7 +8,8 @@ while the run goes on. A batch is made of pairs, a human and a fake clip, mostly
 copy often stands beside its own recording, at the same place and in the same channel. Two runs
 that name each other as ``--peer`` exchange weights every 50 steps: each goes on from the mean, so
 that two cores learn one model. The learning rate is constant; ``--steps N --decay M`` lets it fall
-to zero over the last M of N steps. The same command resumes a run that was killed.
+to zero over the last M of N steps. The same command resumes a run that was killed. ``--model``
+and ``--without`` train other candidates, for comparison.
 
 Every 200 steps the moving average of the weights is measured on the development sets, one crop of
 3 s from at most 20 clips per class and source, and kept as ``average_NNNNN.pt``.
@@ -20,7 +21,7 @@ import argparse
 import csv
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,27 @@ from asvspoof_cm.checkpoint import load_tensors, save_checkpoint
 from asvspoof_cm.labels import LABEL_NAMES
 from asvspoof_cm.losses import focal_loss
 from asvspoof_cm.metrics import eer
-from asvspoof_cm.models import Encoder, EncoderConfig
+from asvspoof_cm.models import (
+    TFPARN,
+    Countermeasure,
+    Encoder,
+    EncoderConfig,
+    ResNet,
+    ResNetConfig,
+)
 from asvspoof_cm.utils.files import atomic_path
 
 CONFIG = EncoderConfig(encoder=("distillmos", "whisper-base"), n_layers=(0, 3), freeze=(3, 1))
+DISTILLMOS = EncoderConfig(encoder="distillmos", freeze=3)
+WHISPER = EncoderConfig(encoder="whisper-base", n_layers=3, freeze=1)
+RESNET = ResNetConfig.resnet34(scale="linear", attention="channel", pooling="attentive")
+MODELS: dict[str, Callable[[], Countermeasure]] = {
+    "both": lambda: Encoder(CONFIG),
+    "distillmos": lambda: Encoder(DISTILLMOS),
+    "whisper-base": lambda: Encoder(WHISPER),
+    "resnet34": lambda: ResNet(RESNET),
+    "tfparn": TFPARN,
+}
 DEV_SETS = ("demopages", "corpus")
 DEV_CROP = 3 * SAMPLE_RATE
 EXCHANGE_EVERY, MEASURE_EVERY = 50, 200
@@ -76,10 +94,11 @@ def as_tensor(crops: Sequence[Array]) -> Tensor:
 
 
 class Clips:
-    """All training clips in memory, and pairs of them."""
+    """All training clips in memory, and pairs of them, without copies or matching where told."""
 
-    def __init__(self, data: Path) -> None:
-        self.data = data
+    def __init__(self, data: Path, without: Sequence[str] = ()) -> None:
+        self.data, self.without = data, without
+        self.matched, self.beside = (0.0, 0.0) if "pairs" in without else (0.8, 0.6)
         self.audio: dict[str, Array] = {}
         self.load()
 
@@ -87,6 +106,8 @@ class Clips:
         """Read the tables, and the clips that are new in them."""
         folders = sorted(path.parent.name for path in self.data.glob("*/corpus.tsv"))
         self.rows = [row for name in folders for row in rows_of(self.data, name, "train")]
+        if "copies" in self.without:
+            self.rows = [row for row in self.rows if row.get("parent", "-") == "-"]
         for row in self.rows:
             if row["file"] not in self.audio:
                 self.audio[row["file"]] = soundfile.read(row["file"], dtype="int16")[0]
@@ -103,13 +124,13 @@ class Clips:
         """Return human crops, then the fake ones of their pairs: (2 · n_pairs, n_samples)."""
         crops: tuple[list[Array], list[Array]] = ([], [])
         for _ in range(n_pairs):
-            if rng.random() < 0.8:
+            if rng.random() < self.matched:
                 human, fake = (_one(part, rng) for part in _draw(self.both, rng))
             else:
                 human, fake = (_one(_draw(part, rng), rng) for part in (self.humans, self.fakes))
             places = rng.random(2)
             parent = self.by_name.get(fake["parent"])
-            if fake["generator"].startswith("copy") and parent and rng.random() < 0.6:
+            if fake["generator"].startswith("copy") and parent and rng.random() < self.beside:
                 human, places = parent, places[[0, 0]]
             for row, place, part in zip((human, fake), places, crops, strict=True):
                 part.append(crop(self.audio[row["file"]], place, n_samples))
@@ -226,15 +247,17 @@ class Run:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.folder = args, args.run
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.model = Encoder(CONFIG)
+        self.model = MODELS[args.model]()
         if args.init is None:
             self.model.load_published()
         else:
             self.model.load_state_dict(load_checkpoint(args.init).state_dict())
         self.model.train()
-        head, encoders = self.model.parameter_groups()
-        self.groups = [{**head, "share": 1.0}, {**encoders, "share": args.encoder_lr}]
-        self.optimizer = torch.optim.AdamW(self.groups, lr=args.lr, weight_decay=1e-2)
+        groups = [
+            {**group, "share": args.encoder_lr if "lr_scale" in group else 1.0}
+            for group in self.model.parameter_groups()
+        ]
+        self.optimizer = torch.optim.AdamW(groups, lr=args.lr, weight_decay=1e-2)
         self.average = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.step, self.peer_step = 0, -1
         if (self.folder / "resume.pt").exists():
@@ -301,6 +324,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", choices=MODELS, default="both")
+    parser.add_argument("--without", nargs="*", choices=("copies", "pairs"), default=())
     parser.add_argument("--init", type=Path, help="checkpoint to begin with")
     parser.add_argument("--peer", type=Path, help="folder of the run to exchange weights with")
     parser.add_argument("--seed", type=int, default=1)
@@ -313,7 +338,7 @@ def main() -> None:
     parser.add_argument("--decay", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    run, clips, dev = Run(args), Clips(args.data), Dev(args.data)
+    run, clips, dev = Run(args), Clips(args.data, args.without), Dev(args.data)
     losses: list[float] = []
     start_s = time.perf_counter()
     while run.step < args.steps:

@@ -52,6 +52,27 @@ def test_pairs_are_human_then_fake_and_copies_stand_beside_their_recordings(data
     assert 0.55 < of_parent < 0.75  # 0.6, and a sixth or a twelfth of the others by chance
 
 
+def test_candidates_train_without_copies_or_matching(data):
+    def beside(clips):
+        return np.mean([draw_is_beside(clips, seed) for seed in range(200)])
+
+    def draw_is_beside(clips, seed):
+        for number, row in enumerate(clips.rows):
+            clips.audio[row["file"]][:] = number
+        human, fake = (32768 * clips.pairs(1, 8, np.random.default_rng(seed))[:, 0]).round().int()
+        return clips.rows[fake]["parent"] == clips.rows[human]["utterance"]
+
+    assert beside(train_detector.Clips(data)) > 0.5
+    assert beside(train_detector.Clips(data, ["pairs"])) < 0.2
+    with (data / "corpus" / "corpus.tsv").open("a") as file:
+        name = "corpus-train-1"
+        file.write(f"other\t{name}.flac\tspoof\ttts\ts\tcorpus\ttrain\t-\n")
+    rows = train_detector.Clips(data, ["copies"]).rows
+    assert {row["generator"] for row in rows} == {"-", "tts"}
+    for name in ("distillmos", "resnet34", "tfparn"):
+        assert train_detector.MODELS[name]()(torch.randn(2, 16000)).shape == (2, 2)
+
+
 def test_both_clips_of_a_pair_can_get_the_same_channel():
     waveforms = torch.randn(4, 16000, generator=torch.Generator().manual_seed(0)).repeat(2, 1) / 8
     distances = []

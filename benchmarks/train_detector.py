@@ -269,7 +269,7 @@ class Run:
     def train(self, waveforms: Tensor) -> float:
         """Make a step, and return its loss."""
         args = self.args
-        scale = min(1.0, (self.step + 1) / 20)
+        scale = min(1.0, (self.step + 1) / 100)
         if args.decay:
             scale *= min(1.0, (args.steps - self.step) / args.decay)
         for group in self.optimizer.param_groups:
@@ -282,7 +282,7 @@ class Run:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
-        decay = min(0.995, (1 + self.step) / (10 + self.step))
+        decay = min(0.998, (1 + self.step) / (10 + self.step))
         _approach(self.average, self.model.state_dict(), 1 - decay)
         return loss.item()
 

@@ -7,16 +7,16 @@ import csv
 import logging
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from asvspoof_cm.utils.files import atomic_path
-from manyvoices.copies import make_copies, plan
+from manyvoices.copies import CONVERTED, Shares, make_copies, plan
 from manyvoices.folder import add_folder
 from manyvoices.gather import INDEX, REPOSITORIES, gather, read_index
 from manyvoices.report import make_report
 from manyvoices.table import TABLE, Row, add_layout, join, read_table
-from manyvoices.vocoders import available
+from manyvoices.vocoders import CONVERTERS, COPIERS, Copier, available
 from manyvoices.voices import make_voices, plan_voices
 
 
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     step.set_defaults(run=_layout)
     for name, run, about in (
         ("copies", _copies, "copies of the human clips of corpora"),
+        ("conversions", _conversions, "copies of them in other voices"),
         ("voices", _voices, "new voices in the channels of their human clips"),
     ):
         step = steps.add_parser(name, help=about)
@@ -106,15 +107,23 @@ def _tables(corpora: Sequence[Path]) -> list[tuple[Path, list[Row]]]:
     return [(corpus, read_table(corpus / TABLE)) for corpus in corpora]
 
 
-def _copies(arguments: argparse.Namespace) -> None:
-    copiers, held_out, lacking = available(arguments.weights)
+def _copies(
+    arguments: argparse.Namespace,
+    copiers: Mapping[str, Copier] = COPIERS,
+    shares: Shares = Shares(),  # noqa: B008 - frozen
+) -> None:
+    copiers, held_out, lacking = available(arguments.weights, copiers)
     for name, what in lacking.items():
         print(f"left out: {name} needs {what}")
-    tables = _tables(arguments.corpora)
-    jobs = plan(tables, seed=arguments.seed, copiers=copiers, held_out=held_out)
+    tables, seed = _tables(arguments.corpora), arguments.seed
+    jobs = plan(tables, seed=seed, shares=shares, copiers=copiers, held_out=held_out)
     print(f"{len(jobs)} copies: {dict(Counter(job.row.generator for job in jobs))}")
     rows = make_copies(jobs, arguments.out, arguments.weights, seed=arguments.seed)
     print(f"{len(rows)} copies in {arguments.out}")
+
+
+def _conversions(arguments: argparse.Namespace) -> None:
+    _copies(arguments, CONVERTERS, CONVERTED)
 
 
 def _voices(arguments: argparse.Namespace) -> None:

@@ -32,13 +32,13 @@ from manyvoices.channel import (
     with_offset,
 )
 from manyvoices.table import TABLE, Row, both_classes, by_source, write_table
-from manyvoices.vocoders import COPIERS, HELD_OUT, Copier
+from manyvoices.vocoders import CONVERTERS, COPIERS, HELD_OUT, Copier
 from minispoof.clips import write_flac
 from minispoof.randomness import generator
 from minispoof.speech import Array
 from minispoof.vocoders import Vocoder
 
-__all__ = ["Job", "Shares", "copy", "make_copies", "plan"]
+__all__ = ["CONVERTED", "Job", "Shares", "copy", "make_copies", "plan"]
 
 SAVE_EVERY: Final = 50
 
@@ -66,6 +66,10 @@ class Shares:
     mixed: float = 0.4
     dev: float = 0.5
     most_per_dev_source: int = 12
+
+
+CONVERTED: Final = Shares(second=0.0, mixed=0.3, dev=0.0)
+"""Of conversions, which are for the train split alone."""
 
 
 def plan(
@@ -161,7 +165,7 @@ def make_copies(jobs: Sequence[Job], out: Path, weights: Path, *, seed: int = 5)
     The table is written every 50 clips and lists what is there. A clip that a vocoder fails on is
     left out.
     """
-    known = {**COPIERS, **HELD_OUT}
+    known = {**COPIERS, **CONVERTERS, **HELD_OUT}
     vocoders = functools.cache(lambda name: known[name].make(weights))
     present = {job.row.utterance for job in jobs if (out / job.row.path).exists()}
     failed: list[str] = []

@@ -12,9 +12,10 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import scipy.ndimage
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -25,7 +26,17 @@ from minispoof.spectra import griffin_lim, slaney_filterbank, stft
 from minispoof.speech import Array
 from minispoof.vocoders import Vocoder
 
-__all__ = ["COPIERS", "HELD_OUT", "Copier", "HiFiGAN", "available", "log_mel", "resampled"]
+__all__ = [
+    "CONVERTERS",
+    "COPIERS",
+    "HELD_OUT",
+    "Copier",
+    "HiFiGAN",
+    "available",
+    "converted",
+    "log_mel",
+    "resampled",
+]
 
 HIFIGAN_RATE: Final = 22_050
 _N_FFT: Final = 1024
@@ -127,12 +138,39 @@ def onnx_session(path: Path) -> Any:
 _cached_session = functools.cache(onnx_session)
 
 
-def _through_mel(waveform: Array, vocode: Callable[[Array], Array]) -> Array:
-    bands = log_mel(resampled(waveform, SAMPLE_RATE, HIFIGAN_RATE))
-    return resampled(vocode(bands), HIFIGAN_RATE, SAMPLE_RATE)
+Vocode: TypeAlias = Callable[[Array], Array]
+"""From log-Mel bands to a waveform at 22.05 kHz."""
+Change: TypeAlias = Callable[[Array, np.random.Generator], Array]
 
 
-def _hifigan_copy(name: str, weights: Path) -> Vocoder:
+def _as_they_are(bands: Array, rng: np.random.Generator) -> Array:
+    return bands
+
+
+def converted(bands: Array, rng: np.random.Generator) -> Array:
+    """Return log-Mel bands (n_bands, n_frames) of another voice, as a network would predict them.
+
+    The frequencies are scaled by up to a quarter, pitch and formants together; over-smoothing and
+    errors, which bands predicted from text or from another voice have, are added.
+    """
+    places = np.arange(len(bands)) * np.exp(rng.uniform(-0.22, 0.22))
+    low = np.minimum(places.astype(int), len(bands) - 2)
+    share = np.clip(places - low, 0, 1)[:, None]
+    warped = (1 - share) * bands[low] + share * bands[low + 1]
+    smooth = scipy.ndimage.gaussian_filter(warped, (rng.uniform(0, 1.0), rng.uniform(0, 2.0)))
+    error = scipy.ndimage.gaussian_filter(rng.standard_normal(bands.shape), (1, 2))
+    return np.maximum(smooth + rng.uniform(0, 1.5) * error, np.log(1e-5))
+
+
+def _through_mel(vocode: Vocode, change: Change) -> Vocoder:
+    def copy(waveform: Array, rng: np.random.Generator) -> Array:
+        bands = change(log_mel(resampled(waveform, SAMPLE_RATE, HIFIGAN_RATE)), rng)
+        return resampled(vocode(bands), HIFIGAN_RATE, SAMPLE_RATE)
+
+    return copy
+
+
+def _hifigan_copy(name: str, weights: Path, change: Change = _as_they_are) -> Vocoder:
     path = weights / _HIFIGAN.format(name)
 
     def vocode(bands: Array) -> Array:
@@ -140,17 +178,17 @@ def _hifigan_copy(name: str, weights: Path) -> Vocoder:
             output = _hifigan(path)(torch.from_numpy(bands).float()[None])[0]
         return output.double().numpy()
 
-    return lambda waveform, rng: _through_mel(waveform, vocode)
+    return _through_mel(vocode, change)
 
 
-def _small_hifigan_copy(weights: Path) -> Vocoder:
+def _small_hifigan_copy(weights: Path, change: Change = _as_they_are) -> Vocoder:
     path = weights / _SMALL_HIFIGAN
 
     def vocode(bands: Array) -> Array:
         output = _cached_session(path).run(None, {"mel": bands[None].astype(np.float32)})[0]
         return np.asarray(output, dtype=np.float64).reshape(-1)
 
-    return lambda waveform, rng: _through_mel(waveform, vocode)
+    return _through_mel(vocode, change)
 
 
 def _lyra_copy(n_quantizers: int, weights: Path) -> Vocoder:
@@ -228,15 +266,21 @@ def _lyra_copier(n_quantizers: int, share: float) -> Copier:
     return Copier(make, share, "ai_edge_litert", "lyra/lyragan.tflite")
 
 
-def _hifigan_copier(name: str, share: float) -> Copier:
-    return Copier(functools.partial(_hifigan_copy, name), share, "soxr", _HIFIGAN.format(name))
+def _hifigan_copier(name: str, share: float, change: Change = _as_they_are) -> Copier:
+    make = functools.partial(_hifigan_copy, name, change=change)
+    return Copier(make, share, "soxr", _HIFIGAN.format(name))
+
+
+def _small_hifigan_copier(share: float, change: Change = _as_they_are) -> Copier:
+    make = functools.partial(_small_hifigan_copy, change=change)
+    return Copier(make, share, "onnxruntime", _SMALL_HIFIGAN)
 
 
 COPIERS: Final[Mapping[str, Copier]] = {
     "copy-lyra-3200": _lyra_copier(16, 0.15),
     "copy-lyra-6000": _lyra_copier(30, 0.13),
     "copy-lyra-9200": _lyra_copier(46, 0.12),
-    "copy-hifigan-small": Copier(_small_hifigan_copy, 0.32, "onnxruntime", _SMALL_HIFIGAN),
+    "copy-hifigan-small": _small_hifigan_copier(0.32),
     "copy-hifigan-universal": _hifigan_copier("universal", 0.07),
     "copy-melgan": Copier(lambda weights: classical.melgan, 0.08, "ttskit"),
     "copy-world": Copier(lambda weights: classical.world, 0.06, "pyworld"),
@@ -245,6 +289,12 @@ COPIERS: Final[Mapping[str, Copier]] = {
 }
 """Those of the train split, by the generator that their copies count as."""
 
+CONVERTERS: Final[Mapping[str, Copier]] = {
+    "copy-converted-small": _small_hifigan_copier(0.85, converted),
+    "copy-converted-universal": _hifigan_copier("universal", 0.15, converted),
+}
+"""Those that change the voice on the way."""
+
 HELD_OUT: Final[Mapping[str, Copier]] = {
     "copy-hifigan-ljspeech": _hifigan_copier("LJSpeech", 1.0),
     "copy-phases": Copier(lambda weights: _random_phases, 1.0),
@@ -252,10 +302,12 @@ HELD_OUT: Final[Mapping[str, Copier]] = {
 """Those of the dev split; the second is for want of the first."""
 
 
-def available(weights: Path) -> tuple[dict[str, Copier], dict[str, Copier], dict[str, str]]:
+def available(
+    weights: Path, copiers: Mapping[str, Copier] = COPIERS
+) -> tuple[dict[str, Copier], dict[str, Copier], dict[str, str]]:
     """Return the copiers of train and of dev that can be used, and what the others lack."""
-    lacking = {name: c.missing(weights) for name, c in {**COPIERS, **HELD_OUT}.items()}
-    train = {name: copier for name, copier in COPIERS.items() if not lacking[name]}
+    lacking = {name: c.missing(weights) for name, c in {**copiers, **HELD_OUT}.items()}
+    train = {name: copier for name, copier in copiers.items() if not lacking[name]}
     dev = {name: copier for name, copier in HELD_OUT.items() if not lacking[name]}
     best = next(iter(dev))
     return train, {best: dev[best]}, {name: what for name, what in lacking.items() if what}

@@ -253,6 +253,9 @@ class Run:
         else:
             self.model.load_state_dict(load_checkpoint(args.init).state_dict())
         self.model.train()
+        for module in self.model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = args.dropout
         groups = [
             {**group, "share": args.encoder_lr if "lr_scale" in group else 1.0}
             for group in self.model.parameter_groups()
@@ -333,7 +336,8 @@ def main() -> None:
     parser.add_argument("--encoder-lr", type=float, default=0.2, help="as a share of it")
     parser.add_argument("--augmented", type=float, default=0.5, help="share of the pairs")
     parser.add_argument("--pairs", type=int, default=16)
-    parser.add_argument("--crop-s", type=float, default=2.0)
+    parser.add_argument("--crop-s", type=float, nargs=2, default=(1.2, 2.8), help="drawn per batch")
+    parser.add_argument("--dropout", type=float, default=0.3, help="in the head of an encoder")
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--decay", type=int, default=0)
     args = parser.parse_args()
@@ -344,7 +348,8 @@ def main() -> None:
     while run.step < args.steps:
         rng = np.random.default_rng([args.seed, run.step])
         generator = torch.Generator().manual_seed(args.seed * 10**6 + run.step)
-        waveforms = clips.pairs(args.pairs, int(args.crop_s * SAMPLE_RATE), rng)
+        n_samples = int(rng.uniform(*args.crop_s) * SAMPLE_RATE)
+        waveforms = clips.pairs(args.pairs, n_samples, rng)
         torch.manual_seed(args.seed * 10**6 + run.step)  # of dropout
         losses.append(run.train(change(waveforms, args.augmented, generator)))
         if run.step % EXCHANGE_EVERY == 0:

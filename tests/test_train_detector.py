@@ -94,7 +94,7 @@ def test_a_run_resumes_and_exchanges_weights(data, monkeypatch, capsys):
 
     def train(run, *arguments):
         command = [str(data / run), "--data", str(data), "--init", str(data / "init.pt")]
-        command += ["--pairs", "2", "--crop-s", "0.5", *arguments]
+        command += ["--pairs", "2", "--crop-s", "0.4", "0.6", *arguments]
         monkeypatch.setattr(sys, "argv", ["train_detector.py", *command])
         train_detector.main()
         return load_tensors(data / run / "resume.pt")

@@ -319,6 +319,42 @@ def test_vocoders_without_packages_or_weights_are_left_out(tmp_path):
     assert set(train).isdisjoint(lacking)
 
 
+def test_a_conversion_scales_the_frequencies_and_smooths_them(monkeypatch):
+    bands = np.full((80, 60), np.log(1e-5))
+    bands[20, 10:50] = 0.0  # one harmonic
+    drawn = {"scale": 0.2, "error": 0.0}
+
+    class Draws:
+        uniform = staticmethod(lambda low, high: drawn["scale"] if low < 0 else drawn["error"])
+        standard_normal = staticmethod(np.zeros)
+
+    higher = vocoders.converted(bands, Draws())
+    assert higher.shape == bands.shape
+    assert higher[:, 30].argmax() == round(20 / np.exp(0.2))  # read at a place further up
+    drawn["scale"] = 0.0
+    np.testing.assert_allclose(vocoders.converted(bands, Draws()), bands)
+    drawn["error"] = 1.0
+    smooth = vocoders.converted(bands, Draws())
+    assert np.log(1e-5) < smooth[20, 8] < 0
+    assert smooth.min() >= np.log(1e-5)
+    first, second = (vocoders.converted(bands, generator(5, name)) for name in "ab")
+    assert not np.array_equal(first, second)
+
+
+def test_conversions_are_for_train_alone(tmp_path, capsys):
+    rows = [row("a", source="alone"), row("d", source="dev", split="dev")]
+    options = {"shares": copies.CONVERTED, "copiers": vocoders.CONVERTERS}
+    assert [r.parent for r in planned(rows, **options)[1]] == ["a"]
+    human = str(corpus(tmp_path / "human", rows))
+    nowhere = str(tmp_path / "nowhere")
+    out = str(tmp_path / "out")
+    with pytest.raises(SystemExit):
+        run_step(["conversions", human, "--out", out, "--weights", nowhere])
+    said = capsys.readouterr()
+    assert "copy-converted-small needs" in said.out
+    assert "no vocoder can be used" in said.err
+
+
 def test_hifigan_has_the_published_shape():
     """13.9 million weights; a frame of 256 samples for each of the analysis."""
     model = vocoders.HiFiGAN().eval()

@@ -115,6 +115,8 @@ def _copies(
     copiers, held_out, lacking = available(arguments.weights, copiers)
     for name, what in lacking.items():
         print(f"left out: {name} needs {what}")
+    if not copiers:
+        raise ValueError("no vocoder can be used: README.md says what to unpack in --weights.")
     tables, seed = _tables(arguments.corpora), arguments.seed
     jobs = plan(tables, seed=seed, shares=shares, copiers=copiers, held_out=held_out)
     print(f"{len(jobs)} copies: {dict(Counter(job.row.generator for job in jobs))}")

@@ -348,7 +348,8 @@ def main() -> None:
     while run.step < args.steps:
         rng = np.random.default_rng([args.seed, run.step])
         generator = torch.Generator().manual_seed(args.seed * 10**6 + run.step)
-        n_samples = int(rng.uniform(*args.crop_s) * SAMPLE_RATE)
+        # Few lengths: PyTorch keeps what it prepared for each.
+        n_samples = round(5 * rng.uniform(*args.crop_s)) * SAMPLE_RATE // 5
         waveforms = clips.pairs(args.pairs, n_samples, rng)
         torch.manual_seed(args.seed * 10**6 + run.step)  # of dropout
         losses.append(run.train(change(waveforms, args.augmented, generator)))

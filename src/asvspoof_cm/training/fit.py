@@ -17,7 +17,7 @@ from asvspoof_cm.models import Countermeasure, describe_model
 from asvspoof_cm.runs import BEST_NAME
 from asvspoof_cm.training.batches import Batches
 from asvspoof_cm.training.learner import Learner, Loss
-from asvspoof_cm.training.loop import EpochResult, quietly, summary, train_epoch, validate
+from asvspoof_cm.training.loop import EpochResult, quietly, train_epoch, validate
 from asvspoof_cm.training.run_folder import RunFolder
 from asvspoof_cm.training.schedule import EarlyStopping
 from asvspoof_cm.training.systems import Recipe
@@ -211,8 +211,8 @@ def _record(
     return {
         "epoch": epoch + 1,
         "lr": learner.optimizer.param_groups[0]["lr"],
-        "train": {"loss": trained.loss, **summary(trained.metrics())},
-        "dev": {"loss": validated.loss, **summary(validated.metrics()), **_within(validated, dev)},
+        "train": {"loss": trained.loss, **trained.metrics().values()},
+        "dev": {"loss": validated.loss, **validated.metrics().values(), **_within(validated, dev)},
         "train_s": trained.seconds,
         "dev_s": validated.seconds,
         "clips_per_s": len(trained.scores) / trained.seconds,

@@ -25,7 +25,7 @@ from asvspoof_cm.runs import (
 )
 from asvspoof_cm.scorer import Scorer
 from asvspoof_cm.training.fit import FitResult, fit
-from asvspoof_cm.training.loop import quietly, summary
+from asvspoof_cm.training.loop import quietly
 from asvspoof_cm.training.objective import Objective
 from asvspoof_cm.training.run_folder import RunFolder
 from asvspoof_cm.training.systems import System
@@ -241,10 +241,9 @@ def evaluate_run(
         "n_bonafide": result.n_bonafide,
         "n_spoof": result.n_spoof,
         "n_failed": done.n_failed,
-        **summary(result),
         "min_cllr": result.min_cllr,
         "auc": result.auc,
-        **result.others,
+        **result.values(),
     }
     final = {"checkpoint": BEST_NAME, **final}
     write_json(out / FINAL_NAME, final)

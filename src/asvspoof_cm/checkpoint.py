@@ -201,7 +201,7 @@ def _check_state(weights: Any, path: str | os.PathLike[str]) -> None:
     for name, tensor in weights.items():
         is_dense = isinstance(tensor, Tensor) and tensor.layout == torch.strided
         if not (isinstance(name, str) and is_dense) or (
-            tensor.nbytes > tensor.untyped_storage().nbytes()  # values that stand for many
+            tensor.nbytes > tensor.untyped_storage().nbytes()  # an expanded view
         ):
             raise ValueError(f"{path} is damaged: its weight {name!r} is no whole tensor.")
 

@@ -1,4 +1,4 @@
-"""A waveform at rest: its channels, its level and its sampling rate."""
+"""The level of a waveform, and its sampling rate."""
 
 from __future__ import annotations
 

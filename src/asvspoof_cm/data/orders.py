@@ -80,7 +80,7 @@ def matched_pairs(
     n_rows: int | None = None,
     power: float = 0.5,
 ) -> Order:
-    """Return an order of pairs, a bonafide and a spoofed utterance that share more than others do.
+    """Return an order of pairs: one bonafide and one spoofed utterance, mostly of one source.
 
     Utterances of one source share its rooms, codecs and habits, so what tells the two apart is the
     synthesis. With a share of the pairs both come from one source, drawn with a probability in

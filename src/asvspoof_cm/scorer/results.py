@@ -57,7 +57,7 @@ class ScoreResult:
     def probability(self, prior: float = ASVSPOOF5.p_spoof) -> float:
         """Return the probability of bonafide, given the prior probability of spoof.
 
-        Without speech to judge, that is what the prior says.
+        Without speech to judge, the prior alone.
         """
         llr = self._calibrated()
         return float(probability(llr if self.has_speech else np.float64(0.0), prior))

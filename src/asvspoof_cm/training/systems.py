@@ -33,8 +33,8 @@ class Recipe:
         schedule: "cosine" falls after the warm-up, "constant" over the last `decay_epochs` only.
         decay_epochs: Epochs of the linear fall at the end of a constant schedule.
         final_lr: Learning rate at the end.
-        select: What the best epoch has the least of: "min_dcf", or "eer_within", the mean of the
-            pooled EER and of that within sources.
+        select: Which dev value picks the best epoch, lowest first: "min_dcf", or "eer_within", the
+            mean of the pooled EER and of that within sources.
         patience: Epochs without a significant decrease of it before stopping.
         tolerance: What counts as a significant decrease.
         clip_norm: Largest norm of the gradient; None for no limit.

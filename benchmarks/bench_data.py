@@ -11,7 +11,7 @@ import soundfile
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from asvspoof_cm.audio import CROP_SAMPLES, crop_start, peak_normalize
+from asvspoof_cm.audio import CROP_SAMPLES, InputSettings, crop_start, peak_normalize
 from asvspoof_cm.data import (
     OFFICIAL_COUNTS,
     SpoofDataset,
@@ -20,7 +20,6 @@ from asvspoof_cm.data import (
     read_protocol,
     write_miniature,
 )
-from asvspoof_cm.models import InputSettings
 from asvspoof_cm.utils.seeds import derive_seed
 from harness import Options, Row, interleave, peak_memory
 

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
-from asvspoof_cm.models import Countermeasure, InputSettings, build_model, describe_model
+from asvspoof_cm.models import Countermeasure, build_model, describe_model
 from asvspoof_cm.utils.files import atomic_path
 from asvspoof_cm.utils.settings import describe
 

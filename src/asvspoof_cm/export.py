@@ -23,8 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
-from asvspoof_cm.models import Countermeasure, InputSettings
+from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.utils.files import atomic_path
 
 __all__ = ["export_onnx", "load_onnx"]

@@ -23,17 +23,18 @@ if TYPE_CHECKING:
         fix_length as fix_length,
         tta_crops as tta_crops,
     )
-    from asvspoof_cm.audio.polyphase import (
-        SAMPLE_RATE as SAMPLE_RATE,
-        resampling_reach as resampling_reach,
+    from asvspoof_cm.audio.input import (
+        InputSettings as InputSettings,
+        Normalization as Normalization,
     )
+    from asvspoof_cm.audio.polyphase import resampling_reach as resampling_reach
     from asvspoof_cm.audio.reading import (
         AUDIO_EXTENSIONS as AUDIO_EXTENSIONS,
+        SAMPLE_RATE as SAMPLE_RATE,
         AudioFile as AudioFile,
         load_audio as load_audio,
     )
     from asvspoof_cm.audio.waveforms import (
-        Normalization as Normalization,
         peak_normalize as peak_normalize,
         peak_or_one as peak_or_one,
         resample as resample,

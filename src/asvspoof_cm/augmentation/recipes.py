@@ -10,12 +10,17 @@ from asvspoof_cm.augmentation.codecs import Codec
 from asvspoof_cm.augmentation.colour import ColouredNoise
 from asvspoof_cm.augmentation.compose import Compose, OneOf, RandomApply
 from asvspoof_cm.augmentation.equalizer import RandomEqualizer
-from asvspoof_cm.augmentation.paper import RandomButterworth, RandomFIR, TFPARNAugment, WhiteNoise
 from asvspoof_cm.augmentation.rawboost import RawBoost
 from asvspoof_cm.augmentation.resynthesis import CopySynthesis
 from asvspoof_cm.augmentation.rooms import RandomRoom
 from asvspoof_cm.augmentation.segments import ShuffleSegments
 from asvspoof_cm.augmentation.speed import RandomSpeed
+from asvspoof_cm.augmentation.tfparn_augment import (
+    RandomButterworth,
+    RandomFIR,
+    TFPARNAugment,
+    WhiteNoise,
+)
 from asvspoof_cm.utils.checks import check_choice
 
 

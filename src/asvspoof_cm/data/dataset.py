@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from asvspoof_cm.audio import crop_start, cut, set_level
+from asvspoof_cm.audio import InputSettings, crop_start, cut, set_level
 from asvspoof_cm.data.audio_sources import open_audio
 from asvspoof_cm.data.protocol import Protocol, read_protocol
-from asvspoof_cm.models import InputSettings
 from asvspoof_cm.utils.checks import check_choice
 from asvspoof_cm.utils.seeds import derive_seed
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from asvspoof_cm.labels import ABSENT, BONAFIDE, SPOOF
 from asvspoof_cm.metrics.bootstrap import Interval, check_draws
 from asvspoof_cm.metrics.costs import ASVSPOOF5
-from asvspoof_cm.metrics.resampling import System, draws
+from asvspoof_cm.metrics.replicates import SortedSystem, draws
 from asvspoof_cm.metrics.summary import METRICS
 from asvspoof_cm.metrics.track1 import auc, eer
 from asvspoof_cm.utils.checks import (
@@ -189,7 +189,7 @@ def within_sources(
 def _replicates(pair: Sequence[FloatArray], n: int, seed: int, code: int) -> FloatArray:
     if not n:
         return np.empty(0)
-    system = System((pair[0], pair[1]), None, ("eer",), ASVSPOOF5)
+    system = SortedSystem((pair[0], pair[1]), None, ("eer",), ASVSPOOF5)
     own_seed = int(np.random.SeedSequence([seed, code]).generate_state(1)[0])
     drawn = draws((len(pair[0]), len(pair[1])), None, n, own_seed)
     return np.array([system.replicate(counts)[0] for counts in drawn])

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.data.folder import AudioFolder
+from asvspoof_cm.data.audio_folder import AudioFolder
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.utils.files import atomic_path, write_text
 from asvspoof_cm.utils.progress import Progress

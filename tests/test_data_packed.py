@@ -20,7 +20,7 @@ from asvspoof_cm.data import (
     make_loader,
     pack,
 )
-from asvspoof_cm.data.cache import PackedAudio
+from asvspoof_cm.data.packed import PackedAudio
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration, fit_calibration
 from asvspoof_cm.checkpoint import (
     FORMAT,
@@ -25,7 +26,6 @@ from asvspoof_cm.models import (
     AASIST,
     TFPARN,
     AASISTConfig,
-    InputSettings,
     RawNet2,
     RawNet2Config,
     TFPARNConfig,

@@ -14,6 +14,7 @@ import soundfile
 import torch
 from torch import nn
 
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.checkpoint import average_checkpoints, load_checkpoint, save_checkpoint
 from asvspoof_cm.data import (
     Batch,
@@ -29,7 +30,6 @@ from asvspoof_cm.models import (
     AASIST,
     TFPARN,
     AASISTConfig,
-    InputSettings,
     RawNet2,
     RawNet2Config,
     TFPARNConfig,

@@ -16,7 +16,6 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.lazy import import_extra
 
 __all__ = ["export_onnx", "load_onnx"]
 
@@ -58,7 +58,8 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bo
         >>> from asvspoof_cm.models import TFPARN
         >>> export_onnx(TFPARN(), "tfparn.onnx")  # doctest: +SKIP
     """
-    onnx = _require("onnxscript", "onnx")
+    import_extra("onnxscript", "onnx")
+    onnx = import_extra("onnx", "onnx")
     model = copy.deepcopy(model).cpu().eval()
     # The batch of the example must not be 1, which export takes for a constant.
     example = (torch.zeros(2, model.input.n_samples),)
@@ -98,7 +99,7 @@ class OnnxModel:
     """An ONNX file of `export_onnx`: waveforms to logits, on the CPU."""
 
     def __init__(self, path: str | os.PathLike[str], *, n_threads: int | None = None) -> None:
-        runtime = _require("onnxruntime")
+        runtime = import_extra("onnxruntime", "onnx")
         self.path = Path(path)
         content = self.path.read_bytes()
         self.sha256 = hashlib.sha256(content).hexdigest()
@@ -200,7 +201,7 @@ def _capture(model: Countermeasure, example: tuple[Tensor]) -> Any:
 
 
 def _write_int8(proto: Any, path: Path) -> None:
-    _require("onnxruntime")
+    import_extra("onnxruntime", "onnx")
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with _quiet():
@@ -232,16 +233,3 @@ def _quiet() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
-
-
-def _require(*names: str) -> Any:
-    """Import modules of the extra and return the last."""
-    module = None
-    try:
-        for name in names:
-            module = import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            f"ONNX needs {error.name}, an extra: pip install asvspoof-cm[onnx]"
-        ) from None
-    return module

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asvspoof_cm.runs import BEST_NAME, FINAL_NAME, read_final, write_json
+from asvspoof_cm.utils.checks import check_between
 
 if TYPE_CHECKING:
     import torch
@@ -88,8 +89,7 @@ def profile(
     rate = model.input.sample_rate
     counts = {"n_utterances": n_utterances, "n_crops": n_crops, "batch_size": batch_size}
     for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"`{name}` must be at least 1; got {count}.")
+        check_between(name, count, 1)
     if not duration_s * rate >= 1:
         raise ValueError(f"`duration_s` must be positive seconds; got {duration_s}.")
     home = next(model.parameters()).device

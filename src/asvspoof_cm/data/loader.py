@@ -18,6 +18,7 @@ from asvspoof_cm.data.dataset import Failure, Item, SpoofDataset
 from asvspoof_cm.data.orders import Order, shuffled
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.labels import ABSENT
+from asvspoof_cm.utils.checks import check_between
 from asvspoof_cm.utils.processes import rank_and_size
 from asvspoof_cm.utils.seeds import derive_seed
 
@@ -81,8 +82,7 @@ def make_loader(
         [torch.Size([4, 64000]), torch.Size([2, 64000])]
         [torch.Size([4, 64000]), torch.Size([2, 64000])]
     """
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be at least 1; got {batch_size}.")
+    check_between("batch_size", batch_size, 1)
     rank, world_size = rank_and_size()
     if shuffle and order is not None:
         raise ValueError("`shuffle` must be False where `order` is given.")

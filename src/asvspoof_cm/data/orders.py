@@ -18,6 +18,7 @@ from torch import Tensor
 
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.utils.checks import check_between
 
 N_PAIRS = 8
 """Pairs in a block: first their bonafide rows, then their spoofs."""
@@ -209,6 +210,6 @@ def _class_weights(protocol: Protocol, power: float) -> Tensor:
 
 
 def _check_n_rows(protocol: Protocol, n_rows: int | None) -> int:
-    if n_rows is not None and n_rows < 1:
-        raise ValueError(f"`n_rows` must be at least 1; got {n_rows}.")
+    if n_rows is not None:
+        check_between("n_rows", n_rows, 1)
     return len(protocol) if n_rows is None else n_rows

@@ -33,6 +33,7 @@ from asvspoof_cm.scorer.shards import (
     read_header,
 )
 from asvspoof_cm.scorer.utterances import Utterance, take_crops
+from asvspoof_cm.utils.checks import check_between
 from asvspoof_cm.utils.processes import check_shard, share_work
 from asvspoof_cm.utils.progress import Progress, track
 from asvspoof_cm.utils.settings import digest
@@ -137,8 +138,7 @@ def score_opened(
     """Yield each tag with the result, or the error, of what `open_tag` opens for it."""
     if n_threads is None:
         n_threads = min(MAX_THREADS, os.cpu_count() or 1)
-    elif n_threads < 1:
-        raise ValueError(f"`n_threads` must be at least 1; got {n_threads}.")
+    check_between("n_threads", n_threads, 1)
 
     def decode(tag: T) -> tuple[T, Utterance | str]:
         try:

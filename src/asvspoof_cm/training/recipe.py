@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from asvspoof_cm.utils.checks import check_choice, check_positive
+from asvspoof_cm.utils.checks import check_choice, check_positive, check_positive_finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +54,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_positive(self, "n_epochs", "patience", "n_accumulate")
-        for name in ("lr", "final_lr", "clip_norm"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"`{name}` must be positive and finite; got {value}.")
+        check_positive_finite(lr=self.lr, final_lr=self.final_lr)
+        if self.clip_norm is not None:
+            check_positive_finite(clip_norm=self.clip_norm)
         if self.lr < self.final_lr:
             raise ValueError(
                 f"`lr` must not be below `final_lr`; got {self.lr} and {self.final_lr}."

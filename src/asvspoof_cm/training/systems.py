@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from asvspoof_cm.models import TFPARN, Countermeasure, build_model, describe_mod
 from asvspoof_cm.training.objective import Objective
 from asvspoof_cm.training.recipe import Recipe, linear_scaling
 from asvspoof_cm.training.transforms import Augmented
-from asvspoof_cm.utils.checks import check_positive
+from asvspoof_cm.utils.checks import check_positive, check_positive_finite
 
 SEEDS = (42, 63, 2026)
 """The seeds of the paper's tables."""
@@ -60,11 +59,7 @@ class System:
             )
         object.__setattr__(self, "objective", objective.text)
         check_positive(self, "batch_size")
-        for name in ("crop_s", "residual_scale"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"`{name}` must be positive and finite; got {getattr(self, name)}."
-                )
+        check_positive_finite(crop_s=self.crop_s, residual_scale=self.residual_scale)
         if self.mask and self.recipe.compile:
             raise ValueError("`mask` must be False with `compile`, which can't trace the masks.")
 

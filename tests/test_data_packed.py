@@ -16,9 +16,9 @@ from asvspoof_cm.data import (
     AudioFolder,
     Protocol,
     SpoofDataset,
-    cache as packed_module,
     make_loader,
     pack,
+    packed as packed_module,
 )
 from asvspoof_cm.data.packed import PackedAudio
 

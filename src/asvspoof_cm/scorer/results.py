@@ -77,13 +77,17 @@ class ScoreResult:
         return None if self.llr is None else LABEL_NAMES[int(decide(self.llr, costs))]
 
     def as_dict(self, costs: DetectionCosts = ASVSPOOF5) -> dict[str, Any]:
-        """Return plain values for JSON; with a calibration also what follows from the costs."""
-        content = {**asdict(self), "crop_scores": [*self.crop_scores], "warnings": [*self.warnings]}
-        if self.llr is None:
-            del content["llr"]
-        else:
-            content |= {"prior": costs.p_spoof, "probability": self.probability(costs.p_spoof)}
-        return {**content, "decision": self.verdict(costs)}
+        """Return plain values for JSON, with what follows from the costs; None if uncalibrated."""
+        is_calibrated = self.llr is not None
+        return {
+            **asdict(self),
+            "crop_scores": [*self.crop_scores],
+            "warnings": [*self.warnings],
+            "prior": costs.p_spoof,
+            "probability": self.probability(costs.p_spoof) if is_calibrated else None,
+            "threshold": costs.threshold,
+            "decision": self.verdict(costs),
+        }
 
     def _calibrated(self) -> np.float64:
         if self.llr is None:

@@ -30,8 +30,8 @@ from asvspoof_cm.models import (
     RawNet2Config,
     TFPARNConfig,
     build_model,
-    model_names,
 )
+from asvspoof_cm.models.countermeasure import model_names
 from asvspoof_cm.published import load_published_aasist
 from asvspoof_cm.scorer import Scorer
 

@@ -15,13 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from asvspoof_cm.augmentation import (
-    AUGMENTATIONS,
-    EXTRA_SPOOF,
-    LogMelMask,
-    augmentation,
-    extra_spoof,
-)
+from asvspoof_cm.augmentation import LogMelMask, augmentation, extra_spoof
+from asvspoof_cm.augmentation.recipes import AUGMENTATIONS, EXTRA_SPOOF
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data import Batch, SpoofDataset, make_loader, read_protocol, write_miniature
 from asvspoof_cm.losses import focal_pairwise_loss

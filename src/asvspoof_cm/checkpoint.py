@@ -24,7 +24,9 @@ from torch.overrides import TorchFunctionMode
 
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
-from asvspoof_cm.models import Countermeasure, build_model, describe_model
+from asvspoof_cm.models import Countermeasure, build_model
+from asvspoof_cm.models.countermeasure import describe_model
+from asvspoof_cm.utils.checks import one_line
 from asvspoof_cm.utils.files import atomic_path
 from asvspoof_cm.utils.settings import describe
 
@@ -133,8 +135,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
         if model.meta.get("calibration") is not None:
             Calibration.from_dict(model.meta["calibration"])
     except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
-        told = " ".join(str(error).split())
-        raise ValueError(f"{path} can't be rebuilt: {told}") from error
+        raise ValueError(f"{path} can't be rebuilt: {one_line(error)}") from error
     load_weights(model, weights, path)
     return model.eval()
 
@@ -349,8 +350,9 @@ def load_tensors(path: str | os.PathLike[str]) -> Any:
                 "it was executed."
             ) from error
         except Exception as error:  # a damaged pickle can raise anything
-            told = " ".join(str(error).split())
-            raise ValueError(f"{path} is damaged or not a PyTorch file ({told})") from error
+            raise ValueError(
+                f"{path} is damaged or not a PyTorch file ({one_line(error)})"
+            ) from error
 
 
 def load_weights(

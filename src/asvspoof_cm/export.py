@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.utils.checks import one_line
 from asvspoof_cm.utils.files import atomic_path
 from asvspoof_cm.utils.lazy import import_extra
 
@@ -111,8 +112,9 @@ class OnnxModel:
                 content, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # onnxruntime has a class for each kind, all of them private
-            told = " ".join(str(error).split())
-            raise ValueError(f"{path} is not an ONNX model that can be run ({told})") from error
+            raise ValueError(
+                f"{path} is not an ONNX model that can be run ({one_line(error)})"
+            ) from error
         names = [node.name for node in (*self._session.get_inputs(), *self._session.get_outputs())]
         if names != [INPUT, OUTPUT]:
             raise ValueError(
@@ -132,8 +134,9 @@ class OnnxModel:
             if described["calibration"] is not None:
                 Calibration.from_dict(described["calibration"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            told = " ".join(str(error).split())
-            raise ValueError(f"{path} does not say which input it takes ({told})") from error
+            raise ValueError(
+                f"{path} does not say which input it takes ({one_line(error)})"
+            ) from error
 
     def __repr__(self) -> str:
         return f"OnnxModel({self.path}, {self.sha256[:12]})"

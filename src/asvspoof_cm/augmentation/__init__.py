@@ -34,14 +34,11 @@ from asvspoof_cm.augmentation.rawboost import (
     StationaryNoise as StationaryNoise,
 )
 from asvspoof_cm.augmentation.recipes import (
-    AUGMENTATIONS as AUGMENTATIONS,
-    EXTRA_SPOOF as EXTRA_SPOOF,
     augmentation as augmentation,
     extra_spoof as extra_spoof,
 )
 from asvspoof_cm.augmentation.resynthesis import (
     CopySynthesis as CopySynthesis,
-    MelVocoder as MelVocoder,
 )
 from asvspoof_cm.augmentation.rooms import RandomRoom as RandomRoom
 from asvspoof_cm.augmentation.segments import ShuffleSegments as ShuffleSegments

@@ -16,19 +16,16 @@ if TYPE_CHECKING:
     from asvspoof_cm.data.dataset import SpoofDataset as SpoofDataset
     from asvspoof_cm.data.loader import (
         Batch as Batch,
-        Loader as Loader,
         make_loader as make_loader,
     )
     from asvspoof_cm.data.miniature import write_miniature as write_miniature
     from asvspoof_cm.data.orders import (
-        Order as Order,
         group_balanced as group_balanced,
         matched_pairs as matched_pairs,
         shuffled as shuffled,
     )
     from asvspoof_cm.data.packed import pack as pack
     from asvspoof_cm.data.protocol import (
-        OFFICIAL_COUNTS as OFFICIAL_COUNTS,
         UNLABELLED as UNLABELLED,
         Protocol as Protocol,
         read_protocol as read_protocol,

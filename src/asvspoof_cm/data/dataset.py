@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from asvspoof_cm.audio import InputSettings, crop_start, cut, set_level
+from asvspoof_cm.audio import InputSettings, cut, set_level
+from asvspoof_cm.audio.crops import crop_start
 from asvspoof_cm.data.audio_sources import open_audio
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.utils.checks import check_between, check_choice

@@ -29,6 +29,7 @@ from asvspoof_cm.data.audio_folder import AudioFolder
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.utils.checks import check_between
 from asvspoof_cm.utils.files import atomic_path, write_text
+from asvspoof_cm.utils.processes import n_cores
 from asvspoof_cm.utils.progress import Progress
 
 INDEX_NAME: Final = "packed.json"
@@ -90,7 +91,7 @@ def pack(
         >>> len(packed), packed.errors
         (4, {})
     """
-    n_threads = min(8, os.cpu_count() or 1) if n_threads is None else n_threads
+    n_threads = min(8, n_cores()) if n_threads is None else n_threads
     counts = {"sample_rate": sample_rate, "n_threads": n_threads, "shard_samples": shard_samples}
     for name, count in counts.items():
         check_between(name, count, 1)

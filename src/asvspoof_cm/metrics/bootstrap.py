@@ -27,6 +27,7 @@ from asvspoof_cm.utils.checks import (
     as_column,
     as_labels,
     as_scores,
+    as_trials,
     check_seed,
     split_by_label,
 )
@@ -232,11 +233,8 @@ def mcnemar(
         >>> mcnemar([2.0, 1.0, -3.0, 4.0], [2.0, -1.0, -3.0, -4.0], [1, 1, 0, 0]).p_value
         1.0
     """
-    is_bonafide = as_labels(labels)
-    right = []
-    for scores in (a, b):
-        split_by_label(scores, labels)
-        right.append((np.asarray(scores, dtype=np.float64) >= costs.threshold) == is_bonafide)
+    trials = [as_trials(scores, labels) for scores in (a, b)]
+    right = [(values >= costs.threshold) == is_bonafide for values, is_bonafide in trials]
     only_a, only_b = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
     p_value = 2.0 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5))
     return McNemar(

@@ -15,14 +15,7 @@ from asvspoof_cm.metrics.costs import ASVSPOOF5
 from asvspoof_cm.metrics.replicates import SortedSystem, draws
 from asvspoof_cm.metrics.summary import METRICS
 from asvspoof_cm.metrics.track1 import auc, eer
-from asvspoof_cm.utils.checks import (
-    FloatArray,
-    Plain,
-    as_column,
-    as_labels,
-    as_scores,
-    split_by_label,
-)
+from asvspoof_cm.utils.checks import FloatArray, Plain, as_column, as_trials
 from asvspoof_cm.utils.progress import track
 from asvspoof_cm.utils.tables import render
 
@@ -135,8 +128,7 @@ def within_sources(
     if n_bootstrap < 0:
         raise ValueError(f"`n_bootstrap` must be at least 0; got {n_bootstrap}.")
     check_draws(n_bootstrap or 1, confidence, seed)
-    split_by_label(scores, labels)
-    values, is_bonafide = as_scores("scores", scores), as_labels(labels)
+    values, is_bonafide = as_trials(scores, labels)
     of_trial = as_column("sources", sources, len(values))
     known = of_trial != ABSENT
     values, is_bonafide = values[known], is_bonafide[known]

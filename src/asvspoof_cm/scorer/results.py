@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any
 
 import numpy as np
 
 from asvspoof_cm.calibration import decide, probability
-from asvspoof_cm.labels import LABEL_NAMES
+from asvspoof_cm.labels import LABEL_NAMES, Unit
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.scorer.utterances import NO_SPEECH
-
-Unit = Literal["llr", "log-odds", "bonafide-logit"]
-UNITS: Final[tuple[Unit, ...]] = ("llr", "log-odds", "bonafide-logit")
-"""What a score can be: calibrated log-likelihood ratio, logit difference z1 − z0, or z1 alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

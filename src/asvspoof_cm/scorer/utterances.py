@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asvspoof_cm.audio import InputSettings, crop_starts, cut, set_level
+from asvspoof_cm.audio import InputSettings, cut, set_level
+from asvspoof_cm.audio.crops import crop_starts
 from asvspoof_cm.audio.reading import OpenAudio
 
 SILENT_PEAK = 1e-4  # 80 dB below full scale

@@ -89,6 +89,12 @@ def label_numbers(
 
 def split_by_label(scores: ArrayLike, labels: ArrayLike) -> tuple[FloatArray, FloatArray]:
     """Return the bonafide scores and the spoof scores of one list of trials."""
+    values, is_bonafide = as_trials(scores, labels)
+    return values[is_bonafide], values[~is_bonafide]
+
+
+def as_trials(scores: ArrayLike, labels: ArrayLike) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Return scores (n,) and a mask (n,), true for bonafide, of trials of both classes."""
     values = as_scores("scores", scores)
     is_bonafide = as_labels(labels)
     if len(values) != len(is_bonafide):
@@ -103,7 +109,7 @@ def split_by_label(scores: ArrayLike, labels: ArrayLike) -> tuple[FloatArray, Fl
         raise ValueError(
             f"`labels` must hold both classes; got {len(values)} {present} and no {missing} trial."
         )
-    return values[is_bonafide], values[~is_bonafide]
+    return values, is_bonafide
 
 
 def as_column(name: str, values: ArrayLike, n_trials: int) -> NDArray[Any]:
@@ -134,6 +140,11 @@ def check_seed(seed: int) -> None:
     """Raise a ValueError where `seed` is negative, which no generator takes."""
     if seed < 0:
         raise ValueError(f"`seed` must not be negative; got {seed}.")
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message, or its type where it has none, without line breaks or tabs."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 class Plain:

@@ -108,6 +108,13 @@ def process_group(device: torch.device) -> Iterator[torch.device]:
         dist.destroy_process_group()
 
 
+def n_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Workers:
     """One process alone; `share_work` yields those of a group."""
 

@@ -132,6 +132,7 @@ class Blocked:
 
     def __init__(self, scorer):
         self.scorer, self.calibration = scorer, scorer.calibration
+        self.input, self.unit = scorer.input, scorer.unit
         self.released, self.started = threading.Event(), threading.Event()
         self.n_utterances = 0
 

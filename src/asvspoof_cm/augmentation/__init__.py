@@ -39,6 +39,7 @@ from asvspoof_cm.augmentation.recipes import (
 )
 from asvspoof_cm.augmentation.resynthesis import (
     CopySynthesis as CopySynthesis,
+    MelVocoder as MelVocoder,
 )
 from asvspoof_cm.augmentation.rooms import RandomRoom as RandomRoom
 from asvspoof_cm.augmentation.segments import ShuffleSegments as ShuffleSegments

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from asvspoof_cm.data.dataset import SpoofDataset as SpoofDataset
     from asvspoof_cm.data.loader import (
         Batch as Batch,
+        Loader as Loader,
         make_loader as make_loader,
     )
     from asvspoof_cm.data.miniature import write_miniature as write_miniature
     from asvspoof_cm.data.orders import (
+        Order as Order,
         group_balanced as group_balanced,
         matched_pairs as matched_pairs,
         shuffled as shuffled,

@@ -32,7 +32,7 @@ from asvspoof_cm.augmentation import (
 )
 from asvspoof_cm.augmentation.base import row_noise
 from asvspoof_cm.augmentation.filters import sos_filter
-from asvspoof_cm.augmentation.paper import butterworth_sos
+from asvspoof_cm.augmentation.tfparn_augment import butterworth_sos
 from asvspoof_cm.losses import focal_pairwise_loss
 from asvspoof_cm.models import TFPARN, ResNet
 from harness import Options, Row, interleave

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from asvspoof_cm import metrics
-from asvspoof_cm.metrics.resampling import System
+from asvspoof_cm.metrics.replicates import SortedSystem
 from harness import Options, Row, interleave
 
 # The trials of the ASVspoof 5 evaluation and development sets.
@@ -264,7 +264,7 @@ def _bootstrap(modules: ModuleType | None, options: Options) -> list[Row]:
 
 def _replicate_deviation(bonafide: np.ndarray, spoof: np.ndarray) -> float:
     """One replicate by counts against the same trials repeated and sorted again."""
-    system = System((bonafide, spoof), None, metrics.METRICS, metrics.ASVSPOOF5)
+    system = SortedSystem((bonafide, spoof), None, metrics.METRICS, metrics.ASVSPOOF5)
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 3, len(bonafide)), rng.integers(0, 3, len(spoof))
     ours = dict(zip(metrics.METRICS, system.replicate(counts), strict=True))

@@ -39,8 +39,9 @@ import soundfile
 import torch
 
 from asvspoof_cm import cli, save_checkpoint
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.data import write_miniature
-from asvspoof_cm.models import TFPARN, InputSettings, TFPARNConfig
+from asvspoof_cm.models import TFPARN, TFPARNConfig
 from harness import RESULTS, Row, render_results, write_results
 from manyvoices.__main__ import main as build_corpus
 

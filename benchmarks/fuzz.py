@@ -49,13 +49,13 @@ import numpy as np
 import soundfile
 import torch
 
-from asvspoof_cm.audio import AudioFile, load_audio
+from asvspoof_cm.audio import AudioFile, InputSettings, load_audio
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.data import read_protocol
 from asvspoof_cm.data.containers import audio_entries
 from asvspoof_cm.export import export_onnx, load_onnx
 from asvspoof_cm.metrics import read_key, read_scores
-from asvspoof_cm.models import TFPARN, InputSettings, TFPARNConfig
+from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.scorer import Scorer
 from asvspoof_cm.scorer.utterances import take_crops
 from harness import RESULTS, Row, render_results, write_results

@@ -11,7 +11,6 @@ import torch
 
 from asvspoof_cm.audio import (
     AudioFile,
-    crop_starts,
     fix_length,
     load_audio,
     peak_normalize,
@@ -19,6 +18,7 @@ from asvspoof_cm.audio import (
     set_level,
     tta_crops,
 )
+from asvspoof_cm.audio.crops import crop_starts
 from asvspoof_cm.audio.polyphase import rate_ratio
 
 

@@ -8,7 +8,6 @@ import scipy.signal
 import torch
 
 from asvspoof_cm.augmentation import (
-    AUGMENTATIONS,
     ColouredNoise,
     Gain,
     RandomBandLimit,
@@ -18,6 +17,7 @@ from asvspoof_cm.augmentation import (
     augmentation,
 )
 from asvspoof_cm.augmentation.colour import coloured_noise
+from asvspoof_cm.augmentation.recipes import AUGMENTATIONS
 
 RATE = 16_000
 

@@ -20,7 +20,6 @@ from asvspoof_cm.augmentation import (
     Gain,
     ImpulsiveNoise,
     LogMelMask,
-    MelVocoder,
     NotchBands,
     OneOf,
     RandomApply,
@@ -39,6 +38,7 @@ from asvspoof_cm.augmentation import (
     base,
     transcode,
 )
+from asvspoof_cm.augmentation.resynthesis import MelVocoder
 
 INF = float("inf")
 CODECS = ("mu-law", "a-law", "gsm", "ima-adpcm", "vorbis")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration, fit_calibration
 from asvspoof_cm.checkpoint import (
     FORMAT,
@@ -25,13 +26,12 @@ from asvspoof_cm.models import (
     AASIST,
     TFPARN,
     AASISTConfig,
-    InputSettings,
     RawNet2,
     RawNet2Config,
     TFPARNConfig,
     build_model,
-    model_names,
 )
+from asvspoof_cm.models.countermeasure import model_names
 from asvspoof_cm.published import load_published_aasist
 from asvspoof_cm.scorer import Scorer
 

@@ -430,7 +430,7 @@ def test_plots_without_matplotlib_fail_first(trials, capsys, monkeypatch):
     monkeypatch.setattr(metrics, "bootstrap", lambda *_, **__: pytest.fail("bootstrapped first"))
     figures = trials.folder / "figures"
     assert main(arguments(trials, "--bootstrap", "100", "--plots", str(figures))) == 2
-    assert "plots need matplotlib, an extra" in capsys.readouterr().err
+    assert "this needs matplotlib.figure, an extra" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("system", ["cm", "asv"])

@@ -115,7 +115,9 @@ def test_bad_options_are_one_line(command, tmp_path, capsys, monkeypatch):
         assert message in error
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(command) == 2
-    assert "the service needs Starlette and Uvicorn, an extra" in capsys.readouterr().err
+    assert (
+        "this needs uvicorn, an extra: pip install 'asvspoof-cm[serve]'" in capsys.readouterr().err
+    )
 
 
 def test_options_reach_the_service(command, monkeypatch):

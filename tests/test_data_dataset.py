@@ -7,7 +7,7 @@ import pytest
 import soundfile
 import torch
 
-from asvspoof_cm.audio import AudioFile, fix_length, load_audio, peak_normalize
+from asvspoof_cm.audio import AudioFile, InputSettings, fix_length, load_audio, peak_normalize
 from asvspoof_cm.data import (
     AudioFolder,
     Protocol,
@@ -17,7 +17,6 @@ from asvspoof_cm.data import (
 )
 from asvspoof_cm.data.dataset import Failure
 from asvspoof_cm.labels import BONAFIDE, SPOOF
-from asvspoof_cm.models import InputSettings
 from asvspoof_cm.utils.seeds import derive_seed
 
 NAMES = ["short", "exact", "long"]

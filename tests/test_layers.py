@@ -43,7 +43,7 @@ LAYERS = [
 WALKS = {
     "scorer": ["utterances", "results", "inference", "shards", "bulk", "timelines", "scorer"],
     "training": [
-        *("schedule", "objective", "transforms", "systems", "batches", "learner", "loop"),
+        *("recipe", "objective", "transforms", "systems", "batches", "learner", "loop"),
         *("run_folder", "fit", "train"),
     ],
 }

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from asvspoof_cm import load_checkpoint, save_checkpoint
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.data import read_protocol, write_miniature
 from asvspoof_cm.metrics import eer, read_scores, within_sources
-from asvspoof_cm.models import TFPARN, InputSettings, TFPARNConfig
+from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.utils.files import sha256
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from asvspoof_cm import metrics
-from asvspoof_cm.metrics import resampling
+from asvspoof_cm.metrics import replicates
 from asvspoof_cm.metrics.costs import ASVSPOOF5
 
 FUNCTIONS = {
@@ -26,7 +26,7 @@ def test_a_replicate_equals_the_metrics_of_the_repeated_trials(n_digits):
     rng = np.random.default_rng(n_digits)
     bonafide, spoof = (np.round(scores, n_digits) for scores in gauss(40, 70))
     units = np.arange(40), np.arange(70)
-    system = resampling.System((bonafide, spoof), units, metrics.METRICS, ASVSPOOF5)
+    system = replicates.SortedSystem((bonafide, spoof), units, metrics.METRICS, ASVSPOOF5)
     for _ in range(50):
         counts = rng.integers(0, 4, 40), rng.integers(0, 4, 70)
         drawn = np.repeat(bonafide, counts[0]), np.repeat(spoof, counts[1])
@@ -62,7 +62,7 @@ def test_seed_decides():
 @pytest.mark.parametrize("n", [1, 7, 4096, 8192, 20_001])
 def test_draws_are_multinomial(n):
     rng = np.random.default_rng(0)
-    draws = np.array([resampling.draw(rng, np.empty(n, dtype=np.int32)) for _ in range(400)])
+    draws = np.array([replicates.draw(rng, np.empty(n, dtype=np.int32)) for _ in range(400)])
     assert (draws.sum(axis=1) == n).all()
     # Mean 1 and variance 1 - 1/n for every item; five standard errors of 400 draws.
     assert np.abs(draws.mean(axis=0) - 1).max() < 5.5 / np.sqrt(400)

@@ -9,6 +9,7 @@ import pytest
 
 from asvspoof_cm import metrics
 from asvspoof_cm.metrics import within_sources
+from asvspoof_cm.metrics.within import has_sources
 
 
 def trials(n_sources=12, n=40, seed=0):
@@ -53,6 +54,18 @@ def test_sources_of_one_class_are_left_out():
     assert {row.source for row in result.rows} == {"s00", "s02"}
     assert result.n_left_out == 1
     assert str(result).endswith("(1 more have one class only)")
+
+
+def test_trials_of_no_known_source_are_left_out():
+    scores, labels, sources = trials(n_sources=3)
+    known = sources != "s01"
+    unknown = np.where(known, sources, "-")
+    expected = within_sources(scores[known], labels[known], sources[known], n_bootstrap=20)
+    assert within_sources(scores, labels, unknown, n_bootstrap=20) == expected
+    assert has_sources(labels, unknown)
+    assert not has_sources(labels, ["-"] * len(labels))
+    with pytest.raises(ValueError, match="none of 0 has, and 240 trials are of no known source"):
+        within_sources(scores, labels, ["-"] * len(labels))
 
 
 def test_intervals_cover_the_value_of_the_population():

@@ -64,7 +64,8 @@ def test_resnet_under_the_deterministic_fill(name, golden_resnet, inputs):
     model.load_state_dict(inputs.fill(state))
     bands = resnet_input(expected["bands"], expected["frames"])
     with torch.no_grad():
-        embedding, logits = model.embed_features(bands), model.forward_features(bands)
+        embedding = model.embed_features(bands)
+        logits = model.classify(embedding)
     first = torch.tensor(expected["embedding"])
     torch.testing.assert_close(embedding[:, : first.shape[1]], first, rtol=0, atol=1e-4)
     total = torch.tensor(expected["embedding_abs_sum"])
@@ -151,7 +152,7 @@ def test_resnet_bad_features():
     model = ResNet(ResNetConfig(n_bands=20, width=2))
     for shape in [(2, 80, 100), (2, 20, 8), (20, 100)]:
         with pytest.raises(ValueError, match=r"`bands` must have shape \(batch, 20, n_frames\)"):
-            model.forward_features(torch.zeros(shape))
+            model.embed_features(torch.zeros(shape))
     assert model.eval()(torch.randn(1, 1280)).isfinite().all()
     with pytest.raises(ValueError, match="at least 1280 samples"):
         model(torch.randn(1, 1279))

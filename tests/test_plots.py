@@ -119,7 +119,7 @@ from asvspoof_cm import plots
 try:
     plots.scores([1.0], [0.0])
 except ImportError as error:
-    sys.exit("pip install asvspoof-cm[plots]" not in str(error))
+    sys.exit("pip install 'asvspoof-cm[plots]'" not in str(error))
 sys.exit(2)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

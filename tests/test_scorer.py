@@ -13,7 +13,7 @@ import torch
 from scipy.signal import resample_poly
 from torch import nn
 
-from asvspoof_cm.audio import peak_normalize, tta_crops
+from asvspoof_cm.audio import InputSettings, peak_normalize, tta_crops
 from asvspoof_cm.calibration import Calibration, decide, probability
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.labels import BONAFIDE, SPOOF
@@ -22,7 +22,6 @@ from asvspoof_cm.models import (
     AASIST,
     TFPARN,
     AASISTConfig,
-    InputSettings,
     RawNet2,
     TFPARNConfig,
 )

@@ -5,10 +5,10 @@ import pytest
 import soundfile
 import torch
 
-from asvspoof_cm.audio import load_audio, peak_normalize
+from asvspoof_cm.audio import load_audio, peak_normalize, resample
 from asvspoof_cm.models import AASIST, TFPARN, TFPARNConfig
 from asvspoof_cm.scorer import Scorer, timelines as timelines_module
-from asvspoof_cm.streams import StreamingScorer
+from asvspoof_cm.streams import StreamingScorer, _StreamResampler
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 
@@ -88,6 +88,14 @@ def test_live_gives_the_same_numbers(scorer, rate, n_chunk):
         windows += stream.flush()
         assert [(w.start_s, w.end_s) for w in windows] == [(w.start_s, w.end_s) for w in line]
         np.testing.assert_allclose([w.score for w in windows], line.score, atol=1e-5)
+
+
+def test_a_stream_at_an_odd_rate_is_the_whole_resampled_at_once():
+    """16,000 to 767,999 is rounded to 1 to 48, and a stream must round as a file does."""
+    rate, noise = 767_999, torch.from_numpy(sound(2.5, 767_999))
+    resampler = _StreamResampler(rate, 16000)
+    parts = [resampler.push(chunk) for chunk in noise.split(300_000)] + [resampler.flush()]
+    torch.testing.assert_close(torch.cat(parts), resample(noise, rate, 16000), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(("rate", "late_s"), [(16000, 0.0), (8000, 0.006), (44100, 0.006)])

@@ -15,13 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from asvspoof_cm.augmentation import (
-    AUGMENTATIONS,
-    EXTRA_SPOOF,
-    LogMelMask,
-    augmentation,
-    extra_spoof,
-)
+from asvspoof_cm.augmentation import LogMelMask, augmentation, extra_spoof
+from asvspoof_cm.augmentation.recipes import AUGMENTATIONS, EXTRA_SPOOF
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data import Batch, SpoofDataset, make_loader, read_protocol, write_miniature
 from asvspoof_cm.losses import focal_pairwise_loss
@@ -42,12 +37,8 @@ from asvspoof_cm.training import (
     train_system,
     validate,
 )
-from asvspoof_cm.training.schedule import (
-    EarlyStopping,
-    linear_scaling,
-    warmup_constant,
-    warmup_cosine,
-)
+from asvspoof_cm.training.fit import EarlyStopping
+from asvspoof_cm.training.recipe import linear_scaling
 from asvspoof_cm.training.systems import SEEDS
 
 TINY = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_feedforward": 16}
@@ -101,26 +92,27 @@ def sgd(model, loss=focal_pairwise_loss, lr=0.1, **recipe):
 
 
 def test_warm_up_is_linear_and_the_rest_half_a_cosine():
-    settings = {"base_lr": 1.0, "final_lr": 0.1, "warmup_epochs": 4.0, "n_epochs": 10.0}
-    assert [warmup_cosine(e, **settings) for e in (0, 2, 4)] == pytest.approx([0.1, 0.55, 1.0])
+    lr = Recipe(lr=1.0, final_lr=0.1, warmup_epochs=4.0, n_epochs=10).learning_rate
+    assert [lr(epoch) for epoch in (0, 2, 4)] == pytest.approx([0.1, 0.55, 1.0])
     for epoch in (5, 7, 9.5):
         expected = 0.1 + 0.9 * (1 + math.cos(math.pi * (epoch - 4) / 6)) / 2
-        assert warmup_cosine(epoch, **settings) == pytest.approx(expected)
-    assert warmup_cosine(10, **settings) == pytest.approx(0.1)
-    assert warmup_cosine(12, **settings) == pytest.approx(0.1)
+        assert lr(epoch) == pytest.approx(expected)
+    assert lr(10) == pytest.approx(0.1)
+    assert lr(12) == pytest.approx(0.1)
 
 
 def test_a_run_shorter_than_its_warm_up():
-    settings = {"base_lr": 1.0, "final_lr": 0.0, "warmup_epochs": 5}
-    assert warmup_cosine(2, n_epochs=2, **settings) < 1.0
-    assert warmup_cosine(5, n_epochs=5, **settings) == 1.0
+    short = Recipe(lr=1.0, final_lr=0.1, warmup_epochs=5, n_epochs=2)
+    assert short.learning_rate(2) == pytest.approx(0.1 + 0.9 * 2 / 5)
+    assert replace(short, n_epochs=5).learning_rate(5) == 1.0
 
 
 def test_a_constant_rate_falls_linearly_at_the_end():
-    settings = {"base_lr": 1.0, "final_lr": 0.2, "warmup_epochs": 1, "n_epochs": 10}
-    rates = [warmup_constant(e, decay_epochs=4, **settings) for e in (0, 0.5, 1, 6, 8, 10, 12)]
+    recipe = Recipe(schedule="constant", lr=1.0, final_lr=0.2, warmup_epochs=1, n_epochs=10)
+    assert recipe.learning_rate(10) == 1.0
+    recipe = replace(recipe, decay_epochs=4)
+    rates = [recipe.learning_rate(epoch) for epoch in (0, 0.5, 1, 6, 8, 10, 12)]
     assert rates == pytest.approx([0.2, 0.6, 1.0, 1.0, 0.6, 0.2, 0.2])
-    assert warmup_constant(10, decay_epochs=0, **settings) == 1.0
     recipe = Recipe(schedule="constant", n_epochs=10, decay_epochs=5, warmup_epochs=0, lr=1e-3)
     assert recipe.learning_rate(7.5) == pytest.approx((1e-3 + 1e-6) / 2)
 

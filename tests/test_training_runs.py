@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.cli import main
 from asvspoof_cm.data import Batch, Protocol, SpoofDataset, make_loader, read_protocol
@@ -24,7 +25,7 @@ from asvspoof_cm.data.miniature import write_miniature
 from asvspoof_cm.labels import BONAFIDE, LABEL_NAMES
 from asvspoof_cm.losses import focal_loss
 from asvspoof_cm.metrics import METRICS, Metric, read_scores
-from asvspoof_cm.models import TFPARN, Encoder, EncoderConfig, InputSettings, TFPARNConfig
+from asvspoof_cm.models import TFPARN, Encoder, EncoderConfig, TFPARNConfig
 from asvspoof_cm.report import summarize
 from asvspoof_cm.runs import read_history, read_run
 from asvspoof_cm.training import (

@@ -15,7 +15,7 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Note(NamedTuple):
-    """One note: of the object `name`, empty for a module, in `module` such as ``data.cache``."""
+    """One note: of the object `name`, empty for a module, in `module` such as ``data.packed``."""
 
     module: str
     name: str

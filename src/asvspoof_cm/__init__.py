@@ -29,9 +29,9 @@ if TYPE_CHECKING:
         load_checkpoint as load_checkpoint,
         save_checkpoint as save_checkpoint,
     )
-    from asvspoof_cm.data.cache import pack as pack
     from asvspoof_cm.data.dataset import SpoofDataset as SpoofDataset
     from asvspoof_cm.data.loader import make_loader as make_loader
+    from asvspoof_cm.data.packed import pack as pack
     from asvspoof_cm.data.protocol import Protocol as Protocol, read_protocol as read_protocol
     from asvspoof_cm.export import export_onnx as export_onnx, load_onnx as load_onnx
     from asvspoof_cm.labels import BONAFIDE as BONAFIDE, SPOOF as SPOOF

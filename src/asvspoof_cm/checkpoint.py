@@ -22,8 +22,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
-from asvspoof_cm.models import Countermeasure, InputSettings, build_model, describe_model
+from asvspoof_cm.models import Countermeasure, build_model
+from asvspoof_cm.models.countermeasure import describe_model
+from asvspoof_cm.utils.checks import one_line
 from asvspoof_cm.utils.files import atomic_path
 from asvspoof_cm.utils.settings import describe
 
@@ -132,8 +135,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
         if model.meta.get("calibration") is not None:
             Calibration.from_dict(model.meta["calibration"])
     except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
-        told = " ".join(str(error).split())
-        raise ValueError(f"{path} can't be rebuilt: {told}") from error
+        raise ValueError(f"{path} can't be rebuilt: {one_line(error)}") from error
     load_weights(model, weights, path)
     return model.eval()
 
@@ -201,7 +203,7 @@ def _check_state(weights: Any, path: str | os.PathLike[str]) -> None:
     for name, tensor in weights.items():
         is_dense = isinstance(tensor, Tensor) and tensor.layout == torch.strided
         if not (isinstance(name, str) and is_dense) or (
-            tensor.nbytes > tensor.untyped_storage().nbytes()  # values that stand for many
+            tensor.nbytes > tensor.untyped_storage().nbytes()  # an expanded view
         ):
             raise ValueError(f"{path} is damaged: its weight {name!r} is no whole tensor.")
 
@@ -348,8 +350,9 @@ def load_tensors(path: str | os.PathLike[str]) -> Any:
                 "it was executed."
             ) from error
         except Exception as error:  # a damaged pickle can raise anything
-            told = " ".join(str(error).split())
-            raise ValueError(f"{path} is damaged or not a PyTorch file ({told})") from error
+            raise ValueError(
+                f"{path} is damaged or not a PyTorch file ({one_line(error)})"
+            ) from error
 
 
 def load_weights(

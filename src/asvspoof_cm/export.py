@@ -16,16 +16,18 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
-from asvspoof_cm.models import Countermeasure, InputSettings
+from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.utils.checks import one_line
 from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.lazy import import_extra
 
 __all__ = ["export_onnx", "load_onnx"]
 
@@ -57,7 +59,8 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bo
         >>> from asvspoof_cm.models import TFPARN
         >>> export_onnx(TFPARN(), "tfparn.onnx")  # doctest: +SKIP
     """
-    onnx = _require("onnxscript", "onnx")
+    import_extra("onnxscript", "onnx")
+    onnx = import_extra("onnx", "onnx")
     model = copy.deepcopy(model).cpu().eval()
     # The batch of the example must not be 1, which export takes for a constant.
     example = (torch.zeros(2, model.input.n_samples),)
@@ -97,7 +100,7 @@ class OnnxModel:
     """An ONNX file of `export_onnx`: waveforms to logits, on the CPU."""
 
     def __init__(self, path: str | os.PathLike[str], *, n_threads: int | None = None) -> None:
-        runtime = _require("onnxruntime")
+        runtime = import_extra("onnxruntime", "onnx")
         self.path = Path(path)
         content = self.path.read_bytes()
         self.sha256 = hashlib.sha256(content).hexdigest()
@@ -109,8 +112,9 @@ class OnnxModel:
                 content, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # onnxruntime has a class for each kind, all of them private
-            told = " ".join(str(error).split())
-            raise ValueError(f"{path} is not an ONNX model that can be run ({told})") from error
+            raise ValueError(
+                f"{path} is not an ONNX model that can be run ({one_line(error)})"
+            ) from error
         names = [node.name for node in (*self._session.get_inputs(), *self._session.get_outputs())]
         if names != [INPUT, OUTPUT]:
             raise ValueError(
@@ -130,8 +134,9 @@ class OnnxModel:
             if described["calibration"] is not None:
                 Calibration.from_dict(described["calibration"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            told = " ".join(str(error).split())
-            raise ValueError(f"{path} does not say which input it takes ({told})") from error
+            raise ValueError(
+                f"{path} does not say which input it takes ({one_line(error)})"
+            ) from error
 
     def __repr__(self) -> str:
         return f"OnnxModel({self.path}, {self.sha256[:12]})"
@@ -199,7 +204,7 @@ def _capture(model: Countermeasure, example: tuple[Tensor]) -> Any:
 
 
 def _write_int8(proto: Any, path: Path) -> None:
-    _require("onnxruntime")
+    import_extra("onnxruntime", "onnx")
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with _quiet():
@@ -231,16 +236,3 @@ def _quiet() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
-
-
-def _require(*names: str) -> Any:
-    """Import modules of the extra and return the last."""
-    module = None
-    try:
-        for name in names:
-            module = import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            f"ONNX needs {error.name}, an extra: pip install asvspoof-cm[onnx]"
-        ) from None
-    return module

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["LFCC", "LogMel", "SincConv", "linear_filterbank", "mel_filterbank"]
+__all__ = ["LFCC", "LogMel", "SincConv", "mel_filterbank"]
 
 Padding = Literal["reflect", "constant"] | None
 

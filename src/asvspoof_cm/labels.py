@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal, get_args
 
 __all__ = ["ABSENT", "BONAFIDE", "SPOOF", "LABELS", "LABEL_NAMES", "SASV_CLASSES"]
 
@@ -33,3 +33,7 @@ NAME_COLUMNS: Final = ("utterance", "filename", "file_name", "file", "path", "fl
 
 LABEL_COLUMNS: Final = ("cm-label", "label", "key")
 """What the column of labels is called."""
+
+Unit = Literal["llr", "log-odds", "bonafide-logit"]
+UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
+"""What a score can be: calibrated log-likelihood ratio, logit difference z1 − z0, or z1 alone."""

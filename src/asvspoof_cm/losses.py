@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.metrics import ASVSPOOF5
+from asvspoof_cm.utils.checks import check_positive_finite
 
 __all__ = [
     "am_softmax_loss",
@@ -196,7 +197,7 @@ def listwise_loss(logits: Tensor, labels: Tensor, *, temperature: float = 1.0) -
         tensor(4.)
     """
     scores = _scores(logits, labels)
-    _check_positive(temperature=temperature)
+    check_positive_finite(temperature=temperature)
     return _mean(-(scores / temperature).log_softmax(dim=0), labels == BONAFIDE)
 
 
@@ -250,7 +251,7 @@ def prior_weighted_bce(logits: Tensor, labels: Tensor, *, beta: float = ASVSPOOF
         tensor(0.6931)
     """
     scores = _scores(logits, labels)
-    _check_positive(beta=beta)
+    check_positive_finite(beta=beta)
     prior, shifted = beta / (1.0 + beta), scores + math.log(beta)
     miss = _mean(functional.softplus(-shifted), labels == BONAFIDE)
     false_alarm = _mean(functional.softplus(shifted), labels == SPOOF)
@@ -283,7 +284,7 @@ def soft_dcf_loss(
         tensor(1.4500)
     """
     scores = _scores(logits, labels)
-    _check_positive(slope=slope, beta=beta)
+    check_positive_finite(slope=slope, beta=beta)
     bayes = -math.log(beta)
     gaps = slope * (scores - (bayes if threshold is None else threshold))
     return _dcf(gaps, labels, beta)
@@ -309,7 +310,7 @@ def soft_min_dcf_loss(
         tensor(0.)
     """
     scores = _scores(logits, labels)
-    _check_positive(slope=slope, beta=beta)
+    check_positive_finite(slope=slope, beta=beta)
     ordered = scores.sort().values
     ends = scores.new_tensor([-math.inf]), scores.new_tensor([math.inf])
     thresholds = torch.cat([ends[0], (ordered[1:] + ordered[:-1]) / 2, ends[1]])
@@ -334,7 +335,7 @@ def am_softmax_loss(
         tensor(0.6931)
     """
     _check_logits(logits, labels)
-    _check_positive(scale=scale)
+    check_positive_finite(scale=scale)
     _check_not_negative(margin=margin)
     return functional.cross_entropy(
         widen(logits) - scale * margin * _one_hot(labels), labels.long()
@@ -367,7 +368,7 @@ def oc_softmax_loss(
         tensor(0.6931)
     """
     _check_logits(logits, labels)
-    _check_positive(scale=scale)
+    check_positive_finite(scale=scale)
     bonafide_logit = widen(logits)[:, BONAFIDE]
     return torch.where(
         labels == BONAFIDE,
@@ -391,7 +392,7 @@ def p2sgrad_loss(logits: Tensor, labels: Tensor, *, scale: float = 20.0) -> Tens
         tensor(0.5000)
     """
     _check_logits(logits, labels)
-    _check_positive(scale=scale)
+    check_positive_finite(scale=scale)
     return (widen(logits) / scale - _one_hot(labels)).square().mean()
 
 
@@ -421,7 +422,7 @@ def supervised_contrastive_loss(
     if embedding.dim() != 2:
         raise ValueError(f"`embedding` must have shape (batch, d); got {tuple(embedding.shape)}.")
     _check_labels(embedding, labels)
-    _check_positive(temperature=temperature)
+    check_positive_finite(temperature=temperature)
     directions = functional.normalize(widen(embedding), dim=1)
     similarity = directions @ directions.mT / temperature
     same = labels[:, None] == labels
@@ -509,12 +510,6 @@ def _check_group(group: Tensor, labels: Tensor) -> None:
             f"`group` must be integers of shape {tuple(labels.shape)}, one for each row; got "
             f"{group.dtype} of shape {tuple(group.shape)}."
         )
-
-
-def _check_positive(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"`{name}` must be positive and finite; got {value}.")
 
 
 def _check_not_negative(**values: float) -> None:

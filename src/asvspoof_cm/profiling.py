@@ -10,14 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from asvspoof_cm.runs import BEST_NAME, FINAL_NAME, read_final, write_json
+import torch
 
-if TYPE_CHECKING:
-    import torch
-
-    from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.audio import tta_crops
+from asvspoof_cm.checkpoint import load_checkpoint
+from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.runs import BEST_NAME, FINAL_NAME, read_final
+from asvspoof_cm.utils.checks import check_between
+from asvspoof_cm.utils.files import write_json
+from asvspoof_cm.utils.processes import peak_resident_bytes, resident_bytes
 
 __all__ = ["Profile", "profile"]
 
@@ -78,18 +82,12 @@ def profile(
         >>> result.ms_per_utterance > 0 and result.peak_memory_bytes >= 4 * result.n_parameters
         True
     """
-    import torch
-
-    from asvspoof_cm.audio import tta_crops
-    from asvspoof_cm.labels import BONAFIDE, SPOOF
-
     n_crops = model.input.n_crops if n_crops is None else n_crops
     length = model.input.n_samples if n_samples is None else n_samples
     rate = model.input.sample_rate
     counts = {"n_utterances": n_utterances, "n_crops": n_crops, "batch_size": batch_size}
     for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"`{name}` must be at least 1; got {count}.")
+        check_between(name, count, 1)
     if not duration_s * rate >= 1:
         raise ValueError(f"`duration_s` must be positive seconds; got {duration_s}.")
     home = next(model.parameters()).device
@@ -128,8 +126,6 @@ def profile(
 
 def profile_run(run: str | os.PathLike[str], **options: Any) -> Profile:
     """Measure the best checkpoint of a run folder, and add what it costs to ``final.json``."""
-    from asvspoof_cm.checkpoint import load_checkpoint
-
     final = read_final(run)
     result = profile(load_checkpoint(Path(run) / BEST_NAME), **options)
     write_json(Path(run) / FINAL_NAME, {**final, **asdict(result)})
@@ -139,10 +135,6 @@ def profile_run(run: str | os.PathLike[str], **options: Any) -> Profile:
 @contextmanager
 def _peak_memory(model: Countermeasure, device: torch.device) -> Iterator[list[int]]:
     """Yield a list that holds the peak in bytes once the block has ended."""
-    import torch
-
-    from asvspoof_cm.utils.processes import peak_resident_bytes, resident_bytes
-
     peak: list[int] = []
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

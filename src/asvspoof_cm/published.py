@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.checkpoint import load_tensors, load_weights
-from asvspoof_cm.models import AASIST, LCNN, AASISTConfig, InputSettings, LCNNConfig
+from asvspoof_cm.models import AASIST, LCNN, AASISTConfig, LCNNConfig
 
 __all__ = ["load_published_aasist", "load_published_lcnn"]
 

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asvspoof_cm.utils.files import atomic_path
-
-__all__ = ["Run", "read_final", "read_history", "read_run"]
+__all__ = ["Run", "read_run"]
 
 RUN_NAME = "run.json"
 HISTORY_NAME = "history.jsonl"
@@ -140,12 +138,6 @@ def read_final(run: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the content of a run folder's ``final.json``; empty where there is none yet."""
     path = Path(run) / FINAL_NAME
     return _parse(path, _read(path)) if path.exists() else {}
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file of a run folder, whole or not at all."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def check_unchanged(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

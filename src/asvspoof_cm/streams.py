@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from asvspoof_cm.audio import SAMPLE_RATE, resample, resampling_reach
+from asvspoof_cm.audio import SAMPLE_RATE, resample
 from asvspoof_cm.audio.arrays import Waveform, as_mono
+from asvspoof_cm.audio.polyphase import rate_ratio, resampling_reach
 from asvspoof_cm.scorer import Scorer, WindowScore
 from asvspoof_cm.scorer.timelines import Windows, score_windows
 from asvspoof_cm.utils.checks import check_rate
@@ -73,9 +72,8 @@ class _StreamResampler:
     """Resamples a stream, chunk by chunk: the samples of the whole resampled at once."""
 
     def __init__(self, sample_rate: int, new_rate: int) -> None:
-        divisor = math.gcd(sample_rate, new_rate)
         self.sample_rate, self.new_rate = sample_rate, new_rate
-        self._up, self._down = new_rate // divisor, sample_rate // divisor
+        self._up, self._down = rate_ratio(sample_rate, new_rate)
         self._reach = resampling_reach(sample_rate, new_rate)
         self._restart()
 

@@ -16,26 +16,21 @@ from asvspoof_cm.utils.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from asvspoof_cm.audio.crops import (
-        CROP_SAMPLES as CROP_SAMPLES,
-        crop_start as crop_start,
-        crop_starts as crop_starts,
         cut as cut,
         fix_length as fix_length,
         tta_crops as tta_crops,
     )
-    from asvspoof_cm.audio.polyphase import (
-        SAMPLE_RATE as SAMPLE_RATE,
-        resampling_reach as resampling_reach,
+    from asvspoof_cm.audio.input import (
+        InputSettings as InputSettings,
     )
     from asvspoof_cm.audio.reading import (
         AUDIO_EXTENSIONS as AUDIO_EXTENSIONS,
+        SAMPLE_RATE as SAMPLE_RATE,
         AudioFile as AudioFile,
         load_audio as load_audio,
     )
     from asvspoof_cm.audio.waveforms import (
-        Normalization as Normalization,
         peak_normalize as peak_normalize,
-        peak_or_one as peak_or_one,
         resample as resample,
         set_level as set_level,
     )

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asvspoof_cm.audio.polyphase import SAMPLE_RATE
-from asvspoof_cm.audio.reading import MAX_CHANNELS
+from asvspoof_cm.audio.reading import MAX_CHANNELS, SAMPLE_RATE
 from asvspoof_cm.audio.waveforms import resample
 from asvspoof_cm.utils.checks import check_rate
 

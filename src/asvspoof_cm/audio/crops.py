@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from asvspoof_cm.utils.checks import check_waveform
+from asvspoof_cm.utils.checks import check_between, check_waveform
 
 CROP_SAMPLES = 64000
 
@@ -75,8 +75,7 @@ def crop_starts(
 
     Starts in a repeated waveform are given modulo its length, so equal starts mean equal crops.
     """
-    if n_crops < 1:
-        raise ValueError(f"`n_crops` must be at least 1; got {n_crops}.")
+    check_between("n_crops", n_crops, 1)
     last = last_start(n_total, n_samples)
     if n_crops == 1:
         return [0 if one_crop == "start" else last // 2 % n_total]
@@ -104,8 +103,7 @@ def crop_start(
 
 def last_start(n_total: int, n_samples: int = CROP_SAMPLES) -> int:
     """Return the last valid start of a crop, in the waveform repeated where it is too short."""
-    if n_samples < 1:
-        raise ValueError(f"`n_samples` must be at least 1; got {n_samples}.")
+    check_between("n_samples", n_samples, 1)
     if n_total >= n_samples:
         return n_total - n_samples
     return (n_samples // n_total + 1) * n_total - n_samples

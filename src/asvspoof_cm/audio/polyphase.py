@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import scipy.signal
 
-SAMPLE_RATE = 16000
-
 # Half-length of the resampling filter in periods of the lower rate, and its -6 dB point relative to
 # the lower Nyquist frequency: with a Kaiser window of this beta, images are at least 80 dB down.
 _HALF_PERIODS = 40

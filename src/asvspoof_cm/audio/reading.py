@@ -19,11 +19,14 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from asvspoof_cm.audio.polyphase import SAMPLE_RATE, polyphase, rate_ratio, resampling_reach
+from asvspoof_cm.audio.polyphase import polyphase, rate_ratio, resampling_reach
 from asvspoof_cm.utils.checks import MAX_RATE, MIN_RATE, check_rate
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+SAMPLE_RATE = 16000
+"""In Hz, where nothing else is said."""
 
 AUDIO_EXTENSIONS = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au")
 """How the names of audio files end, in lower case."""

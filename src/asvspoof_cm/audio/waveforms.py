@@ -1,17 +1,13 @@
-"""A waveform at rest: its channels, its level and its sampling rate."""
+"""The level of a waveform, and its sampling rate."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from asvspoof_cm.audio.input import Normalization
 from asvspoof_cm.audio.polyphase import polyphase, rate_ratio
 from asvspoof_cm.utils.checks import check_float, check_rate
-
-Normalization = Literal["crop", "utterance", "none"]
-"""What crops are divided by: their own peak, that of the whole utterance, or nothing."""
 
 
 def peak_normalize(waveform: Tensor) -> Tensor:

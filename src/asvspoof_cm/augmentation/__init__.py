@@ -21,19 +21,12 @@ from asvspoof_cm.augmentation.compose import (
     RandomApply as RandomApply,
 )
 from asvspoof_cm.augmentation.equalizer import Gain as Gain, RandomEqualizer as RandomEqualizer
-from asvspoof_cm.augmentation.extra import as_extra_spoof as as_extra_spoof
 from asvspoof_cm.augmentation.folders import (
     FolderNoise as FolderNoise,
     FolderReverb as FolderReverb,
 )
 from asvspoof_cm.augmentation.masking import LogMelMask as LogMelMask
 from asvspoof_cm.augmentation.notch import NotchBands as NotchBands
-from asvspoof_cm.augmentation.paper import (
-    RandomButterworth as RandomButterworth,
-    RandomFIR as RandomFIR,
-    TFPARNAugment as TFPARNAugment,
-    WhiteNoise as WhiteNoise,
-)
 from asvspoof_cm.augmentation.rawboost import (
     ConvolutiveNoise as ConvolutiveNoise,
     ImpulsiveNoise as ImpulsiveNoise,
@@ -41,8 +34,6 @@ from asvspoof_cm.augmentation.rawboost import (
     StationaryNoise as StationaryNoise,
 )
 from asvspoof_cm.augmentation.recipes import (
-    AUGMENTATIONS as AUGMENTATIONS,
-    EXTRA_SPOOF as EXTRA_SPOOF,
     augmentation as augmentation,
     extra_spoof as extra_spoof,
 )
@@ -53,3 +44,10 @@ from asvspoof_cm.augmentation.resynthesis import (
 from asvspoof_cm.augmentation.rooms import RandomRoom as RandomRoom
 from asvspoof_cm.augmentation.segments import ShuffleSegments as ShuffleSegments
 from asvspoof_cm.augmentation.speed import RandomSpeed as RandomSpeed
+from asvspoof_cm.augmentation.spoofed_copies import as_extra_spoof as as_extra_spoof
+from asvspoof_cm.augmentation.tfparn_augment import (
+    RandomButterworth as RandomButterworth,
+    RandomFIR as RandomFIR,
+    TFPARNAugment as TFPARNAugment,
+    WhiteNoise as WhiteNoise,
+)

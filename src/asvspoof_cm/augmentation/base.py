@@ -142,7 +142,7 @@ def row_generators(seeds: Tensor, device: torch.device | str = "cpu") -> list[to
 
     Note:
         Devices have their own generators: replaying a seed is exact on one kind of device, and
-        gives other noise of the same law on another.
+        gives other noise of the same distribution on another.
     """
     return [torch.Generator(device).manual_seed(seed) for seed in seeds.tolist()]
 

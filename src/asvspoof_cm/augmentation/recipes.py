@@ -10,12 +10,17 @@ from asvspoof_cm.augmentation.codecs import Codec
 from asvspoof_cm.augmentation.colour import ColouredNoise
 from asvspoof_cm.augmentation.compose import Compose, OneOf, RandomApply
 from asvspoof_cm.augmentation.equalizer import RandomEqualizer
-from asvspoof_cm.augmentation.paper import RandomButterworth, RandomFIR, TFPARNAugment, WhiteNoise
 from asvspoof_cm.augmentation.rawboost import RawBoost
 from asvspoof_cm.augmentation.resynthesis import CopySynthesis
 from asvspoof_cm.augmentation.rooms import RandomRoom
 from asvspoof_cm.augmentation.segments import ShuffleSegments
 from asvspoof_cm.augmentation.speed import RandomSpeed
+from asvspoof_cm.augmentation.tfparn_augment import (
+    RandomButterworth,
+    RandomFIR,
+    TFPARNAugment,
+    WhiteNoise,
+)
 from asvspoof_cm.utils.checks import check_choice
 
 
@@ -26,7 +31,7 @@ def _some(p: float, *choices: Augmentation, weights: list[float] | None = None) 
 
 
 def _codec() -> Augmentation:
-    # The others encode fewer than 25 four-second clips per second on one core.
+    # The others encode fewer than 30 four-second clips per second on one core.
     quick = ("mu-law", "a-law", "ima-adpcm", "mp3", "vorbis")
     return _some(0.5, Codec(codecs=quick, narrowband_p=0.25))
 
@@ -81,14 +86,8 @@ AUGMENTATIONS: dict[str, Callable[[], Augmentation]] = {
 def augmentation(name: str) -> Augmentation | None:
     """Return the augmentation of a name, or of names joined by "+", in turn; None for "none".
 
-    "tfparn" is the paper's: one of its three algorithms with probability 0.5. "rawboost" is
-    RawBoost 4 and "codec" a random codec, each with probability 0.5. "speed" changes the speed of
-    half of the clips, "band" ends the spectrum of two fifths at 3 to 8 kHz. "light" is one of
-    noise, a filter and a telephone codec with probability 0.5; "channel" is a random equalizer for
-    most clips and that for two fifths; "telephone" the same equalizer, then noise, a filter or any
-    codec for three fifths; "wide" mixes channels, codecs and noise more strongly. "robust" is for
-    detectors that meet any channel: speed, equalizer, room, coloured noise, band limit and codec,
-    each for a share of the clips.
+    "tfparn" is the paper's, "robust" is for detectors that meet any channel; docs/training.md has
+    the table of all names.
 
     Example:
         >>> type(augmentation("tfparn")).__name__

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asvspoof_cm import metrics
-from asvspoof_cm.labels import ABSENT, BONAFIDE, SASV_CLASSES, SPOOF
+from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
 from asvspoof_cm.metrics import METRICS
 from asvspoof_cm.metrics.det import Ties
 from asvspoof_cm.metrics.trials import find_trials
+from asvspoof_cm.metrics.within import has_sources
 from asvspoof_cm.utils.checks import FloatArray, as_labels
 from asvspoof_cm.utils.tables import render
 
@@ -237,15 +238,12 @@ def _within(
     args: argparse.Namespace, values: FloatArray, key: metrics.Key, protocol: Protocol | None
 ) -> metrics.WithinSources | None:
     """Return the errors within sources, None unless one source has both classes."""
-    if protocol is None:
+    if protocol is None or not has_sources(key.cm_label, protocol.source):
         return None
-    sources = [set(protocol.source[key.cm_label == label]) for label in (BONAFIDE, SPOOF)]
-    if not set.intersection(*sources) - {ABSENT}:
-        return None
-    known = protocol.source != ABSENT
-    trials = values[known], key.cm_label[known], protocol.source[known]
     n_bootstrap = args.bootstrap if len(args.scores) == 1 else 0
-    return metrics.within_sources(*trials, n_bootstrap=n_bootstrap, seed=args.seed or 0)
+    return metrics.within_sources(
+        values, key.cm_label, protocol.source, n_bootstrap=n_bootstrap, seed=args.seed or 0
+    )
 
 
 def _track2(args: argparse.Namespace) -> dict[str, Any]:
@@ -343,11 +341,11 @@ def _text(part: Any) -> str:
 
 def _comparison(paths: Sequence[Path], report: dict[str, Any]) -> str:
     """Return the tables of two systems."""
-    a, b = (system["track1"].as_dict() for system in report["systems"])
+    systems = [system["track1"] for system in report["systems"]]
     rows = []
     for name, interval in report["difference"].items():
         metric = METRICS[name]
-        values = (float(s[name]["value"] if isinstance(s[name], dict) else s[name]) for s in (a, b))
+        values = (system.values()[name] for system in systems)
         rows.append([metric.head, *map(metric.text, values), interval.text(metric)])
     if "within_source" in report["systems"][0]:
         errors = [100 * system["within_source"].mean_eer for system in report["systems"]]
@@ -355,6 +353,6 @@ def _comparison(paths: Sequence[Path], report: dict[str, Any]) -> str:
         rows.append(["EER (%), mean within sources", *cells])
     header = ("metric", "A", "B", "A − B [95 % interval]")
     names = [f"{letter}: {path}" for letter, path in zip("AB", paths, strict=True)]
-    trials = f"{a['n_bonafide']} bonafide, {a['n_spoof']} spoof"
+    trials = f"{systems[0].n_bonafide} bonafide, {systems[0].n_spoof} spoof"
     parts = ["\n".join([*names, trials]), render(header, rows), str(report["mcnemar"])]
     return "\n\n".join([*parts, *map(_text, [report["pictures"]] if "pictures" in report else [])])

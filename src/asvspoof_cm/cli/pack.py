@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Pack, and print what came out."""
-    from asvspoof_cm.data.cache import pack
+    from asvspoof_cm.data.packed import pack
 
     protocol = read_protocol(args.protocol, require_labels=False)
     packed = pack(

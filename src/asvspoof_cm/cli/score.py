@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asvspoof_cm.cli.options import add_device, add_model, load_any
-from asvspoof_cm.labels import ABSENT
+from asvspoof_cm.labels import ABSENT, UNITS
 
 if TYPE_CHECKING:
     from asvspoof_cm.data.openers import Opener
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="crops in a batch")
     parser.add_argument(
         "--score",
-        choices=("llr", "log-odds", "bonafide-logit"),
+        choices=UNITS,
         help="unit of the scores (default: llr with a calibration, else log-odds)",
     )
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
@@ -206,8 +206,9 @@ def _timelines(
     form: str,
 ) -> int:
     """Write a row per window, and pictures; return how many files failed."""
-    from asvspoof_cm.scorer.bulk import BAD_AUDIO, one_line
+    from asvspoof_cm.scorer.bulk import BAD_AUDIO
     from asvspoof_cm.scorer.timelines import Windows
+    from asvspoof_cm.utils.checks import one_line
 
     Windows(scorer.input, args.window_s, args.hop_s)  # an error of the command, not of a file
     n_failed, drawn = 0, Counter[str]()

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_training(parser: argparse.ArgumentParser) -> None:
     """Add the options that ``train`` and ``study`` share; the recipe's are those of its fields."""
-    from asvspoof_cm.augmentation import AUGMENTATIONS, EXTRA_SPOOF
+    from asvspoof_cm.augmentation.recipes import AUGMENTATIONS, EXTRA_SPOOF
     from asvspoof_cm.training import Augmented, Recipe, System
 
     data = parser.add_argument_group("data")

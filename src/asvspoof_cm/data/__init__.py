@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from asvspoof_cm.utils.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from asvspoof_cm.data.audio_folder import AudioFolder as AudioFolder
     from asvspoof_cm.data.audio_sources import open_audio as open_audio
-    from asvspoof_cm.data.cache import pack as pack
     from asvspoof_cm.data.containers import audio_entries as audio_entries
     from asvspoof_cm.data.dataset import SpoofDataset as SpoofDataset
-    from asvspoof_cm.data.folder import AudioFolder as AudioFolder
     from asvspoof_cm.data.loader import (
         Batch as Batch,
         Loader as Loader,
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
         matched_pairs as matched_pairs,
         shuffled as shuffled,
     )
+    from asvspoof_cm.data.packed import pack as pack
     from asvspoof_cm.data.protocol import (
-        OFFICIAL_COUNTS as OFFICIAL_COUNTS,
         UNLABELLED as UNLABELLED,
         Protocol as Protocol,
         read_protocol as read_protocol,

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from asvspoof_cm.audio import crop_start, cut, set_level
+from asvspoof_cm.audio import InputSettings, cut, set_level
+from asvspoof_cm.audio.crops import crop_start
 from asvspoof_cm.data.audio_sources import open_audio
 from asvspoof_cm.data.protocol import Protocol, read_protocol
-from asvspoof_cm.models import InputSettings
-from asvspoof_cm.utils.checks import check_choice
+from asvspoof_cm.utils.checks import check_between, check_choice
 from asvspoof_cm.utils.seeds import derive_seed
 
 
@@ -99,8 +99,8 @@ class SpoofDataset(Dataset["Item | Failure"]):
     ) -> None:
         check_choice("crop", crop, ("center", "random"))
         check_choice("on_error", on_error, ("raise", "skip"))
-        if n_samples is not None and n_samples < 1:
-            raise ValueError(f"`n_samples` must be at least 1; got {n_samples}.")
+        if n_samples is not None:
+            check_between("n_samples", n_samples, 1)
         if seed < 0:
             raise ValueError(f"`seed` must not be negative; got {seed}.")
         self.protocol = protocol = read_protocol(protocol, require_labels=False)

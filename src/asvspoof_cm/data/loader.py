@@ -18,7 +18,8 @@ from asvspoof_cm.data.dataset import Failure, Item, SpoofDataset
 from asvspoof_cm.data.orders import Order, shuffled
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.labels import ABSENT
-from asvspoof_cm.utils.processes import rank_and_size
+from asvspoof_cm.utils.checks import check_between
+from asvspoof_cm.utils.processes import n_cores, rank_and_size
 from asvspoof_cm.utils.seeds import derive_seed
 
 logger = logging.getLogger(__name__)
@@ -81,8 +82,7 @@ def make_loader(
         [torch.Size([4, 64000]), torch.Size([2, 64000])]
         [torch.Size([4, 64000]), torch.Size([2, 64000])]
     """
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be at least 1; got {batch_size}.")
+    check_between("batch_size", batch_size, 1)
     rank, world_size = rank_and_size()
     if shuffle and order is not None:
         raise ValueError("`shuffle` must be False where `order` is given.")
@@ -245,12 +245,8 @@ class _ShareSampler(Sampler[int]):
 def _default_workers(world_size: int) -> int:
     if multiprocessing.current_process().daemon:
         return 0
-    if hasattr(os, "sched_getaffinity"):
-        n_cores = len(os.sched_getaffinity(0))
-    else:
-        n_cores = os.cpu_count() or 1
     n_processes = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
-    return max(0, min(_MAX_WORKERS, n_cores // n_processes - 1))
+    return max(0, min(_MAX_WORKERS, n_cores() // n_processes - 1))
 
 
 def _describe(failure: Failure) -> str:

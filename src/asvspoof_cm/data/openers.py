@@ -15,6 +15,8 @@ from torch import Tensor
 
 from asvspoof_cm.audio import SAMPLE_RATE, AudioFile
 from asvspoof_cm.audio.reading import OpenAudio
+from asvspoof_cm.utils.checks import one_line
+from asvspoof_cm.utils.lazy import import_extra
 
 MAX_OVERSHOOT_S: Final = 0.5
 """How far beyond the end of its file a part may end, as in Kaldi; it is then cut there."""
@@ -189,19 +191,12 @@ def refusing_damage(path: Path) -> Iterator[None]:
     except (ArrowException, OSError, UnicodeDecodeError, StopIteration) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the system: it is not there, or can't be read
-        told = " ".join(str(error).split())
-        raise ValueError(f"{path} is not a whole Parquet file ({told}).") from error
+        raise ValueError(f"{path} is not a whole Parquet file ({one_line(error)}).") from error
 
 
 def import_parquet() -> Any:
     """Return pyarrow's module, or say how to get it."""
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ImportError(
-            "Parquet files need pyarrow: pip install 'asvspoof-cm[datasets]'."
-        ) from error
-    return parquet
+    return import_extra("pyarrow.parquet", "datasets")
 
 
 def part(path: Path, start_s: float, duration_s: float | None, where: str) -> Part:

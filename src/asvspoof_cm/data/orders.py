@@ -18,6 +18,7 @@ from torch import Tensor
 
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.utils.checks import check_between
 
 N_PAIRS = 8
 """Pairs in a block: first their bonafide rows, then their spoofs."""
@@ -80,7 +81,7 @@ def matched_pairs(
     n_rows: int | None = None,
     power: float = 0.5,
 ) -> Order:
-    """Return an order of pairs, a bonafide and a spoofed utterance that share more than others do.
+    """Return an order of pairs: one bonafide and one spoofed utterance, mostly of one source.
 
     Utterances of one source share its rooms, codecs and habits, so what tells the two apart is the
     synthesis. With a share of the pairs both come from one source, drawn with a probability in
@@ -209,6 +210,6 @@ def _class_weights(protocol: Protocol, power: float) -> Tensor:
 
 
 def _check_n_rows(protocol: Protocol, n_rows: int | None) -> int:
-    if n_rows is not None and n_rows < 1:
-        raise ValueError(f"`n_rows` must be at least 1; got {n_rows}.")
+    if n_rows is not None:
+        check_between("n_rows", n_rows, 1)
     return len(protocol) if n_rows is None else n_rows

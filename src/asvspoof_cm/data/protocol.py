@@ -41,6 +41,7 @@ from asvspoof_cm.labels import (
     NAME_COLUMNS,
     SPOOF,
 )
+from asvspoof_cm.utils.checks import label_numbers
 from asvspoof_cm.utils.settings import digest
 from asvspoof_cm.utils.tables import first_row, read_table
 
@@ -384,21 +385,11 @@ def _known_labels(
     label: Sequence[int] | Sequence[str] | LabelArray | StringArray,
     lines: np.ndarray[Any, Any] | None = None,
 ) -> LabelArray:
-    """Return numbers or words as int8; compared before they are cast, so that none wraps round."""
+    """Return numbers or words as int8, or say which is no label."""
     values = np.asarray(label)
     if values.ndim != 1:
         raise ValueError(f"`label` must have shape (n,), one per row; got {values.shape}.")
-    labels = np.zeros(len(values), dtype=np.int8)
-    known = np.zeros(len(values), dtype=bool)
-    words: dict[str | int, int] = {}
-    if values.dtype.kind in "USTO":
-        words.update(LABELS)
-    if values.dtype.kind not in "UST":
-        words.update({number: number for number in (SPOOF, BONAFIDE, UNLABELLED)})
-    for word, number in words.items():
-        matches = values == word
-        labels[matches] = number
-        known |= matches
+    labels, known = label_numbers(values, (SPOOF, BONAFIDE, UNLABELLED))
     if not known.all():
         row = int(np.argmin(known))
         if lines is not None:

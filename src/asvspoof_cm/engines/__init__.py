@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from asvspoof_cm.utils.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from asvspoof_cm.engines.hugging_face import (
+    from asvspoof_cm.engines.on_datasets import (
         protocol_from_dataset as protocol_from_dataset,
         score_batch_function as score_batch_function,
     )

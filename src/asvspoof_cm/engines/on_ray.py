@@ -20,7 +20,9 @@ from asvspoof_cm.engines.cells import ScoreCells, open_cell
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.scorer.scorer import Scorer
 from asvspoof_cm.training import FitResult
+from asvspoof_cm.utils.checks import check_between
 from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.lazy import import_extra
 
 _CORE_STEP = 1e-4  # what Ray counts cores in
 # A block of rows is what an actor gets at a time, and what it does again if it dies.
@@ -69,8 +71,7 @@ def score_ray(
     ray = _import_ray()
     if not ray.is_initialized():
         ray.init()
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be at least 1; got {batch_size}.")
+    check_between("batch_size", batch_size, 1)
     n_actors, n_gpus, n_cores = _sizes(ray, concurrency, cores_per_actor)
     opening: Callable[..., Any] = open_cell
     if not isinstance(source, ray.data.Dataset):
@@ -130,8 +131,7 @@ def _sizes(
     n_cores, n_gpus = resources.get("CPU", 0.0), int(resources.get("GPU", 0))
     n_nodes = sum(node["Alive"] for node in ray.nodes())
     n_actors = max(1, n_gpus or int(n_cores)) if concurrency is None else concurrency
-    if n_actors < 1:
-        raise ValueError(f"`concurrency` must be at least 1; got {concurrency}.")
+    check_between("concurrency", n_actors, 1)
     if n_gpus and n_actors > n_gpus:
         raise ValueError(
             f"`concurrency` must be at most {n_gpus}, one actor for each GPU; got {concurrency}. "
@@ -215,9 +215,5 @@ def fit_ray(
 
 
 def _import_ray() -> Any:
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise ImportError("this needs Ray: pip install 'asvspoof-cm[ray]'.") from error
-    return ray
+    import_extra("ray.data", "ray")
+    return import_extra("ray", "ray")

@@ -16,7 +16,6 @@ from asvspoof_cm.metrics.breakdown import (
 )
 from asvspoof_cm.metrics.costs import (
     ASVSPOOF5 as ASVSPOOF5,
-    ASVSPOOF5_ASV as ASVSPOOF5_ASV,
     ASVSPOOF5_SASV as ASVSPOOF5_SASV,
     AsvRates as AsvRates,
     DetectionCosts as DetectionCosts,

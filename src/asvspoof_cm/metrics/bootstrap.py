@@ -2,7 +2,7 @@
 
 A replicate draws trials, or whole clusters of trials, with replacement. That gives each trial a
 count and leaves the order of the scores as it was, so the scores are sorted once and a replicate
-costs a few passes over the counts (see `asvspoof_cm.metrics.resampling`).
+costs a few passes over the counts (see `asvspoof_cm.metrics.replicates`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr
 
 from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
-from asvspoof_cm.metrics.resampling import MetricLike, System, draws, encode_clusters
+from asvspoof_cm.metrics.replicates import MetricLike, SortedSystem, draws, encode_clusters
 from asvspoof_cm.metrics.summary import METRICS, Metric
 from asvspoof_cm.metrics.track1 import act_dcf, cllr, eer, min_dcf
 from asvspoof_cm.utils.checks import (
@@ -27,6 +27,7 @@ from asvspoof_cm.utils.checks import (
     as_column,
     as_labels,
     as_scores,
+    as_trials,
     check_seed,
     split_by_label,
 )
@@ -134,7 +135,7 @@ def bootstrap(
             as_column("clusters[0]", clusters[0], len(scores[0])),
             as_column("clusters[1]", clusters[1], len(scores[1])),
         )
-    systems = [System(scores, units, _metric_names(metric), costs)]
+    systems = [SortedSystem(scores, units, _metric_names(metric), costs)]
     return _intervals(metric, systems, units, n, seed, confidence, progress)
 
 
@@ -193,7 +194,7 @@ def compare(
         units = _encode(column[is_bonafide], column[~is_bonafide])
     own_units = units or (np.arange(len(pairs[0][0])), np.arange(len(pairs[0][1])))
     names = _metric_names(metric)
-    systems = [System(pair, own_units, names, costs) for pair in pairs]
+    systems = [SortedSystem(pair, own_units, names, costs) for pair in pairs]
     return _intervals(metric, systems, units, n, seed, confidence, progress)
 
 
@@ -232,11 +233,8 @@ def mcnemar(
         >>> mcnemar([2.0, 1.0, -3.0, 4.0], [2.0, -1.0, -3.0, -4.0], [1, 1, 0, 0]).p_value
         1.0
     """
-    is_bonafide = as_labels(labels)
-    right = []
-    for scores in (a, b):
-        split_by_label(scores, labels)
-        right.append((np.asarray(scores, dtype=np.float64) >= costs.threshold) == is_bonafide)
+    trials = [as_trials(scores, labels) for scores in (a, b)]
+    right = [(values >= costs.threshold) == is_bonafide for values, is_bonafide in trials]
     only_a, only_b = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
     p_value = 2.0 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5))
     return McNemar(
@@ -280,7 +278,7 @@ def _metric_names(metric: MetricLike | Metrics) -> tuple[MetricLike, ...]:
 
 def _intervals(
     metric: MetricLike | Metrics,
-    systems: Sequence[System],
+    systems: Sequence[SortedSystem],
     units: tuple[IntArray, IntArray] | None,
     n: int,
     seed: int,

@@ -15,15 +15,7 @@ from asvspoof_cm.metrics.bootstrap import Interval, TooFewClustersError, bootstr
 from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.metrics.det import TIES, SortedScores, Ties
 from asvspoof_cm.metrics.summary import METRICS, Metric
-from asvspoof_cm.utils.checks import (
-    IntArray,
-    Plain,
-    as_column,
-    as_labels,
-    as_scores,
-    check_choice,
-    split_by_label,
-)
+from asvspoof_cm.utils.checks import IntArray, Plain, as_column, as_trials, check_choice
 from asvspoof_cm.utils.progress import track
 from asvspoof_cm.utils.tables import Tabular
 
@@ -149,8 +141,7 @@ def breakdown(
         raise ValueError(
             f"`match` must name columns of `groups` ({', '.join(groups)}); got {unknown[0]!r}."
         )
-    split_by_label(scores, labels)
-    values, is_bonafide = as_scores("scores", scores), as_labels(labels)
+    values, is_bonafide = as_trials(scores, labels)
     columns = {name: as_column(name, column, len(values)) for name, column in groups.items()}
     cluster = None if clusters is None else as_column("clusters", clusters, len(values))
     bonafide = np.flatnonzero(is_bonafide)

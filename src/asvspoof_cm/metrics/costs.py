@@ -6,13 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from asvspoof_cm.utils.checks import Plain
-
-
-def _check_positive(**costs: float) -> None:
-    for name, cost in costs.items():
-        if not (math.isfinite(cost) and cost > 0.0):
-            raise ValueError(f"`{name}` must be positive and finite; got {cost}.")
+from asvspoof_cm.utils.checks import Plain, check_positive_finite
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class DetectionCosts(Plain):
     def __post_init__(self) -> None:
         if not 0.0 < self.p_spoof < 1.0:
             raise ValueError(f"`p_spoof` must lie between 0 and 1, excluded; got {self.p_spoof}.")
-        _check_positive(c_miss=self.c_miss, c_fa=self.c_fa)
+        check_positive_finite(c_miss=self.c_miss, c_fa=self.c_fa)
 
     @property
     def beta(self) -> float:
@@ -81,7 +75,7 @@ class SasvCosts:
                 "`p_target`, `p_nontarget` and `p_spoof` must be at least 0 and sum to 1; "
                 f"got {priors}."
             )
-        _check_positive(
+        check_positive_finite(
             c_miss=self.c_miss, c_fa_nontarget=self.c_fa_nontarget, c_fa_spoof=self.c_fa_spoof
         )
         if not 0.0 < self.p_target < 1.0:

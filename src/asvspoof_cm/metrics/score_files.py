@@ -29,13 +29,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asvspoof_cm.labels import ABSENT, LABEL_COLUMNS, LABELS, NAME_COLUMNS, SASV_CLASSES, SPOOF
+from asvspoof_cm.labels import (
+    ABSENT,
+    LABEL_COLUMNS,
+    LABELS,
+    NAME_COLUMNS,
+    SASV_CLASSES,
+    SPOOF,
+    UNITS,
+)
 from asvspoof_cm.metrics.trials import Key, Names, Scores, check_unique
 from asvspoof_cm.utils.checks import FloatArray, IntArray, as_column, as_scores, check_choice
 from asvspoof_cm.utils.files import atomic_path, write_text
 from asvspoof_cm.utils.tables import first_row, read_table
 
-CM_COLUMNS: Final = ("cm-score", "llr", "log-odds", "bonafide-logit", "score")
+CM_COLUMNS: Final = ("cm-score", *UNITS, "score")
 """What a countermeasure's column may be called: by its unit, or as in the challenge."""
 
 # The columns of a whole file of Track 2, in order, and what a header may call them.

@@ -1,7 +1,7 @@
 """The table of metrics, and all of them for one set of trials.
 
 An entry of `METRICS` is everything that the library knows about a metric: breakdowns, intervals,
-reports and figures have one column, row or panel for each entry, in this order.
+reports and figures have one column, row or panel for each entry.
 """
 
 from __future__ import annotations
@@ -97,6 +97,17 @@ class Track1Result(Plain):
     auc: float
     costs: DetectionCosts
     others: Mapping[str, float]
+
+    def values(self) -> dict[str, float]:
+        """Return the value of each entry of `METRICS`, by name and without its threshold.
+
+        Example:
+            >>> evaluate([2.0, 1.0, 0.0], [1, 0, 0]).values()["eer"]
+            0.0
+        """
+        known = {**vars(self), **self.others}
+        found = {name: known[name] for name in METRICS if name in known}
+        return {k: v.value if isinstance(v, OperatingPoint) else v for k, v in found.items()}
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values; a threshold that isn't finite, to reject all trials, is None."""

@@ -9,19 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from asvspoof_cm.labels import ABSENT, BONAFIDE, SPOOF
 from asvspoof_cm.metrics.bootstrap import Interval, check_draws
 from asvspoof_cm.metrics.costs import ASVSPOOF5
-from asvspoof_cm.metrics.resampling import System, draws
+from asvspoof_cm.metrics.replicates import SortedSystem, draws
 from asvspoof_cm.metrics.summary import METRICS
 from asvspoof_cm.metrics.track1 import auc, eer
-from asvspoof_cm.utils.checks import (
-    FloatArray,
-    Plain,
-    as_column,
-    as_labels,
-    as_scores,
-    split_by_label,
-)
+from asvspoof_cm.utils.checks import FloatArray, Plain, as_column, as_trials
 from asvspoof_cm.utils.progress import track
 from asvspoof_cm.utils.tables import render
 
@@ -53,7 +47,7 @@ class WithinSources(Plain):
     """Of the same trials with one threshold for all sources."""
     pooled_auc: float
     n_left_out: int
-    """Sources that have one class only."""
+    """Known sources that have one class only."""
 
     @property
     def worst(self) -> SourceRow:
@@ -89,6 +83,16 @@ class WithinSources(Plain):
         return text + f"\n({self.n_left_out} more have one class only)" * (self.n_left_out > 0)
 
 
+def has_sources(labels: ArrayLike, sources: ArrayLike) -> bool:
+    """Return whether `within_sources` has a source to measure: a known one with both classes."""
+    of_row, label = np.asarray(sources), np.asarray(labels)
+    known = of_row != ABSENT
+    return bool(
+        {*of_row[known & (label == BONAFIDE)].tolist()}
+        & {*of_row[known & (label == SPOOF)].tolist()}
+    )
+
+
 def within_sources(
     scores: ArrayLike,
     labels: ArrayLike,
@@ -103,7 +107,8 @@ def within_sources(
 
     A pooled EER also rewards a detector for knowing where a recording comes from: sources differ in
     channel, and often hold one class. Within a source that helps nobody. Sources weigh alike in the
-    mean, whatever their size; those with one class are left out.
+    mean, whatever their size; those with one class are left out, and so are trials whose source is
+    "-", not known.
 
     Scores, labels and sources, such as `Protocol.source`, have one entry per trial. `n_bootstrap`
     replicates give an interval on each source's EER and on their mean: a replicate draws trials of
@@ -123,17 +128,19 @@ def within_sources(
     if n_bootstrap < 0:
         raise ValueError(f"`n_bootstrap` must be at least 0; got {n_bootstrap}.")
     check_draws(n_bootstrap or 1, confidence, seed)
-    split_by_label(scores, labels)
-    values, is_bonafide = as_scores("scores", scores), as_labels(labels)
-    names, codes = np.unique(as_column("sources", sources, len(values)), return_inverse=True)
+    values, is_bonafide = as_trials(scores, labels)
+    of_trial = as_column("sources", sources, len(values))
+    known = of_trial != ABSENT
+    values, is_bonafide = values[known], is_bonafide[known]
+    names, codes = np.unique(of_trial[known], return_inverse=True)
     counts = [
         np.bincount(codes[chosen], minlength=len(names)) for chosen in (is_bonafide, ~is_bonafide)
     ]
     both = np.flatnonzero((counts[0] > 0) & (counts[1] > 0))
     if not len(both):
         raise ValueError(
-            f"`sources` must have one with both classes; none of {len(names)} has, such as "
-            f"{str(names[0])!r}."
+            f"`sources` must have one with both classes; none of {len(names)} has, and "
+            f"{int((~known).sum())} trials are of no known source ({ABSENT!r})."
         )
     rows, replicates = [], []
     for code in track(both, description="sources", unit="source", enabled=progress):
@@ -174,7 +181,7 @@ def within_sources(
 def _replicates(pair: Sequence[FloatArray], n: int, seed: int, code: int) -> FloatArray:
     if not n:
         return np.empty(0)
-    system = System((pair[0], pair[1]), None, ("eer",), ASVSPOOF5)
+    system = SortedSystem((pair[0], pair[1]), None, ("eer",), ASVSPOOF5)
     own_seed = int(np.random.SeedSequence([seed, code]).generate_state(1)[0])
     drawn = draws((len(pair[0]), len(pair[1])), None, n, own_seed)
     return np.array([system.replicate(counts)[0] for counts in drawn])

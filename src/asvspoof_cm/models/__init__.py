@@ -5,10 +5,7 @@ from asvspoof_cm.models.cosine import CosineHead as CosineHead, CosineHeadConfig
 from asvspoof_cm.models.countermeasure import (
     Attended as Attended,
     Countermeasure as Countermeasure,
-    InputSettings as InputSettings,
     build_model as build_model,
-    describe_model as describe_model,
-    model_names as model_names,
 )
 from asvspoof_cm.models.encoder import Encoder as Encoder, EncoderConfig as EncoderConfig
 from asvspoof_cm.models.lcnn import LCNN as LCNN, LCNNConfig as LCNNConfig

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from asvspoof_cm.frontends import SincConv
 from asvspoof_cm.models.countermeasure import Countermeasure
-from asvspoof_cm.utils.checks import check_positive, check_waveforms
+from asvspoof_cm.utils.checks import check_positive, check_positive_finite, check_waveforms
 
 # A multiple of 3. At 32 channels and 24 rows, 3,072 columns are 9 MiB.
 _TILE_COLUMNS = 3072
@@ -53,9 +53,9 @@ class AASISTConfig:
         for name in ("pool_spectral", "pool_temporal", "pool_hetero"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"`{name}` must lie in (0, 1]; got {getattr(self, name)!r}.")
-        for name in ("temperature", "temperature_hetero"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"`{name}` must be positive; got {getattr(self, name)!r}.")
+        check_positive_finite(
+            temperature=self.temperature, temperature_hetero=self.temperature_hetero
+        )
 
     @classmethod
     def light(cls) -> Self:

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.models.countermeasure import Attended, Countermeasure, build_model
+from asvspoof_cm.utils.checks import check_positive_finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +38,7 @@ class CosineHeadConfig:
     def __post_init__(self) -> None:
         if self.n_vectors not in (1, 2):
             raise ValueError(f"`n_vectors` must be 1 or 2; got {self.n_vectors!r}.")
-        if not 0 < self.scale < math.inf:
-            raise ValueError(f"`scale` must be positive and finite; got {self.scale}.")
+        check_positive_finite(scale=self.scale)
 
 
 class CosineHead(Countermeasure):

@@ -182,10 +182,6 @@ class ResNet(Countermeasure):
         self.classifier = nn.Linear(config.d_embedding, 2)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def forward_features(self, bands: Tensor) -> Tensor:
-        """Return logits (batch, 2) of precomputed log bands (batch, n_bands, n_frames)."""
-        return self.classify(self.embed_features(bands))
-
     def embed(self, waveform: Tensor) -> Tensor:
         """Return utterance vectors (batch, d_embedding) of waveforms (batch, time)."""
         return self.embed_features(self.log_bands(waveform))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +16,7 @@ from asvspoof_cm.models.transformer import TransformerLayer, sinusoidal_position
 from asvspoof_cm.utils.checks import (
     check_choice,
     check_positive,
+    check_positive_finite,
     check_probability,
     check_waveforms,
 )
@@ -115,8 +115,7 @@ class TFPARN(Countermeasure):
         Done before training with a factor below 1, each post-norm layer begins closer to the
         identity, and learning rates are stable that otherwise are not.
         """
-        if not 0 < factor < math.inf:
-            raise ValueError(f"`factor` must be positive and finite; got {factor}.")
+        check_positive_finite(factor=factor)
         for layer in self.layers:
             layer.out.weight.mul_(factor)  # type: ignore[operator, union-attr]
             layer.contract.weight.mul_(factor)  # type: ignore[operator, union-attr]

@@ -14,7 +14,6 @@ from asvspoof_cm.plots.detection import (
 from asvspoof_cm.plots.efficiency import training_efficiency as training_efficiency
 from asvspoof_cm.plots.figures import (
     BONAFIDE_COLOR as BONAFIDE_COLOR,
-    COLUMN_WIDTH_IN as COLUMN_WIDTH_IN,
     PAGE_WIDTH_IN as PAGE_WIDTH_IN,
     SPOOF_COLOR as SPOOF_COLOR,
     new_axes as new_axes,

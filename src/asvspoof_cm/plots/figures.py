@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.lazy import import_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,13 +51,10 @@ def save_figure(ax: Axes, path: str | os.PathLike[str], *, dpi: int = 200) -> No
 
 def new_figure(width_in: float, height_in: float) -> Figure:
     """Return a figure without pyplot."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError(
-            "plots need matplotlib, an extra: pip install asvspoof-cm[plots]"
-        ) from None
-    return Figure(figsize=(width_in, height_in), layout="constrained")
+    figure: Figure = import_extra("matplotlib.figure", "plots").Figure(
+        figsize=(width_in, height_in), layout="constrained"
+    )
+    return figure
 
 
 def finish(ax: Axes, x_label: str, y_label: str) -> Axes:

@@ -33,7 +33,8 @@ from asvspoof_cm.scorer.shards import (
     read_header,
 )
 from asvspoof_cm.scorer.utterances import Utterance, take_crops
-from asvspoof_cm.utils.processes import check_shard, share_work
+from asvspoof_cm.utils.checks import check_between, one_line
+from asvspoof_cm.utils.processes import check_shard, n_cores, share_work
 from asvspoof_cm.utils.progress import Progress, track
 from asvspoof_cm.utils.settings import digest
 
@@ -136,9 +137,8 @@ def score_opened(
 ) -> Iterator[tuple[T, ScoreResult | str]]:
     """Yield each tag with the result, or the error, of what `open_tag` opens for it."""
     if n_threads is None:
-        n_threads = min(MAX_THREADS, os.cpu_count() or 1)
-    elif n_threads < 1:
-        raise ValueError(f"`n_threads` must be at least 1; got {n_threads}.")
+        n_threads = min(MAX_THREADS, n_cores())
+    check_between("n_threads", n_threads, 1)
 
     def decode(tag: T) -> tuple[T, Utterance | str]:
         try:
@@ -156,11 +156,6 @@ def _file_score(path: Path, result: ScoreResult | str) -> FileScore:
     if not isinstance(result, str):
         return FileScore(path=path, result=result)
     return FileScore(path=path, error=result if str(path) in result else f"{path}: {result}")
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error's message, or its type where it has none, without line breaks or tabs."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def score_protocol(

@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.checkpoint import hash_tensors
-from asvspoof_cm.labels import BONAFIDE, SPOOF
-from asvspoof_cm.models import InputSettings
-from asvspoof_cm.scorer.results import UNITS, ScoreResult, Unit
+from asvspoof_cm.labels import BONAFIDE, SPOOF, UNITS, Unit
+from asvspoof_cm.scorer.results import ScoreResult
 from asvspoof_cm.scorer.utterances import Utterance
 from asvspoof_cm.utils.checks import check_choice
 from asvspoof_cm.utils.processes import resolve_device

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any
 
 import numpy as np
 
 from asvspoof_cm.calibration import decide, probability
-from asvspoof_cm.labels import LABEL_NAMES
+from asvspoof_cm.labels import LABEL_NAMES, Unit
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.scorer.utterances import NO_SPEECH
-
-Unit = Literal["llr", "log-odds", "bonafide-logit"]
-UNITS: Final[tuple[Unit, ...]] = ("llr", "log-odds", "bonafide-logit")
-"""What a score can be: calibrated log-likelihood ratio, logit difference z1 − z0, or z1 alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +53,7 @@ class ScoreResult:
     def probability(self, prior: float = ASVSPOOF5.p_spoof) -> float:
         """Return the probability of bonafide, given the prior probability of spoof.
 
-        Without speech to judge, that is what the prior says.
+        Without speech to judge, the prior alone.
         """
         llr = self._calibrated()
         return float(probability(llr if self.has_speech else np.float64(0.0), prior))
@@ -77,13 +73,17 @@ class ScoreResult:
         return None if self.llr is None else LABEL_NAMES[int(decide(self.llr, costs))]
 
     def as_dict(self, costs: DetectionCosts = ASVSPOOF5) -> dict[str, Any]:
-        """Return plain values for JSON; with a calibration also what follows from the costs."""
-        content = {**asdict(self), "crop_scores": [*self.crop_scores], "warnings": [*self.warnings]}
-        if self.llr is None:
-            del content["llr"]
-        else:
-            content |= {"prior": costs.p_spoof, "probability": self.probability(costs.p_spoof)}
-        return {**content, "decision": self.verdict(costs)}
+        """Return plain values for JSON, with what follows from the costs; None if uncalibrated."""
+        is_calibrated = self.llr is not None
+        return {
+            **asdict(self),
+            "crop_scores": [*self.crop_scores],
+            "warnings": [*self.warnings],
+            "prior": costs.p_spoof,
+            "probability": self.probability(costs.p_spoof) if is_calibrated else None,
+            "threshold": costs.threshold,
+            "decision": self.verdict(costs),
+        }
 
     def _calibrated(self) -> np.float64:
         if self.llr is None:

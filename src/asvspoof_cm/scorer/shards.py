@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 
 from asvspoof_cm.metrics import read_scores, write_scores
 from asvspoof_cm.scorer.utterances import NO_SPEECH
-from asvspoof_cm.utils.files import atomic_path, exclusive, write_text
+from asvspoof_cm.utils.files import atomic_path, exclusive, write_json, write_text
 
 Shard = tuple[int, int]
 Resume = bool | Literal["if_same"]
@@ -140,7 +140,7 @@ class ScoreRun:
             self._write(self.before, rows)
             for path in shards.values():
                 path.unlink()
-        write_text(self.record, json.dumps(self.settings, indent=1) + "\n")
+        write_json(self.record, self.settings)
         return len(rows)
 
     def begin(self, shard: Shard, names: Sequence[str], resume: Resume) -> dict[str, Row]:
@@ -196,7 +196,7 @@ class ScoreRun:
                 f"none of the {len(names)} utterances could be scored; see {self.errors}. "
                 f"The first error: {rows[names[0]].note}"
             )
-        write_text(self.record, json.dumps(self.settings, indent=1) + "\n")
+        write_json(self.record, self.settings)
         write_scores(self.output, [*scores], [*scores.values()])
         for path in (self.before, *shards.values()):
             path.unlink(missing_ok=True)

@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asvspoof_cm.audio import SAMPLE_RATE, AudioFile, cut, fix_length, set_level
+from asvspoof_cm.audio import SAMPLE_RATE, AudioFile, InputSettings, cut, fix_length, set_level
 from asvspoof_cm.audio.arrays import Waveform, as_waveform
 from asvspoof_cm.audio.reading import OpenAudio
-from asvspoof_cm.models import Countermeasure, InputSettings
+from asvspoof_cm.labels import Unit
+from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.scorer.inference import Inference, map_packed
-from asvspoof_cm.scorer.results import Unit
 from asvspoof_cm.scorer.utterances import BLOCK_SAMPLES, InMemory
 
 

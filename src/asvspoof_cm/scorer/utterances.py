@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asvspoof_cm.audio import crop_starts, cut, set_level
+from asvspoof_cm.audio import InputSettings, cut, set_level
+from asvspoof_cm.audio.crops import crop_starts
 from asvspoof_cm.audio.reading import OpenAudio
-from asvspoof_cm.models import InputSettings
 
 SILENT_PEAK = 1e-4  # 80 dB below full scale
 CLIPPED_LEVEL, CLIPPED_SHARE = 0.999, 1e-3  # of full scale, of the samples

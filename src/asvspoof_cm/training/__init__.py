@@ -9,10 +9,10 @@ from asvspoof_cm.training.loop import (
     validate as validate,
 )
 from asvspoof_cm.training.objective import BatchLoss as BatchLoss, Objective as Objective
+from asvspoof_cm.training.recipe import Recipe as Recipe
 from asvspoof_cm.training.run_folder import RunFolder as RunFolder
 from asvspoof_cm.training.systems import (
     MODELS as MODELS,
-    Recipe as Recipe,
     System as System,
     fine_tuning as fine_tuning,
     model_system as model_system,

@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader
 from asvspoof_cm.data.dataset import SpoofDataset
 from asvspoof_cm.data.loader import Batch, Loader
 from asvspoof_cm.data.protocol import UNLABELLED
-from asvspoof_cm.labels import ABSENT, BONAFIDE, SPOOF
+from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.metrics.within import has_sources
 from asvspoof_cm.utils.settings import describe, digest
 
 
@@ -75,9 +76,7 @@ class Batches:
         if self.dataset is None:
             return None
         protocol = self.dataset.protocol
-        known = protocol.source != ABSENT
-        sides = [set(protocol.source[known & (protocol.label == k)]) for k in (BONAFIDE, SPOOF)]
-        return protocol.source if sides[0] & sides[1] else None
+        return protocol.source if has_sources(protocol.label, protocol.source) else None
 
     @property
     def n_batches(self) -> int | None:

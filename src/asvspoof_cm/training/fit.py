@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -13,14 +14,14 @@ from typing import Any
 import torch
 
 from asvspoof_cm.metrics import within_sources
-from asvspoof_cm.models import Countermeasure, describe_model
+from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.models.countermeasure import describe_model
 from asvspoof_cm.runs import BEST_NAME
 from asvspoof_cm.training.batches import Batches
 from asvspoof_cm.training.learner import Learner, Loss
-from asvspoof_cm.training.loop import EpochResult, quietly, summary, train_epoch, validate
+from asvspoof_cm.training.loop import EpochResult, quietly, train_epoch, validate
+from asvspoof_cm.training.recipe import Recipe
 from asvspoof_cm.training.run_folder import RunFolder
-from asvspoof_cm.training.schedule import EarlyStopping
-from asvspoof_cm.training.systems import Recipe
 from asvspoof_cm.training.transforms import Transform
 from asvspoof_cm.utils.processes import peak_resident_bytes, rank_and_size, wait_for_all
 from asvspoof_cm.utils.settings import describe
@@ -43,6 +44,38 @@ class FitResult:
     best_epoch: int
     best_path: Path
     stopped_early: bool
+
+
+@dataclass
+class EarlyStopping:
+    """Stop when a value has not fallen significantly for `patience` epochs.
+
+    `best` is the lowest value so far, `reference` the lowest that was a significant decrease, and
+    `n_stale` counts the epochs since then.
+    """
+
+    patience: int = 15
+    tolerance: float = 1e-4
+    best: float = math.inf
+    best_epoch: int = -1
+    reference: float = math.inf
+    n_stale: int = 0
+
+    def update(self, epoch: int, value: float) -> bool:
+        """Take in the value of an epoch; return whether it is the best so far."""
+        if value < self.reference - self.tolerance:
+            self.reference, self.n_stale = value, 0
+        else:
+            self.n_stale += 1
+        if value < self.best:
+            self.best, self.best_epoch = value, epoch
+            return True
+        return False
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether patience has run out."""
+        return self.n_stale >= self.patience
 
 
 def fit(
@@ -211,8 +244,8 @@ def _record(
     return {
         "epoch": epoch + 1,
         "lr": learner.optimizer.param_groups[0]["lr"],
-        "train": {"loss": trained.loss, **summary(trained.metrics())},
-        "dev": {"loss": validated.loss, **summary(validated.metrics()), **_within(validated, dev)},
+        "train": {"loss": trained.loss, **trained.metrics().values()},
+        "dev": {"loss": validated.loss, **validated.metrics().values(), **_within(validated, dev)},
         "train_s": trained.seconds,
         "dev_s": validated.seconds,
         "clips_per_s": len(trained.scores) / trained.seconds,

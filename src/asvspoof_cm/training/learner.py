@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from asvspoof_cm.checkpoint import load_trained, trained_state
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.training.objective import BatchLoss
-from asvspoof_cm.training.systems import Recipe
+from asvspoof_cm.training.recipe import Recipe
 from asvspoof_cm.utils.processes import rank_and_size, resolve_precision
 
 Loss: TypeAlias = Callable[..., Tensor]

@@ -1,7 +1,7 @@
 """One pass over a set: to train, or to validate.
 
-`fit` is a plain function over `Learner`, `train_epoch`, `validate` and `EarlyStopping`; use those
-in a loop of your own where `fit` does not suit.
+`fit` is a plain function over `Learner`, `train_epoch` and `validate`; use those in a loop of your
+own where `fit` does not suit.
 
 What is random in an epoch (order, crops, augmentation, dropout) follows from the seed and the epoch
 alone, so a run that was interrupted and resumed is the run that was not. Nothing in a training step
@@ -69,16 +69,6 @@ def quietly() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
-
-
-def summary(result: Track1Result) -> dict[str, float]:
-    """Return the four official metrics as plain numbers."""
-    return {
-        "eer": result.eer.value,
-        "min_dcf": result.min_dcf.value,
-        "act_dcf": result.act_dcf.value,
-        "cllr": result.cllr,
-    }
 
 
 def train_epoch(

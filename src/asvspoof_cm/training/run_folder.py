@@ -19,9 +19,8 @@ from asvspoof_cm.runs import (
     RUN_NAME,
     STATE_NAME,
     check_unchanged,
-    write_json,
 )
-from asvspoof_cm.utils.files import exclusive, write_text
+from asvspoof_cm.utils.files import exclusive, write_json, write_text
 from asvspoof_cm.utils.processes import gather_objects, rank_and_size
 
 

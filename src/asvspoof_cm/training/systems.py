@@ -3,101 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from asvspoof_cm.augmentation import LogMelMask
-from asvspoof_cm.models import TFPARN, Countermeasure, build_model, describe_model
+from asvspoof_cm.models import TFPARN, Countermeasure, build_model
+from asvspoof_cm.models.countermeasure import describe_model
 from asvspoof_cm.training.objective import Objective
-from asvspoof_cm.training.schedule import linear_scaling, warmup_constant, warmup_cosine
+from asvspoof_cm.training.recipe import Recipe, linear_scaling
 from asvspoof_cm.training.transforms import Augmented
-from asvspoof_cm.utils.checks import check_choice, check_positive
+from asvspoof_cm.utils.checks import check_positive, check_positive_finite
 
 SEEDS = (42, 63, 2026)
 """The seeds of the paper's tables."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How to optimise; the defaults are the paper's (section V-A).
-
-    Attributes:
-        n_epochs: Maximum number of epochs.
-        optimizer: "adamw" or "adam" (weight decay added to the gradient).
-        lr: Learning rate after the warm-up.
-        weight_decay: Weight decay.
-        warmup_epochs: Epochs of linear warm-up.
-        schedule: "cosine" falls after the warm-up, "constant" over the last `decay_epochs` only.
-        decay_epochs: Epochs of the linear fall at the end of a constant schedule.
-        final_lr: Learning rate at the end.
-        select: What the best epoch has the least of: "min_dcf", or "eer_within", the mean of the
-            pooled EER and of that within sources.
-        patience: Epochs without a significant decrease of it before stopping.
-        tolerance: What counts as a significant decrease.
-        clip_norm: Largest norm of the gradient; None for no limit.
-        n_accumulate: Batches whose gradients are averaged before a step.
-        precision: "fp32", "bf16" for autocast, or "auto": bf16 where the device is faster with it.
-        ema_decay: Validate and keep a moving average of the weights with this decay; None for none.
-        gradient_checkpointing: Compute activations again for the gradient: less memory, more time.
-        compile: Use torch.compile.
-    """
-
-    n_epochs: int = 100
-    optimizer: Literal["adamw", "adam"] = "adamw"
-    lr: float = 1e-4
-    weight_decay: float = 1e-2
-    warmup_epochs: float = 5.0
-    schedule: Literal["cosine", "constant"] = "cosine"
-    decay_epochs: float = 0.0
-    final_lr: float = 1e-6
-    select: Literal["min_dcf", "eer_within"] = "min_dcf"
-    patience: int = 15
-    tolerance: float = 1e-4
-    clip_norm: float | None = None
-    n_accumulate: int = 1
-    precision: Literal["fp32", "bf16", "auto"] = "fp32"
-    ema_decay: float | None = None
-    gradient_checkpointing: bool = False
-    compile: bool = False
-
-    def __post_init__(self) -> None:
-        check_positive(self, "n_epochs", "patience", "n_accumulate")
-        for name in ("lr", "final_lr", "clip_norm"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"`{name}` must be positive and finite; got {value}.")
-        if self.lr < self.final_lr:
-            raise ValueError(
-                f"`lr` must not be below `final_lr`; got {self.lr} and {self.final_lr}."
-            )
-        for name in ("weight_decay", "warmup_epochs", "decay_epochs", "tolerance"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"`{name}` must not be negative; got {getattr(self, name)}.")
-        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
-            raise ValueError(f"`ema_decay` must lie between 0 and 1; got {self.ema_decay}.")
-        if self.decay_epochs and self.schedule == "cosine":
-            raise ValueError(
-                f'`decay_epochs` must be 0 with schedule="cosine"; got {self.decay_epochs}.'
-            )
-        check_choice("optimizer", self.optimizer, ("adamw", "adam"))
-        check_choice("precision", self.precision, ("fp32", "bf16", "auto"))
-        check_choice("schedule", self.schedule, ("cosine", "constant"))
-        check_choice("select", self.select, ("min_dcf", "eer_within"))
-
-    def learning_rate(self, epoch: float) -> float:
-        """Return the learning rate at a point of training, in epochs, fractions included."""
-        values = {
-            "base_lr": self.lr,
-            "final_lr": self.final_lr,
-            "warmup_epochs": self.warmup_epochs,
-            "n_epochs": self.n_epochs,
-        }
-        if self.schedule == "constant":
-            return warmup_constant(epoch, decay_epochs=self.decay_epochs, **values)
-        return warmup_cosine(epoch, **values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +60,7 @@ class System:
             )
         object.__setattr__(self, "objective", objective.text)
         check_positive(self, "batch_size")
-        for name in ("crop_s", "residual_scale"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"`{name}` must be positive and finite; got {getattr(self, name)}."
-                )
+        check_positive_finite(crop_s=self.crop_s, residual_scale=self.residual_scale)
         if self.mask and self.recipe.compile:
             raise ValueError("`mask` must be False with `compile`, which can't trace the masks.")
 

@@ -14,22 +14,23 @@ import numpy as np
 import torch
 
 from asvspoof_cm.checkpoint import load_checkpoint
-from asvspoof_cm.data import Loader, Order, Protocol, SpoofDataset, make_loader, read_protocol
+from asvspoof_cm.data import Protocol, SpoofDataset, make_loader, read_protocol
+from asvspoof_cm.data.loader import Loader
+from asvspoof_cm.data.orders import Order
 from asvspoof_cm.metrics import METRICS, evaluate, read_scores
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.runs import (
     BEST_NAME,
     FINAL_NAME,
     read_final,
-    write_json,
 )
 from asvspoof_cm.scorer import Scorer
 from asvspoof_cm.training.fit import FitResult, fit
-from asvspoof_cm.training.loop import quietly, summary
+from asvspoof_cm.training.loop import quietly
 from asvspoof_cm.training.objective import Objective
 from asvspoof_cm.training.run_folder import RunFolder
 from asvspoof_cm.training.systems import System
-from asvspoof_cm.utils.files import sha256
+from asvspoof_cm.utils.files import sha256, write_json
 from asvspoof_cm.utils.processes import process_group, rank_and_size, resolve_device, wait_for_all
 
 
@@ -241,10 +242,9 @@ def evaluate_run(
         "n_bonafide": result.n_bonafide,
         "n_spoof": result.n_spoof,
         "n_failed": done.n_failed,
-        **summary(result),
         "min_cllr": result.min_cllr,
         "auc": result.auc,
-        **result.others,
+        **result.values(),
     }
     final = {"checkpoint": BEST_NAME, **final}
     write_json(out / FINAL_NAME, final)

@@ -54,29 +54,47 @@ def as_labels(labels: ArrayLike) -> NDArray[np.bool_]:
     values = np.asarray(labels)
     if values.ndim != 1:
         raise ValueError(f"`labels` must have shape (n,); got {values.shape}.")
+    numbers, known = label_numbers(values, (SPOOF, BONAFIDE))
+    if not known.all():
+        first = int(np.argmin(known))
+        raise ValueError(
+            '`labels` must be 0 or "spoof", 1 or "bonafide"; '
+            f"got {values.tolist()[first]!r} at index {first} ({int((~known).sum())} such of "
+            f"{values.size})."
+        )
+    is_bonafide: NDArray[np.bool_] = numbers == BONAFIDE
+    return is_bonafide
+
+
+def label_numbers(
+    values: NDArray[Any], allowed: Collection[int]
+) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+    """Return labels (n,) of words or of `allowed` numbers, and which of them are known.
+
+    Values are compared before they are cast, so that none wraps round.
+    """
     words: dict[str | int, int] = {}
     if values.dtype.kind in "USOT":
         words.update(LABELS)
     if values.dtype.kind not in "UST":
-        words.update({SPOOF: SPOOF, BONAFIDE: BONAFIDE})
-    is_bonafide = np.zeros(values.shape, dtype=bool)
-    is_spoof = np.zeros(values.shape, dtype=bool)
-    for word, label in words.items():
-        mask = is_bonafide if label == BONAFIDE else is_spoof
-        mask |= values == word
-    if not (is_bonafide | is_spoof).all():
-        wrong = ~(is_bonafide | is_spoof)
-        first = int(np.argmax(wrong))
-        raise ValueError(
-            '`labels` must be 0 or "spoof", 1 or "bonafide"; '
-            f"got {values.tolist()[first]!r} at index {first} ({int(wrong.sum())} such of "
-            f"{values.size})."
-        )
-    return is_bonafide
+        words.update({number: number for number in allowed})
+    numbers = np.zeros(values.shape, dtype=np.int8)
+    known = np.zeros(values.shape, dtype=bool)
+    for word, number in words.items():
+        matches = values == word
+        numbers[matches] = number
+        known |= matches
+    return numbers, known
 
 
 def split_by_label(scores: ArrayLike, labels: ArrayLike) -> tuple[FloatArray, FloatArray]:
     """Return the bonafide scores and the spoof scores of one list of trials."""
+    values, is_bonafide = as_trials(scores, labels)
+    return values[is_bonafide], values[~is_bonafide]
+
+
+def as_trials(scores: ArrayLike, labels: ArrayLike) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Return scores (n,) and a mask (n,), true for bonafide, of trials of both classes."""
     values = as_scores("scores", scores)
     is_bonafide = as_labels(labels)
     if len(values) != len(is_bonafide):
@@ -91,7 +109,7 @@ def split_by_label(scores: ArrayLike, labels: ArrayLike) -> tuple[FloatArray, Fl
         raise ValueError(
             f"`labels` must hold both classes; got {len(values)} {present} and no {missing} trial."
         )
-    return values[is_bonafide], values[~is_bonafide]
+    return values, is_bonafide
 
 
 def as_column(name: str, values: ArrayLike, n_trials: int) -> NDArray[Any]:
@@ -124,6 +142,11 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"`seed` must not be negative; got {seed}.")
 
 
+def one_line(error: BaseException) -> str:
+    """Return an error's message, or its type where it has none, without line breaks or tabs."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class Plain:
     """A dataclass that JSON can hold."""
 
@@ -148,6 +171,13 @@ def check_between(name: str, value: float, minimum: float, maximum: float = math
         bounds = f"between {minimum:g} and {maximum:g}"
         rule = f"at least {minimum:g}" if maximum == math.inf else bounds
         raise ValueError(f"`{name}` must be {rule}; got {value}.")
+
+
+def check_positive_finite(**values: float) -> None:
+    """Raise unless each value is positive and finite."""
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"`{name}` must be positive and finite; got {value!r}.")
 
 
 def check_range(

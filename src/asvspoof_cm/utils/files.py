@@ -6,10 +6,11 @@ import contextlib
 import errno
 import functools
 import hashlib
+import json
 import os
 import platform
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -79,6 +80,11 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file in UTF-8, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write values as indented JSON, whole or not at all."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def sha256(path: str | os.PathLike[str]) -> str:

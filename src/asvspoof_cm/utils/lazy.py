@@ -1,4 +1,4 @@
-"""Packages whose names are imported on first use, and listed once."""
+"""Names that are imported on first use: those of a package, listed once, and those of an extra."""
 
 from __future__ import annotations
 
@@ -35,3 +35,13 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
         return value
 
     return get, lambda: sorted({*homes, *vars(sys.modules[package])}), sorted(homes)
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Return a module that comes with an extra of the package, or say how to install it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"this needs {error.name or module}, an extra: pip install 'asvspoof-cm[{extra}]'."
+        ) from error

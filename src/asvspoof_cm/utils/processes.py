@@ -1,6 +1,6 @@
 """Processes: which of how many this one is, its device and memory, and what several do together.
 
-A process that is alone needs none of the latter: they return at once.
+In a single process these return at once.
 """
 
 from __future__ import annotations
@@ -108,8 +108,15 @@ def process_group(device: torch.device) -> Iterator[torch.device]:
         dist.destroy_process_group()
 
 
+def n_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Workers:
-    """The processes that share a task; here this one alone, in a group see `share_work`."""
+    """One process alone; `share_work` yields those of a group."""
 
     rank = 0
     n_processes = 1

@@ -13,6 +13,7 @@ from asvspoof_cm.engines.service.handling import Service
 from asvspoof_cm.engines.service.limits import ServiceSettings
 from asvspoof_cm.engines.service.messages import RefusedError, file_reply, refusal_reply
 from asvspoof_cm.scorer import Scorer
+from asvspoof_cm.utils.lazy import import_extra
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("asvspoof_cm.service")
 
-_NEEDS = "the service needs Starlette and Uvicorn, an extra: pip install 'asvspoof-cm[serve]'."
 HERE = Path(__file__).parent
 PAGE: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -49,12 +49,11 @@ def create_app(scorer: Scorer, settings: ServiceSettings | None = None) -> Starl
         >>> sorted(route.path for route in app.routes)[:4]
         ['/', '/healthz', '/metrics', '/openapi.json']
     """
-    try:
-        from starlette.applications import Starlette
-        from starlette.exceptions import HTTPException
-        from starlette.routing import Route
-    except ImportError as error:
-        raise ImportError(_NEEDS) from error
+    import_extra("starlette.applications", "serve")
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.routing import Route
+
     service = Service(scorer, settings or ServiceSettings())
 
     @asynccontextmanager
@@ -107,10 +106,7 @@ def serve(
         host: The address to listen on. The default is reached from this machine only.
         port: The port to listen on; 0 takes a free one and logs it.
     """
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise ImportError(_NEEDS) from error
+    uvicorn = import_extra("uvicorn", "serve")
     settings = settings or ServiceSettings()
     if settings.token is None and host not in ("127.0.0.1", "::1", "localhost"):
         logger.warning(

@@ -30,7 +30,6 @@ from asvspoof_cm.engines.service.messages import (
     read_parameters,
     refusal_reply,
 )
-from asvspoof_cm.labels import LABEL_NAMES
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.scorer import Scorer, ScoreResult, Timeline
 
@@ -49,10 +48,8 @@ class Service:
 
     def __init__(self, scorer: Scorer, settings: ServiceSettings) -> None:
         self.scorer, self.settings = scorer, settings
+        self.sample_rate, self.crop_s = scorer.input.sample_rate, scorer.input.crop_s
         about = scorer.settings()
-        self.sample_rate: int = about.get("sample_rate", 16000)
-        self.crop_s: float = about["crop_s"]
-        self.unit: str = about["score"]
         self.identity = {"name": settings.name or about["model"], "sha256": about["sha256"]}
         self.decoders = Decoders(
             settings.n_decoders,
@@ -271,23 +268,7 @@ class Service:
 
     async def _score(self, decoded: Decoded, parameters: dict[str, float]) -> dict[str, Any]:
         result = await self.batcher.submit(decoded.waveform)
-        costs = _costs(parameters)
-        answer: dict[str, Any] = {
-            "score": result.score,
-            "unit": self.unit,
-            "llr": result.llr,
-            "crop_llrs": self._llrs(result.crop_scores),
-            "prior": costs.p_spoof,
-            "probability": None,
-            "threshold": costs.threshold,
-            "decision": None,
-            "warnings": [*result.warnings],
-        }
-        if result.llr is not None:
-            answer["probability"] = result.probability(costs.p_spoof)
-            decision = result.decision(costs)  # None where there is no speech to judge
-            answer["decision"] = None if decision is None else LABEL_NAMES[decision]
-        return answer
+        return result.as_dict(_costs(parameters))
 
     async def _timeline(self, decoded: Decoded, parameters: dict[str, float]) -> dict[str, Any]:
         window_s = parameters.get("window_s", self.crop_s)
@@ -320,9 +301,9 @@ class Service:
         ]
 
     def _llrs(self, scores: ArrayLike) -> list[float] | None:
-        if self.scorer.calibration is None or self.unit == "bonafide-logit":
+        if self.scorer.calibration is None or self.scorer.unit == "bonafide-logit":
             return None
-        if self.unit != "llr":
+        if self.scorer.unit != "llr":
             scores = self.scorer.calibration.apply(scores)
         return [float(score) for score in np.asarray(scores)]
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from asvspoof_cm.models.encoders.speech_encoder import Call, SpeechEncoder, call
 from asvspoof_cm.models.encoders.whisper import WhisperEncoder
+from asvspoof_cm.utils.lazy import import_extra
 
 _FAMILIES = ("wav2vec2", "hubert", "wavlm", "whisper")
 
@@ -186,10 +187,4 @@ def _config(architecture: Mapping[str, Any]) -> Any:
 
 
 def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise ImportError(
-            "Encoders by name need transformers, an extra: pip install asvspoof-cm[transformers]"
-        ) from None
-    return transformers
+    return import_extra("transformers", "transformers")

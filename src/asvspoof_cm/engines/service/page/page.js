@@ -136,7 +136,7 @@ function judge() {
   }
   const share = probability(result.llr, prior);
   const [text, side] = words(share);
-  const pieces = result.crop_llrs.map((llr) => probability(llr, prior)).sort((a, b) => a - b);
+  const pieces = (result.unit === "llr" ? result.crop_scores : [result.llr]).map((llr) => probability(llr, prior)).sort((a, b) => a - b);
   const low = pieces[0], high = pieces[pieces.length - 1];
   verdict.textContent = text;
   verdict.dataset.side = side;

@@ -25,9 +25,11 @@ import torch
 from torch import Tensor
 
 from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.data.folder import AudioFolder
+from asvspoof_cm.data.audio_folder import AudioFolder
 from asvspoof_cm.data.protocol import Protocol, read_protocol
+from asvspoof_cm.utils.checks import check_between
 from asvspoof_cm.utils.files import atomic_path, write_text
+from asvspoof_cm.utils.processes import n_cores
 from asvspoof_cm.utils.progress import Progress
 
 INDEX_NAME: Final = "packed.json"
@@ -89,11 +91,10 @@ def pack(
         >>> len(packed), packed.errors
         (4, {})
     """
-    n_threads = min(8, os.cpu_count() or 1) if n_threads is None else n_threads
+    n_threads = min(8, n_cores()) if n_threads is None else n_threads
     counts = {"sample_rate": sample_rate, "n_threads": n_threads, "shard_samples": shard_samples}
     for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"`{name}` must be at least 1; got {count}.")
+        check_between(name, count, 1)
     protocol = read_protocol(protocol, require_labels=False)
     folder = AudioFolder(protocol, audio_dir, sample_rate=sample_rate)
     out = Path(out)

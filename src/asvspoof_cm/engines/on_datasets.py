@@ -11,6 +11,7 @@ from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.engines.cells import ScoreCells, open_cell
 from asvspoof_cm.labels import LABELS
 from asvspoof_cm.scorer.scorer import Scorer
+from asvspoof_cm.utils.lazy import import_extra
 
 
 def score_batch_function(
@@ -74,7 +75,7 @@ def protocol_from_dataset(
         >>> protocol_from_dataset(rows, utterance="file", label="fake", words=words)
         Protocol(datasets: 2 utterances, 1 bonafide, 1 spoof)
     """
-    datasets = _import_datasets()
+    datasets = import_extra("datasets", "datasets")
     features = dataset.features or {}
     wanted = [utterance, *([] if label is None else [label]), *columns.values()]
     missing = [name for name in wanted if features and name not in features]
@@ -105,16 +106,6 @@ def protocol_from_dataset(
     }
     names = [_name(value) for value in found[utterance]]
     return Protocol.from_columns(names, labels, format="datasets", **others)
-
-
-def _import_datasets() -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise ImportError(
-            "this needs Hugging Face datasets: pip install 'asvspoof-cm[datasets]'."
-        ) from error
-    return datasets
 
 
 def _name(value: Any) -> str:

@@ -16,11 +16,11 @@ from asvspoof_cm.data import (
     AudioFolder,
     Protocol,
     SpoofDataset,
-    cache as packed_module,
     make_loader,
     pack,
+    packed as packed_module,
 )
-from asvspoof_cm.data.cache import PackedAudio
+from asvspoof_cm.data.packed import PackedAudio
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 

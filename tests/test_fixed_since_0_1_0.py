@@ -14,6 +14,7 @@ import soundfile
 import torch
 from torch import nn
 
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.checkpoint import average_checkpoints, load_checkpoint, save_checkpoint
 from asvspoof_cm.data import (
     Batch,
@@ -29,7 +30,6 @@ from asvspoof_cm.models import (
     AASIST,
     TFPARN,
     AASISTConfig,
-    InputSettings,
     RawNet2,
     RawNet2Config,
     TFPARNConfig,
@@ -202,7 +202,7 @@ class Scaled(nn.Module):
         ({"loss": focal_loss}, r"loss was 'asvspoof_cm\.losses\.focal_pairwise_loss', now 'asv"),
         ({"loss": lambda logits, labels: logits.sum()}, r"loss was .*<lambda>"),
         ({"loss": Scaled(2.0)}, r"loss\.factor was None, now 2\.0"),
-        ({"transform": halve}, r"transform was None, now '.*test_first\.halve'"),
+        ({"transform": halve}, r"transform was None, now '.*test_fixed_since_0_1_0\.halve'"),
         ({"group_by": "attack"}, r"train\.groups was None, now '"),
         ({"seed": 1}, "seed was 42, now 1"),
     ],

@@ -27,7 +27,7 @@ Counts: TypeAlias = NDArray[np.int32]
 BLOCK = 1 << 13
 
 
-class System:
+class SortedSystem:
     """One system's bonafide and spoof scores, sorted, ready for any number of replicates.
 
     `units` says which unit of the draw each trial belongs to; None if every trial is its own.

@@ -1,0 +1,106 @@
+"""How to optimise, and the learning rate over time (section V-A of the TFPARN paper)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from asvspoof_cm.utils.checks import check_choice, check_positive, check_positive_finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How to optimise; the defaults are the paper's (section V-A).
+
+    Attributes:
+        n_epochs: Maximum number of epochs.
+        optimizer: "adamw" or "adam" (weight decay added to the gradient).
+        lr: Learning rate after the warm-up.
+        weight_decay: Weight decay.
+        warmup_epochs: Epochs of linear warm-up.
+        schedule: "cosine" falls after the warm-up, "constant" over the last `decay_epochs` only.
+        decay_epochs: Epochs of the linear fall at the end of a constant schedule.
+        final_lr: Learning rate at the end.
+        select: Which dev value picks the best epoch, lowest first: "min_dcf", or "eer_within", the
+            mean of the pooled EER and of that within sources.
+        patience: Epochs without a significant decrease of it before stopping.
+        tolerance: What counts as a significant decrease.
+        clip_norm: Largest norm of the gradient; None for no limit.
+        n_accumulate: Batches whose gradients are averaged before a step.
+        precision: "fp32", "bf16" for autocast, or "auto": bf16 where the device is faster with it.
+        ema_decay: Validate and keep a moving average of the weights with this decay; None for none.
+        gradient_checkpointing: Compute activations again for the gradient: less memory, more time.
+        compile: Use torch.compile.
+    """
+
+    n_epochs: int = 100
+    optimizer: Literal["adamw", "adam"] = "adamw"
+    lr: float = 1e-4
+    weight_decay: float = 1e-2
+    warmup_epochs: float = 5.0
+    schedule: Literal["cosine", "constant"] = "cosine"
+    decay_epochs: float = 0.0
+    final_lr: float = 1e-6
+    select: Literal["min_dcf", "eer_within"] = "min_dcf"
+    patience: int = 15
+    tolerance: float = 1e-4
+    clip_norm: float | None = None
+    n_accumulate: int = 1
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"
+    ema_decay: float | None = None
+    gradient_checkpointing: bool = False
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive(self, "n_epochs", "patience", "n_accumulate")
+        check_positive_finite(lr=self.lr, final_lr=self.final_lr)
+        if self.clip_norm is not None:
+            check_positive_finite(clip_norm=self.clip_norm)
+        if self.lr < self.final_lr:
+            raise ValueError(
+                f"`lr` must not be below `final_lr`; got {self.lr} and {self.final_lr}."
+            )
+        for name in ("weight_decay", "warmup_epochs", "decay_epochs", "tolerance"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"`{name}` must not be negative; got {getattr(self, name)}.")
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise ValueError(f"`ema_decay` must lie between 0 and 1; got {self.ema_decay}.")
+        if self.decay_epochs and self.schedule == "cosine":
+            raise ValueError(
+                f'`decay_epochs` must be 0 with schedule="cosine"; got {self.decay_epochs}.'
+            )
+        check_choice("optimizer", self.optimizer, ("adamw", "adam"))
+        check_choice("precision", self.precision, ("fp32", "bf16", "auto"))
+        check_choice("schedule", self.schedule, ("cosine", "constant"))
+        check_choice("select", self.select, ("min_dcf", "eer_within"))
+
+    def learning_rate(self, epoch: float) -> float:
+        """Return the learning rate at a point of training, in epochs, fractions included.
+
+        Linear from `final_lr` to `lr` over the warm-up. From there "cosine" is half a cosine down
+        to `final_lr`, and "constant" stays at `lr` up to a linear fall over the last
+        `decay_epochs`.
+
+        Note:
+            The paper warms up "from a small value"; `final_lr` is taken.
+
+        Example:
+            >>> recipe = Recipe(n_epochs=15, lr=1.0, final_lr=0.5, warmup_epochs=5)
+            >>> [recipe.learning_rate(epoch) for epoch in (0, 5, 10, 15)]
+            [0.5, 1.0, 0.75, 0.5]
+        """
+        left = self.n_epochs - epoch
+        share = epoch / self.warmup_epochs if epoch < self.warmup_epochs else 1.0
+        if self.schedule == "constant":
+            if left < self.decay_epochs:
+                share = min(share, max(0.0, left / self.decay_epochs))
+        elif epoch >= self.warmup_epochs and self.n_epochs > self.warmup_epochs:
+            done = min(1.0, 1.0 - left / (self.n_epochs - self.warmup_epochs))
+            share = (1.0 + math.cos(math.pi * done)) / 2.0
+        return self.final_lr + (self.lr - self.final_lr) * share
+
+
+def linear_scaling(lr: float, reference_batch_size: int, batch_size: int) -> float:
+    """Return η = η_ref · B / B_ref, a recipe's learning rate at another batch size."""
+    return lr * batch_size / reference_batch_size

@@ -520,5 +520,5 @@ def test_transformers_families():
 
 def test_transformers_is_an_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    with pytest.raises(ImportError, match=r"pip install asvspoof-cm\[transformers\]"):
+    with pytest.raises(ImportError, match=r"pip install 'asvspoof-cm\[transformers\]"):
         huggingface_encoder("x", architectures()["hubert"], None)

@@ -34,7 +34,7 @@ from asvspoof_cm.augmentation.base import row_noise
 from asvspoof_cm.augmentation.filters import sos_filter
 from asvspoof_cm.augmentation.tfparn_augment import butterworth_sos
 from asvspoof_cm.losses import focal_pairwise_loss
-from asvspoof_cm.models import TFPARN, ResNet
+from asvspoof_cm.models import TFPARN, Encoder, EncoderConfig, ResNet
 from harness import Options, Row, interleave
 
 N_CLIPS, N_SAMPLES = 64, 64000
@@ -50,14 +50,16 @@ def run(options: Options) -> list[Row]:
         waveform = _waveform()
         n_rounds = 2 if options.quick else 7
         path = options.peer("rawboost")
-        rows = _beside_peer(_load_peer(path), waveform, n_rounds) if path else []
-        return [
-            *rows,
-            *_rates(waveform, n_rounds),
-            *_batched(waveform, n_rounds),
-            _recursive(waveform, n_rounds),
-            *_recipes(waveform, n_rounds),
-        ]
+        rows: list[Row] = []
+        if path and options.wants("peer"):
+            rows += _beside_peer(_load_peer(path), waveform, n_rounds)
+        if options.wants("rates"):
+            rows += _rates(waveform, n_rounds)
+        if options.wants("batches"):
+            rows += [*_batched(waveform, n_rounds), _recursive(waveform, n_rounds)]
+        if options.wants("recipes"):
+            rows += _recipes(waveform, n_rounds)
+        return rows
     finally:
         torch.set_num_threads(n_threads)
 
@@ -265,7 +267,8 @@ def _recipes(waveform: torch.Tensor, n_rounds: int) -> list[Row]:
     batch = waveform[:32, :40000].contiguous()
     labels = torch.arange(32) % 2
     rows = []
-    for model in (ResNet(), TFPARN()):
+    detector = EncoderConfig(encoder=("distillmos", "whisper-base"), n_layers=(0, 3), freeze=(3, 1))
+    for model in (Encoder(detector), ResNet(), TFPARN()):
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
         def step(model: torch.nn.Module = model, optimizer: torch.optim.AdamW = optimizer) -> None:

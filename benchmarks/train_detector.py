@@ -328,7 +328,13 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", choices=MODELS, default="both")
-    parser.add_argument("--without", nargs="*", choices=("copies", "pairs"), default=())
+    parser.add_argument(
+        "--without",
+        nargs="*",
+        choices=("copies", "pairs"),
+        default=(),
+        help="copies: all that was made from human clips, voices too",
+    )
     parser.add_argument("--init", type=Path, help="checkpoint to begin with")
     parser.add_argument("--peer", type=Path, help="folder of the run to exchange weights with")
     parser.add_argument("--seed", type=int, default=1)
@@ -337,7 +343,7 @@ def main() -> None:
     parser.add_argument("--augmented", type=float, default=0.5, help="share of the pairs")
     parser.add_argument("--pairs", type=int, default=16)
     parser.add_argument("--crop-s", type=float, nargs=2, default=(1.2, 2.8), help="drawn per batch")
-    parser.add_argument("--dropout", type=float, default=0.3, help="in the head of an encoder")
+    parser.add_argument("--dropout", type=float, default=0.3, help="in the head")
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--decay", type=int, default=0)
     args = parser.parse_args()

@@ -129,13 +129,15 @@ def write_results(suite: str, rows: Sequence[Row], *, keep: bool = False, **deta
     """Write one suite's rows, and what else it found, as JSON; `keep` keeps other rows there."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{suite}.json"
-    found = {row.case: asdict(row) for row in rows}
+    found = [asdict(row) for row in rows]
     if keep and path.is_file():
-        found = {row["case"]: row for row in json.loads(path.read_text())["rows"]} | found
+        measured = {(row["case"], row["reference_name"]) for row in found}
+        kept = json.loads(path.read_text())["rows"]
+        found = [r for r in kept if (r["case"], r["reference_name"]) not in measured] + found
     content = {
         "suite": suite,
         "environment": environment(),
-        "rows": [*found.values()],
+        "rows": found,
         **details,
     }
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")

@@ -54,7 +54,7 @@ OBJECTIVES = (
     "cross_entropy",
 )
 # The learning rate of each model at batch size 64; set before the comparison, the same throughout.
-LEARNING_RATES = {"TFPARN": 1e-4, "ResNet": 1e-3, "AASIST": 1e-4, "RawNet2": 1e-4, "LCNN": 1e-3}
+LEARNING_RATES = {"TFPARN": 1e-3, "ResNet": 1e-3, "AASIST": 1e-4, "RawNet2": 1e-4, "LCNN": 1e-3}
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "eer": lambda bonafide, spoof: eer(bonafide, spoof).value,
     "min_dcf": lambda bonafide, spoof: min_dcf(bonafide, spoof).value,
@@ -119,6 +119,7 @@ def make_system(model: str, objective: str, args: argparse.Namespace) -> System:
         lr=LEARNING_RATES[model] * args.batch_size / 64,
         warmup_epochs=args.epochs / 20,
         clip_norm=1.0,
+        precision="auto",
     )
     return System(
         name=f"{model}, {objective}",

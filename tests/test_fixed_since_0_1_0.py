@@ -351,25 +351,32 @@ def test_unlabelled_data_are_refused(tmp_path, paths):
 
 
 ACCUMULATE = """
+import weakref
+
 import torch
 from asvspoof_cm.data import Batch
 from asvspoof_cm.losses import focal_pairwise_loss
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.training import Learner, Recipe, process_group, train_epoch
 
-syncs = []
-with process_group(torch.device("cpu")):
+def train():
     torch.manual_seed(0)
     tiny = TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16)
     learner = Learner(TFPARN(tiny), focal_pairwise_loss, Recipe(n_accumulate=3))
-    forward = learner.network.forward
+    forward, syncs = learner.network.forward, []
     def counted(*args):
         syncs.append(learner.network.require_backward_grad_sync)
         return forward(*args)
     learner.network.forward = counted
     batches = [Batch(torch.randn(2, 4000), torch.tensor([0, 1]), torch.arange(2))] * 5
     train_epoch(learner, batches)
-    assert syncs == [False, False, True, False, True], syncs
+    return weakref.ref(learner.network), syncs
+
+with process_group(torch.device("cpu")):
+    network, syncs = train()
+    assert network() is not None  # its own forward function keeps it, in a cycle
+assert network() is None  # and with it gloo's threads
+assert syncs == [False, False, True, False, True], syncs
 """
 
 

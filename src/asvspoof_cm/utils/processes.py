@@ -6,6 +6,7 @@ In a single process these return at once.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -105,6 +106,9 @@ def process_group(device: torch.device) -> Iterator[torch.device]:
     try:
         yield device
     finally:
+        # A DistributedDataParallel that is only held by a cycle would keep gloo's threads alive
+        # until the interpreter ends, and a thread that drops a tensor then aborts the process.
+        gc.collect()
         dist.destroy_process_group()
 
 

@@ -117,13 +117,18 @@ def test_bad_bytes_are_named(tmp_path, kind, message):
         AudioFile(content, name="../x")
 
 
-def test_stream_of_unknown_length(tmp_path, speechlike):
-    soundfile.write(tmp_path / "a.flac", speechlike, 16000)
-    content = bytearray((tmp_path / "a.flac").read_bytes())
+def flac_of_unknown_length(path, samples):
+    soundfile.write(path, samples, 16000)
+    content = bytearray(path.read_bytes())
     # STREAMINFO: the low 4 bits of byte 21 and bytes 22-25 hold the number of samples; 0 = unknown.
     content[21] &= 0xF0
     content[22:26] = bytes(4)
-    (tmp_path / "a.flac").write_bytes(content)
+    return content
+
+
+def test_stream_of_unknown_length(tmp_path, speechlike):
+    path = tmp_path / "a.flac"
+    path.write_bytes(flac_of_unknown_length(path, speechlike))
     np.testing.assert_allclose(load_audio(tmp_path / "a.flac"), speechlike, atol=1 / 32768)
 
 
@@ -186,6 +191,16 @@ def test_bad_files_are_named(tmp_path, kind, error, message):
     with pytest.raises(error, match=message) as caught:
         load_audio(path)
     assert "bad.wav" in str(caught.value)
+
+
+def test_a_damaged_stream_of_unknown_length_is_refused(tmp_path, speechlike):
+    path = tmp_path / "stream.flac"
+    content = flac_of_unknown_length(path, speechlike)
+    middle = len(content) // 2
+    content[middle : middle + 4000] = bytes(4000)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"stream\.flac can't be decoded after sample \d+; it may"):
+        load_audio(path)
 
 
 def test_truncated_flac(tmp_path, speechlike):

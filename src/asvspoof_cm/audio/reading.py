@@ -220,10 +220,7 @@ class AudioFile:
             self._next_frame = None
             blocks = list(self._decode(last - first))
         except soundfile.LibsndfileError as error:
-            raise ValueError(
-                f"{self.name} can't be decoded between samples {first} and {last}; it may be "
-                f"truncated or damaged ({error.error_string})"
-            ) from error
+            raise self._damaged(f"between samples {first} and {last}", error) from error
         mono = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
         if len(mono) < last - first:
             raise ValueError(
@@ -262,10 +259,19 @@ class AudioFile:
         if n_frames != _UNKNOWN_LENGTH:
             return n_frames
         n_frames = 0
-        while n_read := len(self._file.read(_BLOCK_FRAMES, dtype="int16", always_2d=True)):
-            n_frames += n_read
+        try:
+            while n_read := len(self._file.read(_BLOCK_FRAMES, dtype="int16", always_2d=True)):
+                n_frames += n_read
+        except soundfile.LibsndfileError as error:
+            raise self._damaged(f"after sample {n_frames}", error) from error
         self._next_frame = None
         return n_frames
+
+    def _damaged(self, where: str, error: soundfile.LibsndfileError) -> ValueError:
+        return ValueError(
+            f"{self.name} can't be decoded {where}; it may be truncated or damaged "
+            f"({error.error_string})"
+        )
 
 
 def _mean(frames: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -9,7 +9,8 @@ copy often stands beside its own recording, at the same place and in the same ch
 that name each other as ``--peer`` exchange weights every 50 steps: each goes on from the mean, so
 that two cores learn one model. The learning rate is constant; ``--steps N --decay M`` lets it fall
 to zero over the last M of N steps. The same command resumes a run that was killed. ``--model``
-and ``--without`` train other candidates, for comparison.
+and ``--without`` train other candidates, for comparison; ``--teacher best.pt`` adds the scores of
+another detector as soft targets.
 
 Every 200 steps the moving average of the weights is measured on the development sets, one crop of
 3 s from at most 20 clips per class and source, and kept as ``average_NNNNN.pt``.
@@ -198,6 +199,12 @@ def objective(logits: Tensor) -> Tensor:
     )
 
 
+def imitation(logits: Tensor, teacher: Tensor) -> Tensor:
+    """Return the cross-entropy with another detector's probabilities, at twice the temperature."""
+    scores, targets = ((z[:, BONAFIDE] - z[:, SPOOF]) / 2 for z in (logits, teacher))
+    return 4 * functional.binary_cross_entropy_with_logits(scores, targets.sigmoid())
+
+
 class Dev:
     """A sample of the development sets, one crop per clip."""
 
@@ -253,6 +260,7 @@ class Run:
         else:
             self.model.load_state_dict(load_checkpoint(args.init).state_dict())
         self.model.train()
+        self.teacher = load_checkpoint(args.teacher).eval() if args.teacher else None
         for module in self.model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = args.dropout
@@ -279,7 +287,12 @@ class Run:
             group["lr"] = args.lr * scale * group["share"]
         with torch.autocast("cpu", torch.bfloat16):
             logits = self.model(waveforms)
+            if self.teacher is not None:
+                with torch.no_grad():
+                    targets = self.teacher(waveforms)
         loss = objective(logits.float())
+        if self.teacher is not None:
+            loss = loss + imitation(logits.float(), targets.float())
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 5.0)
         self.optimizer.step()
@@ -336,6 +349,7 @@ def main() -> None:
         help="copies: all that was made from human clips, voices too",
     )
     parser.add_argument("--init", type=Path, help="checkpoint to begin with")
+    parser.add_argument("--teacher", type=Path, help="checkpoint whose scores are soft targets")
     parser.add_argument("--peer", type=Path, help="folder of the run to exchange weights with")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lr", type=float, default=5e-4, help="of the head")

@@ -84,6 +84,18 @@ def test_both_clips_of_a_pair_can_get_the_same_channel():
     assert max(distances) > 0.1
 
 
+def test_a_student_approaches_its_teacher():
+    teacher = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
+
+    def push(logits):  # what a step adds to the scores
+        logits.requires_grad_()
+        train_detector.imitation(logits, teacher).backward()
+        return logits.grad[:, 0] - logits.grad[:, 1]
+
+    assert push(teacher + 3.0).abs().max() < 1e-6  # only the difference of the logits counts
+    assert torch.equal(push(torch.zeros(6, 2)).sign(), (teacher[:, 1] - teacher[:, 0]).sign())
+
+
 @pytest.mark.filterwarnings("ignore:the EER is", "ignore:tied scores")  # it learned nothing
 def test_a_run_resumes_and_exchanges_weights(data, monkeypatch, capsys):
     monkeypatch.setattr(train_detector, "CONFIG", CONFIG)
@@ -109,5 +121,7 @@ def test_a_run_resumes_and_exchanges_weights(data, monkeypatch, capsys):
     name = "classifier.weight"
     mean = (alone["model"][name] + whole["model"][name]) / 2
     torch.testing.assert_close(with_peer["model"][name], mean)
+    taught = train("taught", "--steps", "1", "--teacher", str(data / "init.pt"))
+    assert not torch.equal(taught["model"][name], alone["model"][name])
     assert (data / "whole" / "average_00002.pt").exists()
     assert "demopages" in capsys.readouterr().out

@@ -135,12 +135,15 @@ def test_train_further_from_a_checkpoint(tmp_path, data, table, capsys):
     out = tmp_path / "run"
     arguments = ["train", "--from", str(tmp_path / "start.pt"), "--freeze", "5", "--out", str(out)]
     arguments += ["--protocol", str(table), "--order", "matched", "--epochs", "1", "--workers", "0"]
-    arguments += ["--augment", "none", "--crops", "1", "--device", "cpu", "--quiet"]
+    arguments += ["--augment", "none", "--device", "cpu", "--quiet"]
     assert main(arguments) == 0
     assert capsys.readouterr().out.startswith("Encoder, fine-tuned, seed 42: best Dev minDCF ")
     tuned = load_checkpoint(out / "best.pt")
     assert tuned.config.freeze == 5
-    assert tuned.input.crop_s == 0.3
+    assert tuned.input == start.input
+    assert main([*arguments, "--crops", "0", "--eval-protocol", data[3]]) == 0
+    final = json.loads((out / "final.json").read_text())
+    assert (final["dev"]["n_crops"], final["eval"]["n_crops"]) == (2, 2)
     assert tuned.meta["data"]["start_from"]["file"] == "start.pt"
     assert tuned.meta["data"]["train"] == {**tuned.meta["data"]["train"], "bonafide": 4, "spoof": 4}
     frozen, trained = ([f"encoders.0.convolutions.{k}.weight" for k in r] for r in ((0, 4), (5,)))

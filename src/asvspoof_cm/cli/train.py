@@ -100,7 +100,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     for name, kind, default, text in (
         ("--epoch-clips", int, None, "clips per epoch; with few, a run is saved often"),
         ("--parent-share", float, None, "share of copies that matched pairs with their recording"),
-        ("--crops", int, 5, "crops per file at the end (default: 5)"),
+        ("--crops", int, None, "crops per file at the end (default: the checkpoint's, else 5)"),
         ("--workers", int, None, "processes that read ahead"),
     ):
         data.add_argument(name, type=kind, default=default, metavar="X", help=text)
@@ -243,7 +243,7 @@ def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None
             args.eval_protocol,
             args.eval_audio or args.audio,
             split="eval",
-            n_crops=args.crops,
+            n_crops=args.crops or None,
             device=args.device,
             progress=not args.quiet,
         )

@@ -67,7 +67,7 @@ def train_system(
     seed: int = 42,
     device: str = "auto",
     start_from: str | os.PathLike[str] | None = None,
-    n_crops: int = 5,
+    n_crops: int | None = None,
     progress: bool = True,
 ) -> FitResult:
     """Train a system, evaluate its best checkpoint, and return what `fit` does.
@@ -86,7 +86,8 @@ def train_system(
         start_from: A checkpoint of the same model whose weights to begin with, such as the shipped
             one; None draws them from `seed`.
         n_crops: Crops of each utterance in the evaluation of the development set at the end, with
-            `evaluate_run`; the paper takes five. 0 leaves the evaluation out.
+            `evaluate_run`, and later by default; None is what the checkpoint of `start_from` says,
+            else five, as in the paper. 0 leaves the evaluation out.
         progress: Show progress and log a line per epoch.
 
     Example:
@@ -121,7 +122,6 @@ def train_system(
                 f"`batch_size` must be a multiple of the {size} processes; got {system.batch_size}."
             )
         model = system.build(seed, published=start_from is None)
-        model.input = replace(model.input, n_crops=n_crops or model.input.n_crops)
         description = _describe(system, seed, model, train, dev, place)
         if start_from is not None:
             if system.residual_scale != 1.0:
@@ -130,6 +130,8 @@ def train_system(
                     f"scaled ones; got {system.residual_scale}."
                 )
             description["data"]["start_from"] = _start(model, start_from)
+        if n_crops:
+            model.input = replace(model.input, n_crops=n_crops)
         model.to(place)
 
         def loader(protocol: Protocol, audio_dir: str | os.PathLike[str], training: bool) -> Loader:
@@ -168,7 +170,7 @@ def train_system(
                 out_dir=folder,
                 progress=progress,
             )
-            if n_crops:
+            if n_crops != 0:
                 evaluate_run(
                     out, dev, dev_audio_dir, n_crops=n_crops, device=place, progress=progress
                 )
@@ -291,5 +293,5 @@ def _start(model: Countermeasure, path: str | os.PathLike[str]) -> dict[str, str
             f"{type(given).__name__} with {given.config}."
         )
     model.load_state_dict(given.state_dict())
-    model.input = replace(given.input, crop_s=model.input.crop_s, n_crops=model.input.n_crops)
+    model.input = replace(given.input, crop_s=model.input.crop_s)
     return {"file": Path(path).name, "sha256": sha256(path)}

@@ -10,6 +10,7 @@ import pytest
 import soundfile
 import torch
 
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration, decide, probability
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.cli import main
@@ -201,7 +202,11 @@ def test_doctor(capsys, monkeypatch):
     assert "failed: FileNotFoundError" in capsys.readouterr().out
 
 
-def test_arena(checkpoint):
+def test_arena(tmp_path):
+    model = TFPARN(SMALL)
+    model.input = InputSettings(n_crops=2)
+    save_checkpoint(checkpoint := tmp_path / "two_crops.pt", model)
+
     class System(SpeechSpoofBenchModel):
         name = "small"
         device = "cpu"

@@ -18,9 +18,9 @@ __all__ = ["SpeechSpoofBenchModel"]
 class SpeechSpoofBenchModel:
     """What the arena runs: subclass it and name your checkpoint.
 
-    The arena builds its systems without arguments, so settings are class attributes. A higher
-    score means bonafide, as there; its datasets number the classes the other way round, which
-    concerns labels only.
+    The arena builds its systems without arguments, so settings are class attributes; None for
+    `n_crops` is the checkpoint's. A higher score means bonafide, as there; its datasets number the
+    classes the other way round, which concerns labels only.
 
     Example:
         >>> class MyTFPARN(SpeechSpoofBenchModel):
@@ -33,7 +33,7 @@ class SpeechSpoofBenchModel:
     name: ClassVar[str] = "asvspoof-cm"
     checkpoint: ClassVar[str | Path | None] = None
     device: ClassVar[str] = "auto"
-    n_crops: ClassVar[int] = 5
+    n_crops: ClassVar[int | None] = None
     expected_sample_rate: ClassVar[int] = SAMPLE_RATE
     batch_size: ClassVar[int] = 32
 

@@ -176,8 +176,9 @@ def fine_tuning(
 ) -> System:
     """Return a system that trains a model further, gently: on little data, in minutes.
 
-    Ten epochs at a fifth of the learning rate that a new model begins with, crops of the model's
-    own length, and the augmentation "robust". Give `train_system` the checkpoint as `start_from`.
+    Ten epochs at a learning rate of 2e-4 for an `Encoder` and 2e-5 for other models, whatever the
+    batch size, crops of the model's own length, and the augmentation "robust". Give `train_system`
+    the checkpoint as `start_from`.
 
     Args:
         model: A trained model, such as ``load_pretrained()``.

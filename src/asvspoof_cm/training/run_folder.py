@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from asvspoof_cm.checkpoint import load_tensors, save_checkpoint, save_tensors
 from asvspoof_cm.models import Countermeasure
@@ -30,7 +30,6 @@ class RunFolder:
     Args:
         path: The folder.
         seed: The seed of the transform and of dropout.
-        resume: "auto" resumes the folder's run; "never" refuses such a folder.
         meta: Plain values to store in the checkpoints; a resumed run must have the same.
 
     Example:
@@ -43,12 +42,9 @@ class RunFolder:
         path: str | os.PathLike[str],
         *,
         seed: int = 42,
-        resume: Literal["auto", "never"] = "auto",
         meta: Mapping[str, Any] | None = None,
     ) -> None:
-        if resume not in ("auto", "never"):
-            raise ValueError(f'`resume` must be "auto" or "never"; got {resume!r}.')
-        self.path, self.seed, self.resume = Path(path), seed, resume
+        self.path, self.seed = Path(path), seed
         self.meta = dict(meta or {})
         self._is_locked = False
 
@@ -75,15 +71,10 @@ class RunFolder:
             finally:
                 self._is_locked = False
 
-    def write_description(self, about: Mapping[str, Any], compared: tuple[str, ...]) -> None:
-        """Write ``run.json``, unless a run has begun, which must then be the same one."""
+    def write_description(self, about: Mapping[str, Any]) -> None:
+        """Write ``run.json``, unless a run has begun, whose settings `load` compares."""
         path = self.path / RUN_NAME
-        if path.exists() and (self.path / STATE_NAME).exists():
-            stored = json.loads(path.read_text())
-            check_unchanged(
-                self.path, {k: stored.get(k) for k in compared}, {k: about[k] for k in compared}
-            )
-        elif rank_and_size()[0] == 0:
+        if rank_and_size()[0] == 0 and not (path.exists() and (self.path / STATE_NAME).exists()):
             write_json(path, about)
 
     def load(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -95,11 +86,6 @@ class RunFolder:
         path = self.path / STATE_NAME
         if not path.exists():
             return None
-        if self.resume == "never":
-            raise FileExistsError(
-                f'`out_dir` {self.path} holds a run already, and resume="never". Choose another '
-                "folder."
-            )
         try:
             state: dict[str, Any] = load_tensors(path)
             stored = json.loads(state["settings"])

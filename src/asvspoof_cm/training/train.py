@@ -160,7 +160,7 @@ def train_system(
         meta = {"system": asdict(system), "data": description["data"]}
         folder = RunFolder(out, seed=seed, meta=meta)
         with folder.locked():
-            folder.write_description(description, ("system", "seed", "data"))
+            folder.write_description(description)
             result = fit(
                 model,
                 *loaders,

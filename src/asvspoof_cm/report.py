@@ -17,7 +17,7 @@ from asvspoof_cm.utils.tables import Tabular
 __all__ = ["Summary", "Table", "summarize"]
 
 _N_POINTS = 30
-_PAPER = ("eer", "min_dcf", "cllr", "act_dcf")
+_PAPER = ("eer", "min_dcf", "cllr", "act_dcf")  # `RECORDED_METRICS` in the order of its table
 
 
 class MeanStd(NamedTuple):

@@ -1,7 +1,8 @@
 """The table of metrics, and all of them for one set of trials.
 
-An entry of `METRICS` is everything that the library knows about a metric: breakdowns, intervals,
-reports and figures have one column, row or panel for each entry.
+An entry of `METRICS` is everything that the library knows about a metric: breakdowns, intervals
+and reports have one column or row for each entry. The paper's figure has its four, as has every
+record of a training (`runs.RECORDED_METRICS`).
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ METRICS: Final[dict[str, Metric]] = {
         Metric("cllr", lambda s, *_: cllr_of(*s.classes), "Cllr", "bits"),
     )
 }
-"""The metrics of every table and figure, by name."""
+"""The metrics of every table, by name."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

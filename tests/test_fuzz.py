@@ -4,9 +4,11 @@
 """
 
 import csv
+import importlib
 import io
 import json
 import os
+import re
 import string
 import subprocess
 import sys
@@ -34,6 +36,27 @@ def test_no_reader_does_what_it_must_not():
     command = [sys.executable, str(SCRIPT), "--n", "150", "--seed", "1", "--dry"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# What a longer search found: reader, seed and number of the mutation.
+FOUND = [
+    ("flac", 11, 326),
+    ("tar.gz", 11, 4726),
+    ("parquet", 11, 366),
+    *(("checkpoint", 11, k) for k in (2317, 2812, 3095)),
+]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize(("name", "seed", "k"), FOUND)
+def test_what_was_found_once_is_refused(tmp_path, monkeypatch, name, seed, k):
+    monkeypatch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    fuzz = importlib.import_module("fuzz")
+    path = tmp_path / f"found{fuzz.READERS[name].suffix}"
+    path.write_bytes(fuzz.mutation(name, seed, k))
+    with pytest.raises(ValueError, match=re.escape(path.name)):
+        fuzz.READERS[name].read(path)
 
 
 # Text --------------------------------------------------------------------------------------------

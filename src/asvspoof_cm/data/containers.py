@@ -167,7 +167,8 @@ def _read_tar(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
                     yield stem(name), Slice(path, name, member.offset_data, member.size)
                 elif (file := tar.extractfile(member)) is not None:
                     yield stem(name), Bytes(path, name, file.read())
-    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, TypeError) as error:
+        # tarfile raises TypeError for a gzip header that is cut off.
         raise ValueError(f"{path} is not a whole tar file ({error}).") from error
 
 

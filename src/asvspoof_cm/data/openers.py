@@ -188,7 +188,7 @@ def refusing_damage(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (ArrowException, OSError, UnicodeDecodeError, StopIteration) as error:
+    except (ArrowException, OSError, LookupError, UnicodeDecodeError, StopIteration) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the system: it is not there, or can't be read
         raise ValueError(f"{path} is not a whole Parquet file ({one_line(error)}).") from error

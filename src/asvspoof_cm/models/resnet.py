@@ -13,7 +13,7 @@ from torch.nn import functional
 from asvspoof_cm.frontends import LogMel
 from asvspoof_cm.models.countermeasure import Attended, Countermeasure
 from asvspoof_cm.models.pooling import ChannelAttention, attentive_statistics, mean_weights
-from asvspoof_cm.utils.checks import check_choice, check_positive, check_waveforms
+from asvspoof_cm.utils.checks import check_choice, check_frames, check_positive, check_waveforms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,7 @@ class ResNetConfig:
         if isinstance(self.n_blocks, list):  # JSON knows lists only
             object.__setattr__(self, "n_blocks", tuple(self.n_blocks))
         check_positive(self)
+        check_frames(self)
         if len(self.n_blocks) != 4 or not all(type(n) is int and n > 0 for n in self.n_blocks):
             raise ValueError(f"`n_blocks` must be four positive numbers; got {self.n_blocks}.")
         if self.n_window > self.n_fft:

@@ -15,6 +15,7 @@ from asvspoof_cm.models.pooling import AttentionPooling, frame_mask, mean_weight
 from asvspoof_cm.models.transformer import TransformerLayer, sinusoidal_positions
 from asvspoof_cm.utils.checks import (
     check_choice,
+    check_frames,
     check_positive,
     check_positive_finite,
     check_probability,
@@ -54,6 +55,7 @@ class TFPARNConfig:
 
     def __post_init__(self) -> None:
         check_positive(self)
+        check_frames(self)
         check_probability(self, "dropout", "classifier_dropout")
         check_choice("pooling", self.pooling, ("attention", "mean"))
         if self.d_model % self.n_heads or self.d_model % 2:

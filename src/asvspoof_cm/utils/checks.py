@@ -218,8 +218,14 @@ def check_positive(config: Any, *names: str) -> None:
     """Raise unless each named field, or each of type int, is a whole number of at least 1."""
     for name in names or [field.name for field in fields(config) if field.type in ("int", int)]:
         value = getattr(config, name)
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"`{name}` must be a whole number of at least 1; got {value!r}.")
+
+
+def check_frames(config: Any) -> None:
+    """Raise unless the frames of a configuration's spectrum touch, and each fits in memory."""
+    check_between("n_fft", config.n_fft, 2, 2**15)
+    check_between("hop_length", config.hop_length, 1, config.n_fft)
 
 
 def check_probability(config: object, *names: str) -> None:

@@ -204,7 +204,7 @@ def test_all_speeds_of_the_range_are_drawn():
 def test_robust_changes_most_rows_and_keeps_the_rest():
     waveform = 0.1 * noise(128, 4000, dtype=torch.float32)
     augment = augmentation("robust")
-    changed = (augment(waveform, generator=seeded(2)) != waveform).any(dim=1).double().mean()
-    # All six stages pass a row by with probability 0.7 · 0.3 · 0.75 · 0.5 · 0.6 · 0.875 = 4 %.
+    changed = (augment(waveform, generator=seeded(3)) != waveform).any(dim=1).double().mean()
+    # All six stages pass a row by with probability 0.6 · 0.3 · 0.75 · 0.5 · 0.6 · 0.875 = 3.5 %.
     assert 0.85 < changed < 1
     assert "robust" in AUGMENTATIONS

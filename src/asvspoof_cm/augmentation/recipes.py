@@ -63,7 +63,11 @@ def _robust() -> Augmentation:
             _equalizer(),
             _some(0.25, RandomRoom()),
             _some(0.5, ColouredNoise(), WhiteNoise(snr_db=(5.0, 35.0)), RawBoost(algorithm=5)),
-            _some(0.4, RandomBandLimit(high_hz=(3200.0, 7600.0))),
+            _some(
+                0.4,
+                RandomBandLimit(high_hz=(3200.0, 4000.0)),
+                RandomBandLimit(high_hz=(4000.0, 7600.0)),
+            ),
             _some(0.125, codecs),  # they are slow
         ]
     )

@@ -8,7 +8,7 @@ import io
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 SUMMARY = "score audio files or a protocol"
 FORMATS = ("tsv", "csv", "jsonl")
 
+_PROTOCOLS = ("--protocol", "--audio", "--shard", "--restart")
+_DECISIONS = ("--prior", "--c-miss", "--c-fa")
+_WINDOWS = ("--window-s", "--hop-s")
+_FILES = ("--format", "--plot", "--glob", "--root", "--timeline", *_WINDOWS, *_DECISIONS)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
@@ -32,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Score audio, or every utterance of a protocol to a score file of the challenge; higher "
         "means bonafide. Scores are calibrated log-likelihood ratios (llr) where the checkpoint "
         "has a calibration, else log-odds; the name of the column says which. With a "
-        "protocol, the same command resumes after an interruption. The exit code is 1 where any "
-        "file failed or held no speech to judge."
+        "protocol, the same command resumes after an interruption. The exit code is 1 where a file "
+        "failed and, but for protocols and timelines, where one held no speech to judge."
     )
     parser.add_argument(
         "files",
@@ -71,17 +76,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     decisions = parser.add_argument_group("decisions, of FILE with a calibration")
     for name, default, text in (
-        ("prior", 0.05, "probability of spoof before listening"),
-        ("c-miss", 1.0, "cost of taking bonafide for spoof"),
-        ("c-fa", 10.0, "cost of taking spoof for bonafide"),
+        ("--prior", 0.05, "probability of spoof before listening"),
+        ("--c-miss", 1.0, "cost of taking bonafide for spoof"),
+        ("--c-fa", 10.0, "cost of taking spoof for bonafide"),
     ):
-        decisions.add_argument(
-            f"--{name}", type=float, default=default, metavar="X", help=f"{text} ({default:g})"
-        )
+        decisions.add_argument(name, type=float, metavar="X", help=f"{text} ({default:g})")
     along = parser.add_argument_group("along time, of FILE")
-    along.add_argument("--timeline", action="store_true", help="a score per window")
+    along.add_argument("--timeline", action="store_const", const=True, help="a score per window")
     along.add_argument("--window-s", type=float, metavar="S", help="its length (default: a crop's)")
-    along.add_argument("--hop-s", type=float, default=1.0, metavar="S", help="start to start (1)")
+    along.add_argument("--hop-s", type=float, metavar="S", help="start to start (1)")
     along.add_argument(
         "--plot", metavar="DIR", type=Path, help="draw each timeline as DIR/NAME.png"
     )
@@ -94,25 +97,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_shard,
         help="score part K of N only, K from 0; join the parts with: asvspoof-cm merge",
     )
-    protocols.add_argument("--restart", action="store_true", help="score the whole protocol anew")
+    protocols.add_argument(
+        "--restart", action="store_const", const=True, help="score the whole protocol anew"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Score what the arguments name."""
-    protocols = {"--protocol": args.protocol, "--audio": args.audio, "--shard": args.shard}
     if args.files:
-        given = [option for option, value in protocols.items() if value is not None]
-        if given:
-            raise ValueError(f"FILE and {given[0]} exclude each other: score one or the other.")
-        return _score_files(build_scorer(args), args)
+        _refuse(args, _PROTOCOLS, "is for protocols; score one, or FILE….")
+        if args.timeline is None and args.plot is None:
+            _refuse(args, _WINDOWS, "is for --timeline and --plot.")
+        else:
+            _refuse(args, ("--crops",), "has no effect along time: a window is one crop.")
+            if args.plot is None:
+                _refuse(args, _DECISIONS, "has no effect along time without --plot.")
+        return _score_files(_scorer(args), args)
     needed = {"--protocol": args.protocol, "--audio": args.audio, "--out": args.out}
     missing = [option for option, value in needed.items() if value is None]
     if missing:
         raise ValueError(f"give FILE…, or --protocol, --audio and --out; {missing[0]} is missing.")
-    for option in ("format", "plot", "glob", "root"):
-        if vars(args)[option] is not None:
-            raise ValueError(f"--{option} is for FILE…; a protocol becomes the TSV of --out.")
-    done = build_scorer(args).score_protocol(
+    _refuse(args, _FILES, "is for FILE…; a protocol becomes the TSV of --out.")
+    done = _scorer(args).score_protocol(
         args.protocol,
         args.audio,
         args.out,
@@ -122,6 +128,13 @@ def run(args: argparse.Namespace) -> int:
     )
     sys.stderr.write(f"{done}\n")
     return 1 if done.n_failed else 0
+
+
+def _refuse(args: argparse.Namespace, options: Iterable[str], why: str) -> None:
+    """Refuse options that would have no effect."""
+    for option in options:
+        if vars(args)[option.removeprefix("--").replace("-", "_")] is not None:
+            raise ValueError(f"{option} {why}")
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -136,7 +149,7 @@ def _shard(text: str) -> tuple[int, int]:
         ) from None
 
 
-def build_scorer(args: argparse.Namespace) -> Scorer:
+def _scorer(args: argparse.Namespace) -> Scorer:
     """Return the scorer that the arguments describe."""
     from asvspoof_cm.scorer import Scorer
 
@@ -155,14 +168,15 @@ def _score_files(scorer: Scorer, args: argparse.Namespace) -> int:
     from asvspoof_cm.metrics import DetectionCosts
     from asvspoof_cm.scorer.bulk import openers
 
-    costs = DetectionCosts(p_spoof=args.prior, c_miss=args.c_miss, c_fa=args.c_fa)
+    given = {"p_spoof": args.prior, "c_miss": args.c_miss, "c_fa": args.c_fa}
+    costs = DetectionCosts(**{name: value for name, value in given.items() if value is not None})
     ending = "" if args.out is None else args.out.suffix.removeprefix(".").lower()
     form = args.format or (ending if ending in FORMATS else "tsv")
     files = [path for path in args.files if str(path) != "-"]
     entries = openers(files, args.root, args.glob)
     if len(files) < len(args.files):
         entries = _with_standard_input(entries)
-    score = _timelines if args.timeline or args.plot else _scores
+    score = _timelines if args.timeline or args.plot is not None else _scores
     with _opened(args.out) as write:
         return 1 if score(scorer, args, entries, partial(_line, write, form), costs, form) else 0
 
@@ -210,14 +224,18 @@ def _timelines(
     from asvspoof_cm.scorer.timelines import Windows
     from asvspoof_cm.utils.checks import one_line
 
-    Windows(scorer.input, args.window_s, args.hop_s)  # an error of the command, not of a file
+    along: dict[str, Any] = {
+        "window_s": args.window_s,
+        "hop_s": 1.0 if args.hop_s is None else args.hop_s,
+    }
+    Windows(scorer.input, **along)  # an error of the command, not of a file
     n_failed, drawn = 0, Counter[str]()
     if form != "jsonl":
         write(("filename", "start_s", "end_s", scorer.unit))
     for path, opener in entries:
         try:
             with opener(scorer.input.sample_rate) as audio:
-                line = scorer.timeline(audio, window_s=args.window_s, hop_s=args.hop_s)
+                line = scorer.timeline(audio, **along)
         except BAD_AUDIO as error:
             n_failed += 1
             _say(f"{path}: {one_line(error)}")

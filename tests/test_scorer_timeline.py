@@ -178,6 +178,13 @@ def test_attention_is_that_of_the_model(scorer):
     assert scorer.attention(waveform).time_s[0] == 1.5  # the centre
 
 
+def test_attention_has_the_precision_of_the_scores(scorer):
+    half = Scorer(scorer.model, device="cpu", n_crops=1, precision="bf16")
+    waveform = sound(4)
+    assert half.score(waveform) != scorer.score(waveform)
+    assert half.attention(waveform).score == half.score(waveform)
+
+
 def test_attention_of_a_short_utterance(scorer):
     assert scorer.attention(sound(1)).time_s[0] == 0.0
 

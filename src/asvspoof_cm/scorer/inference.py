@@ -129,7 +129,7 @@ class Inference:
     ) -> Iterator[tuple[T, ScoreResult | str]]:
         """Yield the result of each prepared utterance, in order; an error message passes through.
 
-        Every way to score ends here. Batches are full. A score that is not finite becomes an error.
+        Crops of all utterances share batches. A score that is not finite becomes an error.
         """
         none = torch.empty(0)
         items = (
@@ -141,7 +141,14 @@ class Inference:
 
     def logits(self, waveforms: Tensor) -> Tensor:
         """Return the model's logits (batch, 2) of prepared waveforms (batch, time), on the CPU."""
-        return self.run(self.model, waveforms, (len(waveforms), 2))
+        found, shape = self.run(self.model, waveforms), (len(waveforms), 2)
+        if not isinstance(found, Tensor) or found.shape != shape:
+            came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise TypeError(
+                f"`model` must map waveforms (batch, time) to logits (batch, 2), a tensor of shape "
+                f"{shape} here; got {came}. Wrap it in a function that returns these alone."
+            )
+        return found.float().cpu()
 
     def scores(self, logits: FloatArray, unit: Unit | None = None) -> FloatArray:
         """Return the scores, shape (...), of logits (..., 2), in the unit of this scorer."""
@@ -153,22 +160,10 @@ class Inference:
             return self.calibration.apply(difference)
         return difference
 
-    def run(
-        self,
-        function: Callable[[Tensor], Tensor],
-        waveforms: Tensor,
-        shape: tuple[int, ...] | None = None,
-    ) -> Tensor:
-        """Return what a function of the model makes of prepared waveforms, on the CPU."""
+    def run(self, function: Callable[[Tensor], R], waveforms: Tensor) -> R:
+        """Return what a function of the model makes of prepared waveforms, on its device."""
         with torch.inference_mode(), self._autocast():
-            found = function(waveforms.to(self.device))
-        if not isinstance(found, Tensor) or (shape is not None and found.shape != shape):
-            came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise TypeError(
-                f"`model` must map waveforms (batch, time) to logits (batch, 2), a tensor of shape "
-                f"{shape} here; got {came}. Wrap it in a function that returns these alone."
-            )
-        return found.float().cpu()
+            return function(waveforms.to(self.device))
 
     def _check_calibration(self, calibration: Calibration) -> None:
         now = {"score": "log-odds", **_conditions(self.input, self.precision)}

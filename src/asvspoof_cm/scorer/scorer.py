@@ -187,7 +187,7 @@ class Scorer(Inference):
             )
         utterance = self._prepare(waveform, sample_rate)
         batches = torch.split(utterance.crops, self.batch_size)
-        vectors = torch.cat([self.run(self.model.embed, batch) for batch in batches])
+        vectors = torch.cat([self.run(self.model.embed, batch) for batch in batches]).float().cpu()
         return vectors[list(utterance.which)].mean(dim=0).numpy()
 
     def _prepare(self, waveform: Waveform, sample_rate: int) -> Utterance:

@@ -167,13 +167,12 @@ def attention(
             )
     peak = samples.abs().max().item()
     crop = set_level(cut(samples, start, n_samples), scorer.input.normalization, peak)
-    with torch.inference_mode():
-        found = model.attend(crop[None].to(scorer.device))
+    found = scorer.run(model.attend, crop[None])
     return Attention(
         time_s=(start + found.hop_length * np.arange(found.features.shape[-1])) / rate,
         weight=found.weights[0].float().cpu().numpy(),
         features=found.features[0].float().cpu().numpy(),
-        score=float(scorer.scores(found.logits[0].double().cpu().numpy())),
+        score=float(scorer.scores(found.logits[0].cpu().double().numpy())),
     )
 
 

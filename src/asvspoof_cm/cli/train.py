@@ -226,7 +226,7 @@ def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None
             dev_protocol=args.dev_protocol,
             audio_dir=args.audio,
             dev_audio_dir=args.dev_audio,
-            order=partial(orders[args.order], **drawn),
+            make_order=partial(orders[args.order], **drawn),
             on_error="skip" if args.skip_unreadable else "raise",
             n_workers=args.workers,
         ),

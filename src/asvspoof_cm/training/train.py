@@ -43,7 +43,7 @@ class Corpus:
         dev_protocol: What to validate on.
         audio_dir: The folder of the audio of both, or a folder that `pack` wrote.
         dev_audio_dir: That of the development set, where it is another.
-        order: From the training protocol to the order of its rows: `matched_pairs`, or
+        make_order: From the training protocol to the order of its rows: `matched_pairs`, or
             ``functools.partial(matched_pairs, n_rows=3200)`` for short epochs; None shuffles it.
         on_error: What to do with a training or development file that can't be read: "raise", or
             "skip" and report it at the end of the epoch.
@@ -54,7 +54,7 @@ class Corpus:
     dev_protocol: Protocol | str | os.PathLike[str]
     audio_dir: str | os.PathLike[str]
     dev_audio_dir: str | os.PathLike[str] | None = None
-    order: Callable[[Protocol], Order] | None = None
+    make_order: Callable[[Protocol], Order] | None = None
     on_error: Literal["raise", "skip"] = "raise"
     n_workers: int | None = None
 
@@ -143,7 +143,8 @@ def train_system(
                 seed=seed,
                 on_error=corpus.on_error,
             )
-            order = corpus.order(protocol) if training and corpus.order is not None else None
+            make_order = corpus.make_order if training else None
+            order = None if make_order is None else make_order(protocol)
             return make_loader(
                 dataset,
                 shuffle=training and order is None,

@@ -331,7 +331,11 @@ def score_on_ray(job: Job) -> dict[str, float]:
     )
     ray.data.DataContext.get_current().enable_progress_bars = False
     scored = score_ray(
-        job.corpus / "clips.tar", model=job.model, concurrency=job.n_workers, **OPTIONS
+        job.corpus / "clips.tar",
+        model=job.model,
+        concurrency=job.n_workers,
+        n_rows=BATCH,
+        **OPTIONS,
     )
     return {row["utterance"]: row["log-odds"] for row in scored.iter_rows()}
 

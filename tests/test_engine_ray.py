@@ -25,7 +25,7 @@ from asvspoof_cm.scorer import Scorer
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*")
 
 SMALL = TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16)
-OPTIONS = {"n_crops": 1, "crop_s": 0.5}
+OPTIONS = {"n_crops": 1, "crop_s": 0.5, "batch_size": 3}
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_files_in_a_tar(ray, corpus, model, expected, tmp_path):
     with tarfile.open(tmp_path / "s.tar", "w") as tar:
         for path in [*(corpus.audio_dir / "flac_D").glob("*.flac"), tmp_path / "bad.flac"]:
             tar.add(path, path.name)
-    rows = score_ray(tmp_path / "s.tar", model=model, batch_size=4, **OPTIONS).take_all()
+    rows = score_ray(tmp_path / "s.tar", model=model, n_rows=4, **OPTIONS).take_all()
     (bad,) = [row for row in rows if row["utterance"] == "bad"]
     assert np.isnan(bad["log-odds"])
     assert "s.tar:bad.flac is not an audio file" in bad["cm_error"]
@@ -118,7 +118,7 @@ def test_a_killed_actor_loses_nothing_and_reading_has_a_core(
     source = names.map(read)
     mortal = Mortal(tmp_path / "killed")
     mortal.load_state_dict(model.state_dict())
-    scored = score_ray(source, model=mortal, concurrency=2, column="bytes", batch_size=2, **OPTIONS)
+    scored = score_ray(source, model=mortal, concurrency=2, column="bytes", n_rows=2, **OPTIONS)
     rows = scored.take_all()
     assert mortal.marker.exists()
     assert set(rows[0]) == {"utterance", "log-odds", "cm_error"}

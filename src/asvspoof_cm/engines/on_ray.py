@@ -36,7 +36,7 @@ def score_ray(
     concurrency: int | None = None,
     cores_per_actor: float | None = None,
     column: str = "audio",
-    batch_size: int = 64,
+    n_rows: int = 64,
     root: AudioPath | None = None,
     **options: Any,
 ) -> Any:
@@ -60,7 +60,7 @@ def score_ray(
         cores_per_actor: What an actor reserves; None is one core, or less where the tasks that
             read and write would get none.
         column: The column of the audio.
-        batch_size: Rows that an actor decodes and scores at a time.
+        n_rows: Rows that an actor decodes and scores at a time.
         root: See `audio_entries`.
         **options: Arguments of `Scorer`.
 
@@ -71,13 +71,13 @@ def score_ray(
     ray = _import_ray()
     if not ray.is_initialized():
         ray.init()
-    check_between("batch_size", batch_size, 1)
+    check_between("n_rows", n_rows, 1)
     n_actors, n_gpus, n_cores = _sizes(ray, concurrency, cores_per_actor)
     opening: Callable[..., Any] = open_cell
     if not isinstance(source, ray.data.Dataset):
         rows = _rows(source, root)
         n_actors = min(n_actors, len(rows))
-        n_blocks = max(n_actors, -(-len(rows) // (_BATCHES_IN_BLOCK * batch_size)))
+        n_blocks = max(n_actors, -(-len(rows) // (_BATCHES_IN_BLOCK * n_rows)))
         source = ray.data.from_items(rows, override_num_blocks=n_blocks)
         column, opening = "opener", _open_pickled
     options = {"device": "auto" if n_gpus else "cpu", **options}
@@ -86,7 +86,7 @@ def score_ray(
         _Actor,
         fn_constructor_args=(model, options, column, opening, n_threads),
         compute=ray.data.ActorPoolStrategy(size=n_actors),
-        batch_size=batch_size,
+        batch_size=n_rows,
         batch_format="numpy",
         num_cpus=n_cores,
         num_gpus=n_gpus,

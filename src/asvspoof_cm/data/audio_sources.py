@@ -17,7 +17,7 @@ from asvspoof_cm.data.protocol import Protocol
 
 
 class AudioSource(Interface):
-    """What gives the audio of row `index` of a protocol: `AudioFolder` or `PackedAudio`."""
+    """What gives the audio of the rows of a protocol: a folder, a pack or another container."""
 
     def open(self, index: int) -> AbstractContextManager[OpenAudio]:
         """Open the utterance of row `index`."""
@@ -28,9 +28,8 @@ def open_audio(
     audio_dir: str | os.PathLike[str],
     *,
     sample_rate: int = SAMPLE_RATE,
-    extension: str | None = None,
 ) -> AudioSource:
-    """Return the audio of a protocol: `PackedAudio` where `pack` wrote it, else `AudioFolder`.
+    """Return the audio of a protocol: `PackedAudio` where `pack` wrote it, `AudioFolder` of files.
 
     A tar or Parquet file or a list (``.scp``, ``.jsonl``, …) in the place of a folder is read with
     `audio_entries`; utterances have the names that it gives them.
@@ -39,8 +38,6 @@ def open_audio(
         protocol: The utterances.
         audio_dir: The folder of their files or the folder that `pack` wrote, or such a file.
         sample_rate: The rate to read at; a packed cache has one rate only.
-        extension: What names without the extension of an audio format get, for files only; None
-            finds it.
 
     Example:
         >>> import tempfile
@@ -58,7 +55,7 @@ def open_audio(
         return PackedAudio(folder, protocol=protocol, sample_rate=sample_rate)
     if any(folder.glob(SHARD_PATTERN)):
         raise ValueError(f"`audio_dir`: {folder} is packed only in part. Run pack again to finish.")
-    return AudioFolder(protocol, folder, sample_rate=sample_rate, extension=extension)
+    return AudioFolder(protocol, folder, sample_rate=sample_rate)
 
 
 class _Container:

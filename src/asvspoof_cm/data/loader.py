@@ -130,7 +130,6 @@ class Loader:
         seed: The seed of the order.
         failures: The utterances of the newest epoch that could not be read; only with
             ``on_error="skip"``. A warning is logged at the end of an epoch that has any.
-        world_size: How many processes share the dataset.
         groups: The number of each row's group, -1 for none; None without `group_by`.
     """
 
@@ -148,7 +147,6 @@ class Loader:
         self.batch_size = batches.batch_size
         self.order = sampler.order
         self.seed = sampler.seed
-        self.world_size = sampler.world_size
         self._batches = batches
         self._sampler = sampler
         self._device = device
@@ -169,9 +167,10 @@ class Loader:
             self.failures += failures
             if batch is None:
                 # Processes that train together must see as many batches as each other.
-                if self.world_size > 1 and self._sampler.order is not None:
+                n_processes = self._sampler.world_size
+                if n_processes > 1 and self.order is not None:
                     raise ValueError(
-                        f"no utterance of a batch could be read, and {self.world_size} processes "
+                        f"no utterance of a batch could be read, and {n_processes} processes "
                         f"share the epoch. The first: {_describe(failures[0])}"
                     )
                 continue

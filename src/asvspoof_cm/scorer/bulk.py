@@ -168,7 +168,6 @@ def score_protocol(
     resume: Resume = True,
     n_threads: int | None = None,
     progress: bool = False,
-    extension: str | None = None,
 ) -> ProtocolScores:
     r"""Score a protocol into a score file of the challenge, and return what was done.
 
@@ -193,7 +192,6 @@ def score_protocol(
             anything else that is there is an error. "if_same" starts over instead, False always.
         n_threads: Threads that decode; None is one for each core, up to four.
         progress: Show progress on standard error.
-        extension: What names without the extension of an audio format get; None finds it.
 
     Raises:
         ValueError: Before anything is scored: `output` belongs to another model, other settings,
@@ -214,9 +212,7 @@ def score_protocol(
         (2, 'filename\tcm-score')
     """
     protocol, names, described = _utterances(protocol)
-    audio = open_audio(
-        protocol, audio_dir, sample_rate=scorer.input.sample_rate, extension=extension
-    )
+    audio = open_audio(protocol, audio_dir, sample_rate=scorer.input.sample_rate)
     settings = {
         **scorer.settings(),
         "protocol": described,
@@ -326,8 +322,7 @@ def _utterances(
     protocol: Protocol | str | os.PathLike[str],
 ) -> tuple[Protocol, list[str], str]:
     """Return a protocol, the names of its utterances, and what stands for them in a record."""
-    if not isinstance(protocol, Protocol):
-        protocol = read_protocol(protocol, require_labels=False)
+    protocol = read_protocol(protocol, require_labels=False)
     names: list[str] = protocol.utterance.tolist()
     if len(set(names)) < len(names):
         raise ValueError("`protocol` must name every utterance once; some are repeated.")

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from asvspoof_cm.metrics import read_scores, write_scores
+from asvspoof_cm.runs import changed_settings
 from asvspoof_cm.scorer.utterances import NO_SPEECH
 from asvspoof_cm.utils.files import atomic_path, exclusive, write_json, write_text
 
@@ -166,7 +167,7 @@ class ScoreRun:
             if changes:
                 raise ValueError(
                     f"`output`: all shards must have one model and settings; {path.name} has "
-                    f"another {'; another '.join(changes)}."
+                    f"another {changes}."
                 )
             found = _read_rows(path, failed=True)
             missing = [name for name in names[k::n_shards] if name not in found]
@@ -248,18 +249,15 @@ class ScoreRun:
                 return False
             if changes:
                 raise ValueError(
-                    f"`output`: {self.output} was begun with another {'; another '.join(changes)}. "
+                    f"`output`: {self.output} was begun with another {changes}. "
                     "Pass resume=False to start over, or choose another output."
                 )
         return True
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{key} ({before.get(key)}, now {now.get(key)})"
-        for key in {**now, **before}
-        if before.get(key) != now.get(key)
-    ]
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    found = changed_settings(before, now)
+    return "; another ".join(f"{name} ({old}, now {new})" for name, old, new in found)
 
 
 def read_header(path: Path) -> dict[str, Any]:

@@ -125,10 +125,10 @@ def test_orders_depend_on_the_generator_alone(make):
     ("call", "message"),
     [
         (lambda p: group_balanced(p, share=1), "`share` must lie between 0 and 1, excluded; got 1"),
-        (lambda p: group_balanced(p, power=2), "`power` must lie between 0 and 1; got 2"),
+        (lambda p: group_balanced(p, power=2), "`power` must be between 0 and 1; got 2"),
         (lambda p: matched_pairs(p, n_rows=0), "`n_rows` must be at least 1; got 0"),
-        (lambda p: matched_pairs(p, share=-1), "`share` must lie between 0 and 1; got -1"),
-        (lambda p: matched_pairs(p, parent_share=2), "`parent_share` must lie between 0 and 1"),
+        (lambda p: matched_pairs(p, share=-1), "`share` must be between 0 and 1; got -1"),
+        (lambda p: matched_pairs(p, parent_share=2), "`parent_share` must be between 0 and 1"),
         (lambda p: matched_pairs(p, parent_share=0.5), "must be 0 where no spoof is a copy of a"),
         (
             lambda p: group_balanced(p.select(p.label == SPOOF)),

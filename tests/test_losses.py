@@ -446,7 +446,7 @@ LOGITS = torch.zeros(2, 2)
         (lambda: focal_loss(torch.zeros(3, 2), TWO), ValueError, r"`labels` must have shape"),
         (lambda: focal_loss(LOGITS, TWO.float()), TypeError, "must be integers"),
         (lambda: listwise_loss(LOGITS, TWO + 1), ValueError, "values from 1 to 2"),
-        (lambda: focal_loss(LOGITS, TWO, alpha=2), ValueError, "`alpha` must lie"),
+        (lambda: focal_loss(LOGITS, TWO, alpha=2), ValueError, "`alpha` must be between 0 and 1"),
         (lambda: focal_loss(LOGITS, TWO, gamma=-1), ValueError, "`gamma` must not"),
         (lambda: focal_loss(LOGITS, TWO, reduction="avg"), ValueError, "`reduction` must be"),
         (lambda: focal_loss(LOGITS, TWO, gamma=math.nan), ValueError, "`gamma` must"),

@@ -87,7 +87,7 @@ ERRORS = [
         )
         for cm in (([0.0], [0.0]), ([0.0], [1.0]))
     ),
-    (lambda: AsvRates(p_miss=-0.1, p_fa=0, p_fa_spoof=0), "`p_miss` must lie between 0 and 1"),
+    (lambda: AsvRates(p_miss=-0.1, p_fa=0, p_fa_spoof=0), "`p_miss` must be between 0 and 1"),
     (
         lambda: SasvCosts(p_target=0.9, p_nontarget=0.2, p_spoof=0.1),
         "`p_target`, `p_nontarget` and `p_spoof` must be at least 0 and sum to 1",
@@ -117,7 +117,7 @@ ERRORS = [
     # Intervals and comparisons
     (bootstrap("auc"), "`metric` must be one of min_dcf, act_dcf, eer, cllr or a function"),
     (bootstrap(undefined), "`metric` must return a number; undefined returned NaN"),
-    (bootstrap(n=0), "`n` must be at least 1 replicate; got 0"),
+    (bootstrap(n=0), "`n` must be at least 1; got 0"),
     (bootstrap(confidence=95), "`confidence` must lie between 0 and 1, excluded; got 95"),
     (bootstrap(seed=-1), "`seed` must not be negative; got -1"),
     (

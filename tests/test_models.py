@@ -521,7 +521,7 @@ def test_bad_features(features, lengths, message):
         (EncoderConfig, {"n_layers": -1}, "whole number of at least 0, or None; got -1"),
         (EncoderConfig, {"n_layers": (1, 2)}, r"one for each of the 1 encoders; got \(1, 2\)"),
         (EncoderConfig, {"freeze": "some"}, '`freeze` must be "none", "all" or a number of stages'),
-        (EncoderConfig, {"encoder_lr": 2.0}, r"`encoder_lr` must lie in \[0, 1\]"),
+        (EncoderConfig, {"encoder_lr": 2.0}, "`encoder_lr` must be between 0 and 1; got 2"),
         (EncoderConfig, {"dropout": 1.0}, r"`dropout` must lie in \[0, 1\)"),
         (EncoderConfig, {"d_projection": 0}, "`d_projection` must be a whole number"),
     ],

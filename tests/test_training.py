@@ -203,12 +203,13 @@ def test_linear_scaling():
         (lambda: Recipe(clip_norm=-1.0), "`clip_norm` must be positive"),
         (lambda: Recipe(warmup_epochs=-1), "`warmup_epochs` must not be negative"),
         (lambda: Recipe(tolerance=-1), "`tolerance` must not be negative"),
+        (lambda: Recipe(decay_epochs=float("inf")), "`decay_epochs` must be finite; got inf"),
         (lambda: Recipe(optimizer="sgd"), "`optimizer` must be"),
         (lambda: Recipe(precision="fp16"), "`precision` must be"),
         (lambda: Recipe(schedule="step"), "`schedule` must be"),
         (lambda: Recipe(decay_epochs=2), "`decay_epochs` must be 0 with schedule=.cosine.; got 2"),
         (lambda: Recipe(select="loss"), "`select` must be"),
-        (lambda: Augmented(pairs_alike=-1), "`pairs_alike` must lie in"),
+        (lambda: Augmented(pairs_alike=-1), "`pairs_alike` must be between 0 and 1; got -1"),
         (lambda: Augmented(extra_spoof=2.0), "`extra_spoof` must lie"),
         (
             lambda: Augmented(extra_spoof_kind="magic"),
@@ -235,7 +236,7 @@ def test_linear_scaling():
             lambda: System.from_json(system(6).to_json().replace('"tolerance"', '"edge"')),
             "must be what System.to_json wrote",
         ),
-        (lambda: Recipe(ema_decay=1.0), "`ema_decay` must lie between 0 and 1; got 1.0"),
+        (lambda: Recipe(ema_decay=1.0), "`ema_decay` must lie between 0 and 1, excluded; got 1.0"),
         (
             lambda: Learner(system(2).build(1), None, Recipe(gradient_checkpointing=True)),
             "`gradient_checkpointing` must be False for RawNet2",

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.metrics import ASVSPOOF5
-from asvspoof_cm.utils.checks import check_positive_finite
+from asvspoof_cm.utils.checks import check_between, check_not_negative, check_positive_finite
 
 __all__ = [
     "am_softmax_loss",
@@ -79,9 +79,8 @@ def focal_loss(
         tensor(0.0433)
     """
     _check_logits(logits, labels)
-    if not 0 <= alpha <= 1:
-        raise ValueError(f"`alpha` must lie in [0, 1]; got {alpha}.")
-    _check_not_negative(gamma=gamma)
+    check_between("alpha", alpha, 0, 1)
+    check_not_negative(gamma=gamma)
     log_p = widen(logits).log_softmax(dim=-1)
     own = labels.long()[:, None]
     log_p_own = log_p.gather(1, own).squeeze(1)
@@ -117,7 +116,7 @@ def pairwise_ranking_loss(scores: Tensor, labels: Tensor, *, margin: float = 1.0
             "The paper's score is the bonafide logit: logits[:, 1]."
         )
     _check_labels(scores, labels)
-    _check_not_negative(margin=margin)
+    check_not_negative(margin=margin)
     costs = torch.relu(margin - _gaps(widen(scores), labels))
     n_pairs = (labels == BONAFIDE).sum() * (labels == SPOOF).sum()
     return costs.sum() / n_pairs.clamp(min=1)
@@ -148,7 +147,7 @@ def focal_pairwise_loss(
         >>> logits.grad.shape
         torch.Size([2, 2])
     """
-    _check_not_negative(weight=weight)
+    check_not_negative(weight=weight)
     focal = focal_loss(logits, labels, alpha=alpha, gamma=gamma)
     return focal + weight * pairwise_ranking_loss(logits[:, BONAFIDE], labels, margin=margin)
 
@@ -173,7 +172,7 @@ def group_ranking_loss(
         tensor(0.6931)
     """
     scores = _scores(logits, labels)
-    _check_not_negative(margin=margin)
+    check_not_negative(margin=margin)
     _check_group(group, labels)
     pairs = _same_group(group) & (labels == BONAFIDE)[:, None] & (labels == SPOOF)
     costs = functional.softplus(margin - scores[:, None] + scores)
@@ -221,7 +220,7 @@ def partial_auc_loss(
         tensor(0.6931)
     """
     scores = _scores(logits, labels)
-    _check_not_negative(margin=margin)
+    check_not_negative(margin=margin)
     if not 0 < fraction <= 1:
         raise ValueError(f"`fraction` must lie above 0 and at most at 1; got {fraction}.")
     spoof = labels == SPOOF
@@ -336,7 +335,7 @@ def am_softmax_loss(
     """
     _check_logits(logits, labels)
     check_positive_finite(scale=scale)
-    _check_not_negative(margin=margin)
+    check_not_negative(margin=margin)
     return functional.cross_entropy(
         widen(logits) - scale * margin * _one_hot(labels), labels.long()
     )
@@ -510,9 +509,3 @@ def _check_group(group: Tensor, labels: Tensor) -> None:
             f"`group` must be integers of shape {tuple(labels.shape)}, one for each row; got "
             f"{group.dtype} of shape {tuple(group.shape)}."
         )
-
-
-def _check_not_negative(**values: float) -> None:
-    for name, value in values.items():
-        if not value >= 0:
-            raise ValueError(f"`{name}` must not be negative; got {value}.")

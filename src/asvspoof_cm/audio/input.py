@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
@@ -42,11 +41,9 @@ class InputSettings:
 
     def __post_init__(self) -> None:
         check_rate(self.sample_rate)
-        if not (0 < self.crop_s < math.inf and self.n_samples >= 1):
-            raise ValueError(f"`crop_s` must be a positive number of seconds; got {self.crop_s}.")
+        check_between("crop_s", self.crop_s, 1 / self.sample_rate, _LONGEST_CROP_S)
         check_positive(self, "n_crops")
         check_between("n_crops", self.n_crops, 1, _MOST_CROPS)
-        check_between("crop_s", self.crop_s, 0, _LONGEST_CROP_S)
         check_choice("one_crop", self.one_crop, ("center", "start"))
         check_choice("normalization", self.normalization, ("crop", "utterance", "none"))
 

@@ -15,7 +15,7 @@ from asvspoof_cm.audio import InputSettings, cut, set_level
 from asvspoof_cm.audio.crops import crop_start
 from asvspoof_cm.data.audio_sources import open_audio
 from asvspoof_cm.data.protocol import Protocol, read_protocol
-from asvspoof_cm.utils.checks import check_between, check_choice
+from asvspoof_cm.utils.checks import check_between, check_choice, check_not_negative
 from asvspoof_cm.utils.seeds import derive_seed
 
 
@@ -49,7 +49,7 @@ class SpoofDataset(Dataset["Item | Failure"]):
     """The utterances of a protocol as crops of one length.
 
     Item `index` is ``(waveform (n_samples,), label, index)``: a crop (section III-B.1 of the
-    paper), peak-normalised, then augmented. Only the crop is decoded of a file that is longer.
+    paper) at the level that `input` says, augmented. Only the crop is decoded of a longer file.
 
     What is random in an item follows from `seed`, the epoch and the index alone, so an epoch is the
     same whatever the number of workers and the order of the items. A copy (column `codec_seed`, or
@@ -101,8 +101,7 @@ class SpoofDataset(Dataset["Item | Failure"]):
         check_choice("on_error", on_error, ("raise", "skip"))
         if n_samples is not None:
             check_between("n_samples", n_samples, 1)
-        if seed < 0:
-            raise ValueError(f"`seed` must not be negative; got {seed}.")
+        check_not_negative(seed=seed)
         self.protocol = protocol = read_protocol(protocol, require_labels=False)
         self._parents = protocol.parents()
         self.input = InputSettings() if input is None else input
@@ -126,8 +125,7 @@ class SpoofDataset(Dataset["Item | Failure"]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; call it between epochs, not while a loader is being read."""
-        if epoch < 0:
-            raise ValueError(f"`epoch` must not be negative; got {epoch}.")
+        check_not_negative(epoch=epoch)
         self._epoch.fill_(epoch)
 
     def __len__(self) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
-from asvspoof_cm.utils.checks import check_between
+from asvspoof_cm.utils.checks import check_between, check_inside_unit
 
 N_PAIRS = 8
 """Pairs in a block: first their bonafide rows, then their spoofs."""
@@ -64,8 +64,7 @@ def group_balanced(
         >>> rows.bincount().div(1000).round(decimals=1)
         tensor([0.5000, 0.1000, 0.1000, 0.2000])
     """
-    if not 0 < share < 1:
-        raise ValueError(f"`share` must lie between 0 and 1, excluded; got {share}.")
+    check_inside_unit(share=share)
     weights = _class_weights(protocol, power)
     human = torch.from_numpy(protocol.label == BONAFIDE)
     both = torch.where(human, share * weights, (1 - share) * weights)
@@ -107,9 +106,8 @@ def matched_pairs(
         >>> rows.shape, bool((rows[8:] == rows[:8] + 1).all())
         (torch.Size([16]), True)
     """
-    for name, value in (("share", share), ("parent_share", parent_share)):
-        if not 0 <= value <= 1:
-            raise ValueError(f"`{name}` must lie between 0 and 1; got {value}.")
+    check_between("share", share, 0, 1)
+    check_between("parent_share", parent_share, 0, 1)
     weights = _class_weights(protocol, power)
     groups, codes = np.unique(protocol.clusters(by), return_inverse=True)
     members = []
@@ -194,8 +192,7 @@ class _Pairs:
 
 def _class_weights(protocol: Protocol, power: float) -> Tensor:
     """Return weights of shape (n,) that sum to 1 over each class, by size^-power of its groups."""
-    if not 0 <= power <= 1:
-        raise ValueError(f"`power` must lie between 0 and 1; got {power}.")
+    check_between("power", power, 0, 1)
     weights = np.zeros(len(protocol))
     for label, column in ((BONAFIDE, protocol.source), (SPOOF, protocol.attack)):
         rows = np.flatnonzero(protocol.label == label)

@@ -28,7 +28,9 @@ from asvspoof_cm.utils.checks import (
     as_labels,
     as_scores,
     as_trials,
-    check_seed,
+    check_between,
+    check_inside_unit,
+    check_not_negative,
     split_by_label,
 )
 from asvspoof_cm.utils.progress import track
@@ -244,11 +246,9 @@ def mcnemar(
 
 def check_draws(n: int, confidence: float, seed: int) -> None:
     """Refuse what can't be drawn."""
-    if n < 1:
-        raise ValueError(f"`n` must be at least 1 replicate; got {n}.")
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"`confidence` must lie between 0 and 1, excluded; got {confidence}.")
-    check_seed(seed)
+    check_between("n", n, 1)
+    check_inside_unit(confidence=confidence)
+    check_not_negative(seed=seed)
 
 
 def _encode(bonafide: NDArray[Any], spoof: NDArray[Any]) -> tuple[IntArray, IntArray]:

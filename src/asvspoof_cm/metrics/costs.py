@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from asvspoof_cm.utils.checks import Plain, check_positive_finite
+from asvspoof_cm.utils.checks import Plain, check_between, check_inside_unit, check_positive_finite
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ class DetectionCosts(Plain):
     c_fa: float = 10.0
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.p_spoof < 1.0:
-            raise ValueError(f"`p_spoof` must lie between 0 and 1, excluded; got {self.p_spoof}.")
+        check_inside_unit(p_spoof=self.p_spoof)
         check_positive_finite(c_miss=self.c_miss, c_fa=self.c_fa)
 
     @property
@@ -78,8 +77,7 @@ class SasvCosts:
         check_positive_finite(
             c_miss=self.c_miss, c_fa_nontarget=self.c_fa_nontarget, c_fa_spoof=self.c_fa_spoof
         )
-        if not 0.0 < self.p_target < 1.0:
-            raise ValueError(f"`p_target` must lie between 0 and 1, excluded; got {self.p_target}.")
+        check_inside_unit(p_target=self.p_target)
 
     @property
     def rho(self) -> float:
@@ -108,8 +106,7 @@ class AsvRates:
 
     def __post_init__(self) -> None:
         for name, rate in vars(self).items():
-            if not 0.0 <= rate <= 1.0:
-                raise ValueError(f"`{name}` must lie between 0 and 1; got {rate}.")
+            check_between(name, rate, 0, 1)
 
 
 ASVSPOOF5: Final = DetectionCosts()

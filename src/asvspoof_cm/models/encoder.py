@@ -18,7 +18,12 @@ from asvspoof_cm.models.encoders.huggingface import huggingface_encoder, read_ar
 from asvspoof_cm.models.encoders.speech_encoder import SpeechEncoder, freeze_stages
 from asvspoof_cm.models.encoders.whisper import WHISPER_SIZES, WhisperEncoder
 from asvspoof_cm.models.pooling import ChannelAttention, attentive_statistics
-from asvspoof_cm.utils.checks import check_positive, check_probability, check_waveforms
+from asvspoof_cm.utils.checks import (
+    check_between,
+    check_positive,
+    check_probability,
+    check_waveforms,
+)
 
 _BUILT_IN = ("distillmos", *(f"whisper-{size}" for size in WHISPER_SIZES))
 
@@ -70,8 +75,7 @@ class EncoderConfig:
             raise ValueError(f"`encoder` must be a name or a tuple of names; got {self.encoder!r}.")
         check_positive(self)
         check_probability(self, "dropout")
-        if not 0 <= self.encoder_lr <= 1:
-            raise ValueError(f"`encoder_lr` must lie in [0, 1]; got {self.encoder_lr}.")
+        check_between("encoder_lr", self.encoder_lr, 0, 1)
         for n_layers in self.each("n_layers"):
             if n_layers is not None and (type(n_layers) is not int or n_layers < 0):
                 raise ValueError(

@@ -24,7 +24,7 @@ from asvspoof_cm.checkpoint import hash_tensors
 from asvspoof_cm.labels import BONAFIDE, SPOOF, UNITS, Unit
 from asvspoof_cm.scorer.results import ScoreResult
 from asvspoof_cm.scorer.utterances import Utterance
-from asvspoof_cm.utils.checks import check_choice
+from asvspoof_cm.utils.checks import check_choice, check_positive
 from asvspoof_cm.utils.processes import resolve_device
 
 Precision = Literal["fp32", "bf16"]
@@ -70,10 +70,6 @@ class Inference:
         precision: Precision = "fp32",
         calibration: Calibration | Literal["model"] | None = "model",
     ) -> None:
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(
-                f"`batch_size` must be a whole number of at least 1; got {batch_size!r}."
-            )
         changes: dict[str, Any] = {"n_crops": n_crops, "crop_s": crop_s}
         self.input = replace(
             model.input if isinstance(model, Described) else InputSettings(),
@@ -81,6 +77,7 @@ class Inference:
         )
         check_choice("precision", precision, ("fp32", "bf16"))
         self.batch_size = batch_size
+        check_positive(self, "batch_size")
         self.precision: Precision = precision
         self.calibration = _stored_calibration(model) if calibration == "model" else calibration
         self.unit: Unit = score or ("log-odds" if self.calibration is None else "llr")

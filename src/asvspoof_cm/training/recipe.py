@@ -6,7 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from asvspoof_cm.utils.checks import check_choice, check_positive, check_positive_finite
+from asvspoof_cm.utils.checks import (
+    check_choice,
+    check_inside_unit,
+    check_not_negative,
+    check_positive,
+    check_positive_finite,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +67,10 @@ class Recipe:
             raise ValueError(
                 f"`lr` must not be below `final_lr`; got {self.lr} and {self.final_lr}."
             )
-        for name in ("weight_decay", "warmup_epochs", "decay_epochs", "tolerance"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"`{name}` must not be negative; got {getattr(self, name)}.")
-        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
-            raise ValueError(f"`ema_decay` must lie between 0 and 1; got {self.ema_decay}.")
+        check_not_negative(weight_decay=self.weight_decay, warmup_epochs=self.warmup_epochs)
+        check_not_negative(decay_epochs=self.decay_epochs, tolerance=self.tolerance)
+        if self.ema_decay is not None:
+            check_inside_unit(ema_decay=self.ema_decay)
         if self.decay_epochs and self.schedule == "cosine":
             raise ValueError(
                 f'`decay_epochs` must be 0 with schedule="cosine"; got {self.decay_epochs}.'

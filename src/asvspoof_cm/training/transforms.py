@@ -11,6 +11,7 @@ from torch import Tensor
 from asvspoof_cm.augmentation import Augmentation, as_extra_spoof
 from asvspoof_cm.augmentation.recipes import augmentation, extra_spoof
 from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.utils.checks import check_between
 
 __all__ = ["Augmented", "Transform"]
 
@@ -52,9 +53,8 @@ class Augmented:
     def __post_init__(self) -> None:
         augmentation(self.augmentation)
         extra_spoof(self.extra_spoof_kind)
-        for name in ("extra_spoof", "pairs_alike"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"`{name}` must lie in [0, 1]; got {getattr(self, name)}.")
+        check_between("extra_spoof", self.extra_spoof, 0, 1)
+        check_between("pairs_alike", self.pairs_alike, 0, 1)
 
     def __call__(
         self, waveforms: Tensor, labels: Tensor, generator: torch.Generator

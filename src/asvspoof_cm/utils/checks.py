@@ -136,12 +136,6 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> None:
         raise ValueError(f"`{name}` must be one of {allowed}; got {value!r}.")
 
 
-def check_seed(seed: int) -> None:
-    """Raise a ValueError where `seed` is negative, which no generator takes."""
-    if seed < 0:
-        raise ValueError(f"`seed` must not be negative; got {seed}.")
-
-
 def one_line(error: BaseException) -> str:
     """Return an error's message, or its type where it has none, without line breaks or tabs."""
     return " ".join(str(error).split()) or type(error).__name__
@@ -178,6 +172,21 @@ def check_positive_finite(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < math.inf:
             raise ValueError(f"`{name}` must be positive and finite; got {value!r}.")
+
+
+def check_not_negative(**values: float) -> None:
+    """Raise unless each value is 0 or above, and finite."""
+    for name, value in values.items():
+        if not 0 <= value < math.inf:
+            rule = "be finite" if value > 0 else "not be negative"
+            raise ValueError(f"`{name}` must {rule}; got {value}.")
+
+
+def check_inside_unit(**values: float) -> None:
+    """Raise unless each value lies in (0, 1)."""
+    for name, value in values.items():
+        if not 0 < value < 1:
+            raise ValueError(f"`{name}` must lie between 0 and 1, excluded; got {value}.")
 
 
 def check_range(

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from asvspoof_cm.utils.checks import check_between, check_waveform
+from asvspoof_cm.utils.checks import check_between, check_one_waveform
 
 CROP_SAMPLES = 64000
 
@@ -36,7 +36,7 @@ def fix_length(
         >>> fix_length(torch.tensor([1.0, 2.0, 3.0]), 4)
         tensor([2., 3., 1., 2.])
     """
-    check_waveform(waveform)
+    check_one_waveform(waveform)
     start = crop_start(len(waveform), n_samples, crop=crop, generator=generator)
     return cut(waveform, start, n_samples)
 
@@ -59,7 +59,7 @@ def tta_crops(waveform: Tensor, n_crops: int = 5, n_samples: int = CROP_SAMPLES)
         >>> tta_crops(torch.randn(96000)).shape
         torch.Size([5, 64000])
     """
-    check_waveform(waveform)
+    check_one_waveform(waveform)
     starts = crop_starts(len(waveform), n_crops, n_samples)
     return torch.stack([cut(waveform, start, n_samples) for start in starts])
 

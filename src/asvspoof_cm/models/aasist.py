@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from asvspoof_cm.frontends import SincConv
 from asvspoof_cm.models.countermeasure import Countermeasure
-from asvspoof_cm.utils.checks import check_positive, check_positive_finite, check_waveforms
+from asvspoof_cm.utils.checks import check_positive, check_positive_finite, check_waveform_batch
 
 # A multiple of 3. At 32 channels and 24 rows, 3,072 columns are 9 MiB.
 _TILE_COLUMNS = 3072
@@ -286,7 +286,7 @@ class AASIST(Countermeasure):
     def embed(self, waveform: Tensor) -> Tensor:
         """Return the read-out vectors (batch, 5 · d_hetero) of waveforms (batch, time)."""
         # One frame must be left after the sinc convolution and seven poolings by three.
-        check_waveforms(waveform, self.sinc.kernel_size - 1 + 3**7)
+        check_waveform_batch(waveform, self.sinc.kernel_size - 1 + 3**7)
         spectral_max, temporal_max = self._encode(waveform)
         spectral = self.pool_S(self.GAT_layer_S(spectral_max + self.pos_S))
         temporal = self.pool_T(self.GAT_layer_T(temporal_max))

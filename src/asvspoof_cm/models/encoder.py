@@ -22,7 +22,7 @@ from asvspoof_cm.utils.checks import (
     check_between,
     check_positive,
     check_probability,
-    check_waveforms,
+    check_waveform_batch,
 )
 
 _BUILT_IN = ("distillmos", *(f"whisper-{size}" for size in WHISPER_SIZES))
@@ -231,7 +231,7 @@ class Encoder(Countermeasure):
         return list(self.encoders)  # type: ignore[arg-type]
 
     def _frames(self, waveform: Tensor) -> Tensor:
-        check_waveforms(waveform, max(encoder.n_least for encoder in self._encoders()))
+        check_waveform_batch(waveform, max(encoder.n_least for encoder in self._encoders()))
         waveform = waveform / (waveform.abs().amax(dim=-1, keepdim=True) + 1e-8)
         frames = []
         for encoder, mixture in zip(self._encoders(), self.mixtures, strict=True):

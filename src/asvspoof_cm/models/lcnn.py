@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from asvspoof_cm.frontends import LFCC
 from asvspoof_cm.models.countermeasure import Countermeasure
-from asvspoof_cm.utils.checks import check_choice, check_probability, check_waveforms
+from asvspoof_cm.utils.checks import check_choice, check_probability, check_waveform_batch
 
 _N_BANDS, _HOP = 20, 160
 
@@ -108,7 +108,7 @@ class LCNN(Countermeasure):
     def embed(self, waveform: Tensor) -> Tensor:
         """Return utterance vectors of waveforms (batch, time): (batch, 96), or (batch, 64)."""
         # One step must be left after four poolings by two.
-        check_waveforms(waveform, 15 * _HOP)
+        check_waveform_batch(waveform, 15 * _HOP)
         image = self.convolutions(self.lfcc(waveform).transpose(1, 2)[:, None])
         frames = image.transpose(1, 2).flatten(2)
         recurrent = self.lstm2(self.lstm1(frames)[0])[0]

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from asvspoof_cm.frontends import SincConv
 from asvspoof_cm.models.countermeasure import Countermeasure
-from asvspoof_cm.utils.checks import check_choice, check_positive, check_waveforms
+from asvspoof_cm.utils.checks import check_choice, check_positive, check_waveform_batch
 
 _SLOPE = 0.3
 
@@ -107,7 +107,7 @@ class RawNet2(Countermeasure):
     def embed(self, waveform: Tensor) -> Tensor:
         """Return the utterance vectors (batch, d_embedding) of waveforms (batch, time)."""
         # One step must be left after the sinc convolution and seven poolings by three.
-        check_waveforms(waveform, self.sinc.kernel_size - 1 + 3**7)
+        check_waveform_batch(waveform, self.sinc.kernel_size - 1 + 3**7)
         x = functional.max_pool1d(self.sinc(waveform).abs(), 3)
         x = functional.selu(self.first_bn(x))
         for k in range(self.n_blocks):

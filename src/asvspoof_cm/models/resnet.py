@@ -13,7 +13,12 @@ from torch.nn import functional
 from asvspoof_cm.frontends import LogMel
 from asvspoof_cm.models.countermeasure import Attended, Countermeasure
 from asvspoof_cm.models.pooling import ChannelAttention, attentive_statistics, mean_weights
-from asvspoof_cm.utils.checks import check_choice, check_frames, check_positive, check_waveforms
+from asvspoof_cm.utils.checks import (
+    check_choice,
+    check_frames,
+    check_positive,
+    check_waveform_batch,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +195,7 @@ class ResNet(Countermeasure):
     def log_bands(self, waveform: Tensor) -> Tensor:
         """Return what the network sees, (batch, n_bands, n_frames), of waveforms (batch, time)."""
         # Two steps must be left after three strides of two, for a deviation over time.
-        check_waveforms(waveform, max(self.config.n_fft, 8 * self.config.hop_length))
+        check_waveform_batch(waveform, max(self.config.n_fft, 8 * self.config.hop_length))
         bands: Tensor = self.bands(waveform)
         return bands - bands.mean(dim=-1, keepdim=True)
 

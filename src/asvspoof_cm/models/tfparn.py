@@ -19,7 +19,7 @@ from asvspoof_cm.utils.checks import (
     check_positive,
     check_positive_finite,
     check_probability,
-    check_waveforms,
+    check_waveform_batch,
 )
 
 _CPU_BATCH = 8
@@ -157,7 +157,7 @@ class TFPARN(Countermeasure):
 
     def _features(self, waveform: Tensor) -> Tensor:
         """Return log-Mel features (batch, n_mels, n_frames), masked in training where asked for."""
-        check_waveforms(waveform, self.config.n_fft)
+        check_waveform_batch(waveform, self.config.n_fft)
         features: Tensor = self.log_mel(waveform)
         if self.feature_mask is not None and self.training:  # drawn as dropout is
             features = self.feature_mask(features, generator=torch.default_generator)

@@ -261,7 +261,7 @@ def check_float(waveform: Tensor) -> None:
         )
 
 
-def check_waveform(waveform: Tensor) -> None:
+def check_one_waveform(waveform: Tensor) -> None:
     """Raise unless `waveform` has shape (time,) and holds samples."""
     if waveform.dim() != 1:
         raise ValueError(
@@ -272,7 +272,7 @@ def check_waveform(waveform: Tensor) -> None:
         raise ValueError("`waveform` must hold at least one sample; got none.")
 
 
-def check_waveforms(waveform: Tensor, n_least: int) -> None:
+def check_waveform_batch(waveform: Tensor, n_least: int) -> None:
     """Raise unless `waveform` is a float tensor (batch, time) of at least `n_least` samples."""
     if waveform.dim() != 2:
         hint = " Add a batch axis: waveform[None]." if waveform.dim() == 1 else ""

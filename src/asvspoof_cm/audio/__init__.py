@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from asvspoof_cm.audio.input import (
         InputSettings as InputSettings,
     )
+    from asvspoof_cm.audio.level import (
+        peak_normalize as peak_normalize,
+        set_level as set_level,
+    )
     from asvspoof_cm.audio.reading import (
         AUDIO_EXTENSIONS as AUDIO_EXTENSIONS,
         SAMPLE_RATE as SAMPLE_RATE,
         AudioFile as AudioFile,
         load_audio as load_audio,
     )
-    from asvspoof_cm.audio.waveforms import (
-        peak_normalize as peak_normalize,
+    from asvspoof_cm.audio.resampling import (
         resample as resample,
-        set_level as set_level,
     )
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asvspoof_cm.audio.reading import MAX_CHANNELS, SAMPLE_RATE
-from asvspoof_cm.audio.waveforms import resample
+from asvspoof_cm.audio.resampling import resample
 from asvspoof_cm.utils.checks import check_rate
 
 Waveform: TypeAlias = Tensor | NDArray[Any]

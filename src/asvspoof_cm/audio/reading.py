@@ -19,7 +19,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from asvspoof_cm.audio.polyphase import polyphase, rate_ratio, resampling_reach
+from asvspoof_cm.audio.resampling import polyphase, rate_ratio, resampling_reach
 from asvspoof_cm.utils.checks import MAX_RATE, MIN_RATE, check_rate
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The level of a waveform, and its sampling rate."""
+"""The level of a waveform."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from asvspoof_cm.audio.input import Normalization
-from asvspoof_cm.audio.polyphase import polyphase, rate_ratio
-from asvspoof_cm.utils.checks import check_float, check_rate
+from asvspoof_cm.utils.checks import check_float
 
 
 def peak_normalize(waveform: Tensor) -> Tensor:
@@ -64,31 +63,3 @@ def set_level(
     if peak is None:
         raise ValueError('`peak` must be that of the utterance with "utterance"; got None.')
     return torch.div(crops, peak, out=out) if peak > 0 else crops
-
-
-def resample(waveform: Tensor, orig_rate: int, new_rate: int) -> Tensor:
-    """Change the sampling rate, without aliasing.
-
-    A polyphase FIR (Kaiser window, at least 80 dB in the stop band) that keeps samples aligned:
-    sample k of the result stands at time k / `new_rate`. It runs on the CPU and passes no gradient.
-
-    Args:
-        waveform: Float tensor of shape (..., time).
-        orig_rate: Its sampling rate, in Hz.
-        new_rate: The rate to change to, in Hz.
-
-    Returns:
-        A tensor of shape (..., ceil(time · new_rate / orig_rate)), of the same dtype and device.
-
-    Example:
-        >>> resample(torch.randn(2, 44100), 44100, 16000).shape
-        torch.Size([2, 16000])
-    """
-    up, down = rate_ratio(check_rate(orig_rate, "orig_rate"), check_rate(new_rate, "new_rate"))
-    check_float(waveform)
-    if up == down:
-        return waveform
-    samples = waveform.detach().cpu()
-    if samples.dtype not in (torch.float32, torch.float64):
-        samples = samples.float()
-    return torch.from_numpy(polyphase(samples.numpy(), up, down)).to(waveform)

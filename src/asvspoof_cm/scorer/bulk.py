@@ -22,9 +22,8 @@ from asvspoof_cm.data.containers import audio_entries, is_container, stem
 from asvspoof_cm.data.openers import FileOpener, Opener
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.scorer.inference import Inference, map_ahead
-from asvspoof_cm.scorer.results import FileScore, ScoreResult
+from asvspoof_cm.scorer.results import FileScore, ProtocolScores, ScoreResult
 from asvspoof_cm.scorer.shards import (
-    ProtocolScores,
     Resume,
     Row,
     ScoreRun,

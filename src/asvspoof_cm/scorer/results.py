@@ -99,7 +99,7 @@ class FileScore:
     """The result of one file: either `result` or `error` is None.
 
     Attributes:
-        path: The file, as it was given.
+        path: The file, or its name in the folder, list or container that was given.
         result: Score and details.
         error: What was wrong, one line that names the file.
     """
@@ -117,3 +117,37 @@ class FileScore:
         """Return plain values for JSON."""
         found = {"error": self.error} if self.result is None else self.result.as_dict(costs)
         return {"file": str(self.path), **found}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtocolScores:
+    """What `score_protocol` did.
+
+    Attributes:
+        output: The score file, or that of the shard.
+        n_scored: Utterances with a score.
+        n_resumed: Those of them that an earlier, interrupted run had left.
+        n_failed: Utterances that could not be scored.
+        errors: The file that says why; None where all were scored.
+        n_without_speech: Utterances whose score means nothing: there is no speech to judge.
+        warnings: The file that lists them and other doubtful ones; None where there are none.
+    """
+
+    output: Path
+    n_scored: int
+    n_resumed: int
+    n_failed: int
+    errors: Path | None
+    n_without_speech: int = 0
+    warnings: Path | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{self.n_scored:,} utterances scored"]
+        if self.n_resumed:
+            parts[0] += f", {self.n_resumed:,} of them before"
+        if self.errors is not None:
+            parts.append(f"{self.n_failed:,} failed, see {self.errors}")
+        if self.n_without_speech:
+            seen = "" if self.warnings is None else f", see {self.warnings}"
+            parts.append(f"{self.n_without_speech:,} without speech to judge{seen}")
+        return "; ".join(parts)

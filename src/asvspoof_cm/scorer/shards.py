@@ -20,51 +20,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from asvspoof_cm.metrics import read_scores, write_scores
 from asvspoof_cm.runs import changed_settings
+from asvspoof_cm.scorer.results import ProtocolScores
 from asvspoof_cm.scorer.utterances import NO_SPEECH
 from asvspoof_cm.utils.files import atomic_path, exclusive, write_json, write_text
 
 Shard = tuple[int, int]
 Resume = bool | Literal["if_same"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProtocolScores:
-    """What `score_protocol` did.
-
-    Attributes:
-        output: The score file, or that of the shard.
-        n_scored: Utterances with a score.
-        n_resumed: Those of them that an earlier, interrupted run had left.
-        n_failed: Utterances that could not be scored.
-        errors: The file that says why; None where all were scored.
-        n_without_speech: Utterances whose score means nothing: there is no speech to judge.
-        warnings: The file that lists them and other doubtful ones; None where there are none.
-    """
-
-    output: Path
-    n_scored: int
-    n_resumed: int
-    n_failed: int
-    errors: Path | None
-    n_without_speech: int = 0
-    warnings: Path | None = None
-
-    def __str__(self) -> str:
-        parts = [f"{self.n_scored:,} utterances scored"]
-        if self.n_resumed:
-            parts[0] += f", {self.n_resumed:,} of them before"
-        if self.errors is not None:
-            parts.append(f"{self.n_failed:,} failed, see {self.errors}")
-        if self.n_without_speech:
-            seen = "" if self.warnings is None else f", see {self.warnings}"
-            parts.append(f"{self.n_without_speech:,} without speech to judge{seen}")
-        return "; ".join(parts)
 
 
 class Row(NamedTuple):

@@ -214,7 +214,7 @@ def test_study_trains_each_pair_once_and_report_reads_them(tmp_path, data, capsy
         (["--expect"], "182,357"),
         (["--audio", "nowhere"], "nowhere"),
         (["--device", "abacus"], "abacus"),
-        (["--model", "bert"], "`name` must be one of tfparn, aasist, rawnet2, resnet18"),
+        (["--model", "bert"], "`name` must be one of tfparn, resnet18, resnet34, lcnn"),
         (["--loss", "hinge"], "a loss must be one of cross_entropy, focal"),
         (["--encoder", "distillmos"], "--encoder, --layers and --freeze belong to --model encoder"),
         (["--model", "encoder", "--layers", "1", "2"], "one for each of the 1 encoders"),

@@ -1,4 +1,7 @@
-"""``asvspoof-cm train``: a model or one of the paper's systems, from protocol to checkpoint."""
+"""``asvspoof-cm train``: a model or one of the paper's systems, from protocol to checkpoint.
+
+The options of the recipe are the plain fields of `Recipe`, `Augmented` and `System`.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,8 @@ SUMMARY = "train a model, or one of the paper's systems"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
+    from asvspoof_cm.training import MODELS
+
     parser.description = (
         "Train a system of the paper: 1 AASIST, 2 RawNet2, 3 TFPARN with cross-entropy, "
         "4 + pairwise ranking, 5 + focal loss, 6 + attention pooling; or, with --model, "
@@ -38,9 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--system", type=int, choices=range(1, 7), default=6, help="default: 6")
-    which.add_argument(
-        "--model", metavar="NAME", help="tfparn, aasist, rawnet2, resnet18, resnet34, lcnn, encoder"
-    )
+    which.add_argument("--model", metavar="NAME", help=", ".join(MODELS))
     which.add_argument(
         "--from",
         dest="start",

@@ -63,7 +63,14 @@ OFFICIAL_COUNTS: Final[Mapping[str, Mapping[str, int]]] = MappingProxyType(
 
 
 _STRING_COLUMNS: Final = (
-    *("speaker", "gender", "codec", "codec_seed", "attack", "source", "split", "file"),
+    "speaker",
+    "gender",
+    "codec",
+    "codec_seed",
+    "attack",
+    "source",
+    "split",
+    "file",
 )
 
 

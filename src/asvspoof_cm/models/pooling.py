@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor, nn
 
@@ -32,6 +34,21 @@ class AttentionPooling(nn.Module):
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
         return scores.softmax(dim=-1)
+
+
+class MeanPooling(nn.Module):
+    """Weight the frames of an utterance alike; `d_model` plays no part."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+
+    def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the weights (batch, n_frames) of frames (batch, n_frames, d_model)."""
+        return mean_weights(frames, mask)
+
+
+POOLINGS: Final = {"attention": AttentionPooling, "mean": MeanPooling}
+"""What weights the frames of a TFPARN, by the name in its configuration."""
 
 
 class ChannelAttention(nn.Module):

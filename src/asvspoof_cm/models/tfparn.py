@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from asvspoof_cm.augmentation import LogMelMask
 from asvspoof_cm.frontends import LogMel
 from asvspoof_cm.models.countermeasure import Attended, Countermeasure
-from asvspoof_cm.models.pooling import AttentionPooling, frame_mask, mean_weights
+from asvspoof_cm.models.pooling import POOLINGS, frame_mask
 from asvspoof_cm.models.transformer import TransformerLayer, sinusoidal_positions
 from asvspoof_cm.utils.checks import (
     check_choice,
@@ -49,7 +48,7 @@ class TFPARNConfig:
     n_heads: int = 8
     d_feedforward: int = 1024
     dropout: float = 0.1
-    pooling: Literal["attention", "mean"] = "attention"
+    pooling: str = "attention"
     d_classifier: int = 128
     classifier_dropout: float = 0.3
 
@@ -57,7 +56,7 @@ class TFPARNConfig:
         check_positive(self)
         check_frames(self)
         check_probability(self, "dropout", "classifier_dropout")
-        check_choice("pooling", self.pooling, ("attention", "mean"))
+        check_choice("pooling", self.pooling, tuple(POOLINGS))
         if self.d_model % self.n_heads or self.d_model % 2:
             raise ValueError(
                 "`d_model` must be even and a multiple of `n_heads`; "
@@ -101,7 +100,7 @@ class TFPARN(Countermeasure):
             TransformerLayer(config.d_model, config.n_heads, config.d_feedforward, config.dropout)
             for _ in range(config.n_layers)
         )
-        self.pooling = AttentionPooling(config.d_model) if config.pooling == "attention" else None
+        self.pooling = POOLINGS[config.pooling](config.d_model)
         self.classifier = nn.Sequential(
             nn.Linear(config.d_model, config.d_classifier),
             nn.ReLU(),
@@ -194,7 +193,7 @@ class TFPARN(Countermeasure):
         frames = frames + sinusoidal_positions(frames.shape[1], frames.shape[2], like=frames)
         for layer in self.layers:
             frames = self.recompute(layer, frames, mask)
-        weights = mean_weights(frames, mask) if self.pooling is None else self.pooling(frames, mask)
+        weights = self.pooling(frames, mask)
         return torch.einsum("bt,btd->bd", weights.to(frames.dtype), frames), weights
 
     def _mask(self, log_mel: Tensor, lengths: Tensor) -> Tensor:

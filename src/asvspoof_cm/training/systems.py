@@ -136,7 +136,7 @@ _NAMED: dict[str, tuple[str, dict[str, Any], float]] = {
     "lcnn": ("LCNN", {}, 3e-4),
     "encoder": ("Encoder", {}, 1e-3),
 }
-MODELS = ("tfparn", "aasist", "rawnet2", "resnet18", "resnet34", "lcnn", "encoder")
+MODELS = (*_NAMED, "aasist", "rawnet2")
 """The names that `model_system` knows."""
 
 

@@ -56,8 +56,7 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
             raise ValueError(f"`device` must be one that is here; got {device!r}, without MPS.")
         return chosen
     if torch.cuda.is_available():
-        rank = int(os.environ.get("LOCAL_RANK", 0)) if _is_torchrun() else 0
-        return torch.device("cuda", rank % torch.cuda.device_count())
+        return _own_cuda() if _is_torchrun() else torch.device("cuda", 0)
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
@@ -96,8 +95,7 @@ def process_group(device: torch.device) -> Iterator[torch.device]:
         yield device
         return
     if device.type == "cuda":
-        local_rank = os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))
-        device = torch.device("cuda", int(local_rank) % torch.cuda.device_count())
+        device = _own_cuda()
         torch.cuda.set_device(device)
     if dist.is_initialized():
         yield device
@@ -240,6 +238,12 @@ def peak_resident_bytes() -> int:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _own_cuda() -> torch.device:
+    """Return the card of this process among those of its machine."""
+    local_rank = os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))
+    return torch.device("cuda", int(local_rank) % torch.cuda.device_count())
 
 
 def _is_torchrun() -> bool:

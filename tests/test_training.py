@@ -210,7 +210,7 @@ def test_linear_scaling():
         (lambda: Recipe(decay_epochs=2), "`decay_epochs` must be 0 with schedule=.cosine.; got 2"),
         (lambda: Recipe(select="loss"), "`select` must be"),
         (lambda: Augmented(pairs_alike=-1), "`pairs_alike` must be between 0 and 1; got -1"),
-        (lambda: Augmented(extra_spoof=2.0), "`extra_spoof` must lie"),
+        (lambda: Augmented(extra_spoof=2.0), "`extra_spoof` must be between 0 and 1; got 2"),
         (
             lambda: Augmented(extra_spoof_kind="magic"),
             "`extra_spoof_kind` must be one of 'segments'",

@@ -30,14 +30,14 @@ MARGIN_S = 0.05
 POCKETSPHINX = "pocketsphinx-testdata/usr/share/pocketsphinx/test/data"
 ASTERISK = "asterisk-core-sounds-{0}-g722/usr/share/asterisk/sounds"
 HUMAN = {
-    "human_librivox": f"{POCKETSPHINX}/librivox/sense_and_sensibility_01_austen_64kb-0880.wav",
+    "human_numbers": f"{POCKETSPHINX}/numbers.raw",
     "human_goforward": f"{POCKETSPHINX}/goforward.raw",
     "human_something": f"{POCKETSPHINX}/something.raw",
-    "human_cards": f"{POCKETSPHINX}/cards/005.wav",
+    "human_digits": f"{POCKETSPHINX}/tidigits/dhd.2934z.raw",
     "human_asterisk_en": f"{ASTERISK.format('en')}/en_US_f_Allison/conf-onlyperson.g722",
     "human_asterisk_it": f"{ASTERISK.format('it')}/it_IT_m_Carlo/conf-onlyperson.g722",
 }
-COPIED = f"{POCKETSPHINX}/librivox/sense_and_sensibility_01_austen_64kb-0930.wav"
+COPIED = f"{POCKETSPHINX}/goforward.raw"
 RAW_FORMATS = {".raw": ["-f", "s16le", "-ar", str(SAMPLE_RATE)], ".g722": ["-f", "g722"]}
 
 
@@ -95,7 +95,8 @@ def copied(source: Path, target: Path) -> None:
     """Analyse a human recording and synthesise it anew from harmonics and noise."""
     from minispoof.vocoders import harmonics_and_noise
 
-    waveform = load_audio(source, sample_rate=SAMPLE_RATE).numpy().astype(np.float64)
+    convert(source, target)
+    waveform = load_audio(target, sample_rate=SAMPLE_RATE).numpy().astype(np.float64)
     copy = harmonics_and_noise(waveform, np.random.default_rng(0))
     soundfile.write(target, 0.5 * copy / np.abs(copy).max(), SAMPLE_RATE)
 

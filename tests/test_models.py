@@ -29,7 +29,12 @@ from asvspoof_cm.models import (
     TFPARNConfig,
     build_model,
 )
-from asvspoof_cm.models.transformer import attention, dropout, sinusoidal_positions
+from asvspoof_cm.models.transformer import (
+    TransformerLayer,
+    attention,
+    dropout,
+    sinusoidal_positions,
+)
 from asvspoof_cm.published import load_published_aasist
 
 MODELS = {
@@ -299,24 +304,41 @@ def test_attention_in_bfloat16_is_that_of_pytorch():
         torch.testing.assert_close(attention(*half, mask=None, p=0.0, training=True), ours)
 
 
-def test_attention_dropout_gradients(monkeypatch):
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-7), (torch.bfloat16, 0.05)], ids=str
+)
+def test_attention_dropout_gradients(monkeypatch, dtype, tolerance):
     """The hand-written backward pass against autograd through the plain formula."""
     torch.manual_seed(7)
     noise = torch.randint(0, 256, (3, 2, 11, 11), dtype=torch.uint8)
     monkeypatch.setattr("asvspoof_cm.models.transformer.random_bytes", lambda shape: noise)
     inputs = [torch.randn(3, 2, 11, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     query, key, value = inputs
-    output = attention(query, key, value, mask=None, p=0.25, training=True)
+    output = attention(*(x.to(dtype) for x in inputs), mask=None, p=0.25, training=True)
     weights = (query @ key.mT / 2).softmax(dim=-1) * (noise >= 64) / 0.75
     expected = weights @ value
-    torch.testing.assert_close(output, expected)
+    assert output.dtype == dtype
+    torch.testing.assert_close(output.double(), expected, atol=tolerance, rtol=tolerance)
     target = torch.randn_like(expected)
     for ours, theirs in zip(
-        torch.autograd.grad(output, inputs, target),
+        torch.autograd.grad(output, inputs, target.to(dtype)),
         torch.autograd.grad(expected, inputs, target),
         strict=True,
     ):
-        torch.testing.assert_close(ours, theirs)
+        torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+
+
+def test_dropout_is_drawn_in_bytes_under_autocast_too(monkeypatch):
+    """PyTorch's own is several times slower in bfloat16: the fast path must not be lost there."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("slow path")
+
+    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", refuse)
+    monkeypatch.setattr("asvspoof_cm.models.transformer.functional.dropout", refuse)
+    layer = TransformerLayer(8, 2, 16, p_dropout=0.1).train()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(torch.randn(2, 5, 8)).isfinite().all()
 
 
 def test_training_dropout_is_seeded_by_torch():

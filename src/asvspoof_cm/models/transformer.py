@@ -113,7 +113,7 @@ def random_bytes(shape: tuple[int, ...]) -> Tensor:
 def _is_fast(x: Tensor) -> bool:
     return (
         x.device.type == "cpu"
-        and x.dtype in (torch.float32, torch.float64)
+        and x.dtype in (torch.bfloat16, torch.float32, torch.float64)
         and not torch.compiler.is_compiling()
     )
 

@@ -9,8 +9,8 @@ copy often stands beside its own recording, at the same place and in the same ch
 that name each other as ``--peer`` exchange weights every 50 steps: each goes on from the mean, so
 that two cores learn one model. The learning rate is constant; ``--steps N --decay M`` lets it fall
 to zero over the last M of N steps. The same command resumes a run that was killed. ``--model``
-and ``--without`` train other candidates, for comparison; ``--teacher best.pt`` adds the scores of
-another detector as soft targets.
+and ``--without`` train other candidates, for comparison; ``--teacher best.pt`` adds the scores and
+the utterance vectors of another detector as targets.
 
 Every 200 steps the moving average of the weights is measured on the development sets, one crop of
 3 s from at most 20 clips per class and source, and kept as ``average_NNNNN.pt``.
@@ -205,6 +205,11 @@ def imitation(logits: Tensor, teacher: Tensor) -> Tensor:
     return 4 * functional.binary_cross_entropy_with_logits(scores, targets.sigmoid())
 
 
+def resemblance(own: Tensor, teacher: Tensor) -> Tensor:
+    """Return the mean squared distance from utterance vectors, each dimension standardised."""
+    return functional.mse_loss(own, functional.batch_norm(teacher, None, None, training=True))
+
+
 class Dev:
     """A sample of the development sets, one crop per clip."""
 
@@ -268,12 +273,22 @@ class Run:
             {**group, "share": args.encoder_lr if "lr_scale" in group else 1.0}
             for group in self.model.parameter_groups()
         ]
+        if self.teacher is not None:
+            silence = torch.zeros(1, SAMPLE_RATE)
+            with torch.no_grad():
+                sizes = [m.eval().embed(silence).shape[1] for m in (self.model, self.teacher)]
+            self.model.train()
+            torch.manual_seed(args.seed)
+            self.to_teacher = nn.Linear(*sizes)
+            groups.append({"params": list(self.to_teacher.parameters()), "share": 1.0})
         self.optimizer = torch.optim.AdamW(groups, lr=args.lr, weight_decay=1e-2)
         self.average = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.step, self.peer_step = 0, -1
         if (self.folder / "resume.pt").exists():
             state = load_tensors(self.folder / "resume.pt")
             self.model.load_state_dict(state["model"])
+            if self.teacher is not None:
+                self.to_teacher.load_state_dict(state["to_teacher"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.average, self.step = state["average"], state["step"]
 
@@ -286,13 +301,15 @@ class Run:
         for group in self.optimizer.param_groups:
             group["lr"] = args.lr * scale * group["share"]
         with torch.autocast("cpu", torch.bfloat16):
-            logits = self.model(waveforms)
-            if self.teacher is not None:
-                with torch.no_grad():
-                    targets = self.teacher(waveforms)
+            embedding = self.model.embed(waveforms)
+            logits = self.model.classify(embedding)
         loss = objective(logits.float())
         if self.teacher is not None:
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+                example = self.teacher.embed(waveforms)
+                targets = self.teacher.classify(example)
             loss = loss + imitation(logits.float(), targets.float())
+            loss = loss + resemblance(self.to_teacher(embedding.float()), example.float())
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 5.0)
         self.optimizer.step()
@@ -306,6 +323,8 @@ class Run:
         """Keep the state, and go on from the mean of this run's weights and its peer's."""
         weights = self.model.state_dict()
         state = {"model": weights, "average": self.average, "step": self.step}
+        if self.teacher is not None:
+            state["to_teacher"] = self.to_teacher.state_dict()
         with atomic_path(self.folder / "resume.pt") as temporary:
             torch.save({**state, "optimizer": self.optimizer.state_dict()}, temporary)
         peer = self.args.peer / "resume.pt" if self.args.peer else None
@@ -349,7 +368,7 @@ def main() -> None:
         help="copies: all that was made from human clips, voices too",
     )
     parser.add_argument("--init", type=Path, help="checkpoint to begin with")
-    parser.add_argument("--teacher", type=Path, help="checkpoint whose scores are soft targets")
+    parser.add_argument("--teacher", type=Path, help="checkpoint to imitate")
     parser.add_argument("--peer", type=Path, help="folder of the run to exchange weights with")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lr", type=float, default=5e-4, help="of the head")

@@ -94,6 +94,10 @@ def test_a_student_approaches_its_teacher():
 
     assert push(teacher + 3.0).abs().max() < 1e-6  # only the difference of the logits counts
     assert torch.equal(push(torch.zeros(6, 2)).sign(), (teacher[:, 1] - teacher[:, 0]).sign())
+    vectors = torch.randn(50, 3) * torch.tensor([1.0, 10.0, 0.1]) + 5
+    standardised = (vectors - vectors.mean(0)) / vectors.std(0, correction=0)
+    assert train_detector.resemblance(standardised, vectors) < 1e-5
+    assert train_detector.resemblance(torch.zeros(50, 3), vectors) == pytest.approx(1, abs=0.01)
 
 
 @pytest.mark.filterwarnings("ignore:the EER is", "ignore:tied scores")  # it learned nothing
@@ -121,7 +125,11 @@ def test_a_run_resumes_and_exchanges_weights(data, monkeypatch, capsys):
     name = "classifier.weight"
     mean = (alone["model"][name] + whole["model"][name]) / 2
     torch.testing.assert_close(with_peer["model"][name], mean)
-    taught = train("taught", "--steps", "3", "--teacher", str(data / "init.pt"))
+    teacher = ("--teacher", str(data / "init.pt"))
+    taught = train("taught", "--steps", "3", *teacher)
+    train("again", "--steps", "2", *teacher)
+    again = train("again", "--steps", "3", *teacher)
+    assert torch.equal(again["to_teacher"]["weight"], taught["to_teacher"]["weight"])
     assert not torch.equal(taught["model"][name], whole["model"][name])
     assert (data / "whole" / "average_00002.pt").exists()
     assert "demopages" in capsys.readouterr().out

@@ -27,17 +27,18 @@ HERE = Path(__file__).parent
 SAMPLE_RATE = 16_000
 PEAK = 0.7
 MARGIN_S = 0.05
+LONGEST_S = 4
 POCKETSPHINX = "pocketsphinx-testdata/usr/share/pocketsphinx/test/data"
 ASTERISK = "asterisk-core-sounds-{0}-g722/usr/share/asterisk/sounds"
 HUMAN = {
     "human_numbers": f"{POCKETSPHINX}/numbers.raw",
     "human_goforward": f"{POCKETSPHINX}/goforward.raw",
     "human_something": f"{POCKETSPHINX}/something.raw",
-    "human_digits": f"{POCKETSPHINX}/tidigits/dhd.2934z.raw",
     "human_asterisk_en": f"{ASTERISK.format('en')}/en_US_f_Allison/conf-onlyperson.g722",
+    "human_asterisk_es": f"{ASTERISK.format('es')}/es_MX_f_Allison/conf-onlyperson.g722",
     "human_asterisk_it": f"{ASTERISK.format('it')}/it_IT_m_Carlo/conf-onlyperson.g722",
 }
-COPIED = f"{POCKETSPHINX}/goforward.raw"
+COPIED = HUMAN["human_something"]
 RAW_FORMATS = {".raw": ["-f", "s16le", "-ar", str(SAMPLE_RATE)], ".g722": ["-f", "g722"]}
 
 
@@ -102,11 +103,12 @@ def copied(source: Path, target: Path) -> None:
 
 
 def finish(source: Path, target: Path) -> None:
-    """Write a WAV file as FLAC: 16 kHz, outer silence cut, peak 0.7; the same for both classes."""
+    """Write a WAV file as FLAC: 16 kHz, 4 s at most, no outer silence, peak 0.7."""
     waveform = load_audio(source, sample_rate=SAMPLE_RATE).numpy()
     loud = np.flatnonzero(np.abs(waveform) > 0.02 * np.abs(waveform).max())
     margin = int(MARGIN_S * SAMPLE_RATE)
     waveform = waveform[max(0, loud[0] - margin) : loud[-1] + margin]
+    waveform = waveform[: LONGEST_S * SAMPLE_RATE]
     with atomic_path(target) as temporary:
         waveform *= PEAK / np.abs(waveform).max()
         soundfile.write(temporary, waveform, SAMPLE_RATE, format="FLAC", subtype="PCM_16")

@@ -38,6 +38,7 @@ from asvspoof_cm.models import TFPARN, Encoder, EncoderConfig, ResNet
 from harness import Options, Row, interleave
 
 N_CLIPS, N_SAMPLES = 64, 64000
+PARTS = ("peer", "rates", "batches", "recipes")
 BANDS = (5, 20, 8000, 100, 1000, 10, 100, 0, 0)  # the published defaults
 BATCH = f"{N_CLIPS} clips of 4 s, one thread"
 

@@ -35,6 +35,7 @@ ENGINES = {
     "ray": "Ray Data",
     "datasets": "Hugging Face datasets",
 }
+PARTS = tuple(f"{kind}-{engine}" for kind in ("workers", "size") for engine in ENGINES)
 RATE = 16000
 CROP_S = 0.5
 BATCH = 32

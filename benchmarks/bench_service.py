@@ -26,6 +26,7 @@ from asvspoof_cm import Calibration, save_checkpoint
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from harness import Options, Row
 
+PARTS = ("batches", "small-batches", "load")
 N_CLIENTS = 8
 BAD_SHARE = 0.01
 RATE = 16000

@@ -42,9 +42,15 @@ def main() -> None:
             parser.error(f"--peer {item}: {path or 'no path'} is not a directory")
         peers[name] = Path(path).resolve()
     options = Options(peers=peers, quick=args.quick, parts=args.part)
-    for suite in args.only:
+    modules = {suite: import_module(f"bench_{suite}") for suite in args.only}
+    for suite, module in modules.items():
+        known = getattr(module, "PARTS", ())
+        unknown = [part for part in args.part if part not in known]
+        if unknown:
+            parser.error(f"--part {unknown[0]}: {suite} has {', '.join(known) or 'no parts'}")
+    for suite, module in modules.items():
         print(f"{suite} …", flush=True)
-        rows = import_module(f"bench_{suite}").run(options)
+        rows = module.run(options)
         path = write_results(suite, rows, keep=bool(args.part))
         print(to_markdown(json.loads(path.read_text())), flush=True)
     (HERE / "RESULTS.md").write_text(render_results())

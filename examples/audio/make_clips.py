@@ -38,7 +38,7 @@ HUMAN = {
     "human_asterisk_es": f"{ASTERISK.format('es')}/es_MX_f_Allison/conf-onlyperson.g722",
     "human_asterisk_it": f"{ASTERISK.format('it')}/it_IT_m_Carlo/conf-onlyperson.g722",
 }
-COPIED = HUMAN["human_something"]
+COPIED = HUMAN["human_numbers"]
 RAW_FORMATS = {".raw": ["-f", "s16le", "-ar", str(SAMPLE_RATE)], ".g722": ["-f", "g722"]}
 
 

@@ -41,7 +41,11 @@ class InputSettings:
 
     def __post_init__(self) -> None:
         check_rate(self.sample_rate)
-        check_between("crop_s", self.crop_s, 1 / self.sample_rate, _LONGEST_CROP_S)
+        if not 1 / self.sample_rate <= self.crop_s <= _LONGEST_CROP_S:
+            raise ValueError(
+                "`crop_s` must be a number of seconds from one sample to an hour; "
+                f"got {self.crop_s}."
+            )
         check_positive(self, "n_crops")
         check_between("n_crops", self.n_crops, 1, _MOST_CROPS)
         check_choice("one_crop", self.one_crop, ("center", "start"))

@@ -34,7 +34,9 @@ def test_train_writes_a_run(tmp_path, data, capsys):
     arguments = ["train", "--system", "6", "--seed", "7", "--out", str(tmp_path / "6-7"), *data]
     assert main([*arguments, "--lr", "0.001", "--augment", "none", "--extra-spoof", "0"]) == 0
     line = capsys.readouterr().out
-    assert line.startswith("6 TFPARN, focal + pairwise, attention, seed 7: best Dev minDCF ")
+    assert line.startswith(
+        "6 TFPARN, focal + pairwise, attention, seed 7: epoch 1 of 1 is best, Dev minDCF "
+    )
     assert line.rstrip().endswith("best.pt")
     run = json.loads((tmp_path / "6-7" / "run.json").read_text())
     assert run["system"]["recipe"]["lr"] == 0.001
@@ -137,7 +139,9 @@ def test_train_further_from_a_checkpoint(tmp_path, data, table, capsys):
     arguments += ["--protocol", str(table), "--order", "matched", "--epochs", "1", "--workers", "0"]
     arguments += ["--augment", "none", "--device", "cpu", "--quiet"]
     assert main(arguments) == 0
-    assert capsys.readouterr().out.startswith("Encoder, fine-tuned, seed 42: best Dev minDCF ")
+    assert capsys.readouterr().out.startswith(
+        "Encoder, fine-tuned, seed 42: epoch 1 of 1 is best, "
+    )
     tuned = load_checkpoint(out / "best.pt")
     assert tuned.config.freeze == 5
     assert tuned.input == start.input
@@ -185,10 +189,22 @@ def test_train_resnet(tmp_path, data, capsys):
 def test_train_with_another_loss(tmp_path, data, capsys):
     arguments = ["train", "--model", "lcnn", "--loss", "p2sgrad", "--out", str(tmp_path / "run")]
     assert main([*arguments, *data, "--augment", "none"]) == 0
-    assert capsys.readouterr().out.startswith("lcnn, p2sgrad, seed ")
+    assert capsys.readouterr().out.startswith("lcnn with p2sgrad, seed ")
     model = load_checkpoint(tmp_path / "run" / "best.pt")
     assert (type(model).__name__, type(model.body).__name__) == ("CosineHead", "LCNN")
     assert model.meta["system"]["objective"] == "p2sgrad"
+    further = ["train", "--from", str(tmp_path / "run" / "best.pt"), "--loss", "p2sgrad(scale=20)"]
+    assert main([*further, "--out", str(tmp_path / "further"), *data, "--augment", "none"]) == 0
+    body = load_checkpoint(tmp_path / "further" / "best.pt").body
+    assert type(body).__name__ == "LCNN"  # no head on a head
+
+
+def test_the_head_has_the_scale_of_the_loss(tmp_path, data):
+    out = str(tmp_path / "run")
+    arguments = ["train", "--model", "lcnn", "--loss", "focal + 0.5 * oc_softmax(scale=30)"]
+    assert main([*arguments, "--out", out, *data, "--augment", "none"]) == 0
+    config = load_checkpoint(tmp_path / "run" / "best.pt").config
+    assert (config.n_vectors, config.scale) == (1, 30.0)
 
 
 def test_study_trains_each_pair_once_and_report_reads_them(tmp_path, data, capsys):

@@ -380,8 +380,29 @@ assert syncs == [False, False, True, False, True], syncs
 """
 
 
-def test_accumulated_gradients_are_exchanged_once_per_step(tmp_path):
-    (tmp_path / "script.py").write_text(ACCUMULATE)
+LEFT_OUT = """
+import torch
+from asvspoof_cm.data import Batch
+from asvspoof_cm.losses import focal_pairwise_loss
+from asvspoof_cm.models import RawNet2
+from asvspoof_cm.training import Learner, Recipe, process_group, train_epoch
+from asvspoof_cm.utils.processes import gather_objects, rank_and_size
+
+with process_group(torch.device("cpu")):
+    torch.manual_seed(0)
+    learner = Learner(RawNet2(), focal_pairwise_loss, Recipe(n_accumulate=3))
+    torch.manual_seed(rank_and_size()[0])
+    whole = Batch(torch.randn(2, 8000), torch.tensor([0, 1]), torch.arange(2))
+    one = Batch(torch.randn(1, 8000), torch.tensor([1]), torch.arange(1))
+    train_epoch(learner, [whole, one])
+    weights = [float(sum(p.abs().sum() for p in learner.model.parameters()))]
+    assert len({float(w[0]) for w in gather_objects(weights)}) == 1
+"""
+
+
+@pytest.mark.parametrize("script", [ACCUMULATE, LEFT_OUT], ids=["all", "last left out"])
+def test_accumulated_gradients_are_exchanged_once_per_step(tmp_path, script):
+    (tmp_path / "script.py").write_text(script)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, str(tmp_path / "script.py")], env=environment, check=False)

@@ -62,6 +62,14 @@ def test_run_has_what_the_folder_holds(write_run):
     assert read_run(str(path)) == run
 
 
+def test_what_a_run_costs_does_not_finish_it(write_run):
+    run = read_run(write_run("6-42", final={"ms_per_utterance": 3.0}))
+    assert not run.is_finished
+    assert report.summarize([run]).unfinished == (run,)
+    evaluated = {"eval": final()["dev"]}
+    assert read_run(write_run("6-43", seed=43, final=evaluated)).is_finished
+
+
 def test_the_first_of_equal_epochs_is_the_best(write_run):
     run = read_run(write_run("6-42", dev=(0.5, 0.25, 0.25)))
     assert run.best["epoch"] == 2
@@ -189,7 +197,11 @@ def test_runs_that_have_no_common_mean(write_run):
         ("run.json", "[]", r"run\.json: must be a JSON object; got '\[\]'"),
         ("run.json", '{"system": {}}', r"`system` must be an object with a `name`; got {}"),
         ("run.json", '{"system": {"name": "a"}, "seed": "1"}', "`seed` must be a whole number"),
-        ("final.json", "{}", r"final\.json: `dev\.min_dcf` must be a finite number; got None"),
+        (
+            "final.json",
+            '{"dev": {}}',
+            r"final\.json: `dev\.min_dcf` must be a finite number; got None",
+        ),
         ("history.jsonl", "", r"history\.jsonl must hold an epoch: the run is finished"),
     ],
 )

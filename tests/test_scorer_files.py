@@ -444,3 +444,14 @@ def test_two_processes_share_the_work(corpus, tmp_path, scorer):
     np.testing.assert_allclose(got.cm, alone.cm, atol=1e-6)
     settings = json.loads((tmp_path / "scores.tsv.run.json").read_text())
     assert settings["audio_dir"] == str(corpus[1])
+
+
+def test_one_file(scorer, tmp_path):
+    path = write(tmp_path / "x.wav", noise(48000), 44100)
+    (expected,) = scorer.score_files([path])
+    assert scorer.score_file(str(path)) == expected.result
+    (tmp_path / "empty.wav").write_bytes(b"")
+    with pytest.raises((OSError, ValueError), match=r"empty.wav"):
+        scorer.score_file(tmp_path / "empty.wav")
+    with pytest.raises(FileNotFoundError, match=r"no.wav"):
+        scorer.score_file(tmp_path / "no.wav")

@@ -127,7 +127,7 @@ def summarize(runs: Iterable[Run], *, split: Literal["dev", "eval"] = "dev") -> 
     check_choice("split", split, FINAL_SPLITS)
     groups = group_by_system(runs)
     measured = {
-        name: [_quantities(run, run.final, split) for run in group if run.final is not None]
+        name: [_quantities(run, split) for run in group if run.is_finished]
         for name, group in groups.items()
     }
     finals = [quantities for of_system in measured.values() for quantities in of_system]
@@ -156,7 +156,8 @@ def _row(name: str, runs: list[Run], measured: list[dict[str, float]]) -> Row:
     return Row(name, len(runs), len(measured), values)
 
 
-def _quantities(run: Run, final: Mapping[str, Any], split: str) -> dict[str, float]:
+def _quantities(run: Run, split: str) -> dict[str, float]:
+    final = run.final or {}
     if split not in final:
         raise ValueError(
             f"`split` must be one that every finished run was evaluated on; {run.path} has no "

@@ -62,8 +62,8 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the final evaluation is there."""
-        return self.final is not None
+        """Whether a final evaluation is there."""
+        return self.final is not None and any(split in self.final for split in FINAL_SPLITS)
 
     @property
     def best(self) -> Mapping[str, Any]:
@@ -97,7 +97,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     if final is not None:
         if not history:
             raise ValueError(f"{folder / HISTORY_NAME} must hold an epoch: the run is finished.")
-        splits = [split for split in FINAL_SPLITS if split == "dev" or split in final]
+        splits = [split for split in FINAL_SPLITS if split in final]
         names = [f"{split}.{metric}" for split in splits for metric in RECORDED_METRICS]
         measured = [name for name in COSTS if name in final]
         _check_numbers(final_path, final, [*names, *measured])

@@ -46,7 +46,8 @@ def _equalizer() -> Augmentation:
 
 
 def _telephone() -> Augmentation:
-    noise, codec = WhiteNoise(snr_db=(5.0, 40.0)), Codec(narrowband_p=0.35)
+    codecs = ("mu-law", "a-law", "gsm", "g721", "ima-adpcm", "mp3", "vorbis", "opus")
+    noise, codec = WhiteNoise(snr_db=(5.0, 40.0)), Codec(codecs=codecs, narrowband_p=0.35)
     return Compose([_equalizer(), _some(0.6, noise, RandomButterworth(), codec, weights=[2, 1, 3])])
 
 

@@ -36,9 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Score audio, or every utterance of a protocol to a score file of the challenge; higher "
         "means bonafide. Scores are calibrated log-likelihood ratios (llr) where the checkpoint "
-        "has a calibration, else log-odds; the name of the column says which. With a "
-        "protocol, the same command resumes after an interruption. The exit code is 1 where a file "
-        "failed and, but for protocols and timelines, where one held no speech to judge."
+        "has a calibration, else log-odds; the name of the column says which, and for protocols "
+        "OUTPUT.run.json. There the same command resumes after an interruption. The exit code is 1 "
+        "where a file failed and, but for protocols and timelines, where one held no speech to "
+        "judge."
     )
     parser.add_argument(
         "files",

@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Train a system of the paper: 1 AASIST, 2 RawNet2, 3 TFPARN with cross-entropy, "
         "4 + pairwise ranking, 5 + focal loss, 6 + attention pooling; or, with --model, "
-        "another model with the objective of system 6; or, with --from, a trained model further. "
-        "The same command resumes a run after an interruption. Several GPUs: torchrun "
-        "--nproc-per-node N -m asvspoof_cm train …"
+        "another model with the objective of system 6 (aasist and rawnet2: systems 1 and 2); or, "
+        "with --from, a trained model further. The same command resumes a run after an "
+        "interruption. Several GPUs: torchrun --nproc-per-node N -m asvspoof_cm train …"
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--system", type=int, choices=range(1, 7), default=6, help="default: 6")
@@ -103,11 +103,16 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     for name, kind, default, text in (
         ("--epoch-clips", int, None, "clips per epoch; with few, a run is saved often"),
         ("--parent-share", float, None, "share of copies that matched pairs with their recording"),
-        ("--crops", int, None, "crops per file at the end (default: the checkpoint's, else 5)"),
+        (
+            "--crops",
+            int,
+            None,
+            "crops per file at the end; 0: none of dev (default: the model's, else 5)",
+        ),
         ("--workers", int, None, "processes that read ahead"),
     ):
         data.add_argument(name, type=kind, default=default, metavar="X", help=text)
-    recipe = parser.add_argument_group("recipe (defaults: the paper's)")
+    recipe = parser.add_argument_group("recipe (the paper's; with --from, that of `fine_tuning`)")
     texts = {
         "lr": "learning rate after the warm-up (default: the system's, scaled to the batch size)",
         "weight_decay": "weight decay (default: the system's)",
@@ -163,11 +168,14 @@ def _with_loss(chosen: System, text: str) -> System:
     from asvspoof_cm.training import Objective
 
     changes: dict[str, Any] = {"objective": text}
-    if Objective(text).is_of_cosines:
-        body = {"model": chosen.model, "model_config": chosen.model_config}
+    objective = Objective(text)
+    if objective.is_of_cosines:
+        head = chosen.model_config
+        if chosen.model != "CosineHead":
+            head = {"model": chosen.model, "model_config": chosen.model_config}
         changes["model"] = "CosineHead"
-        changes["model_config"] = {**body, "n_vectors": 1 if "oc_softmax" in text else 2}
-    return replace(chosen, name=f"{chosen.name}, {text}", **changes)
+        changes["model_config"] = {**head, **objective.head}
+    return replace(chosen, name=f"{chosen.name} with {objective.text}", **changes)
 
 
 def prepare(args: argparse.Namespace) -> None:
@@ -254,7 +262,6 @@ def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None
         return
     best = result.history[result.best_epoch - 1]["dev"]
     sys.stdout.write(
-        f"{chosen.name}, seed {seed}: best Dev minDCF {best['min_dcf']:.4f} "
-        f"(EER {100 * best['eer']:.2f} %) in epoch {result.best_epoch} of "
-        f"{len(result.history)}: {result.best_path}\n"
+        f"{chosen.name}, seed {seed}: epoch {result.best_epoch} of {len(result.history)} is best, "
+        f"Dev minDCF {best['min_dcf']:.4f} (EER {100 * best['eer']:.2f} %): {result.best_path}\n"
     )

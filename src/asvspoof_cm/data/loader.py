@@ -185,7 +185,7 @@ class Loader:
             raise ValueError(f"none of {len(self.failures)} utterances could be read: {first}")
         logger.warning(
             "epoch %d: skipped %d of %d utterances that could not be read, such as %s",
-            self._sampler.epoch,
+            self._sampler.epoch + 1,
             len(self.failures),
             len(self.failures) + n_read,
             first,

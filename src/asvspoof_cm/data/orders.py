@@ -84,8 +84,9 @@ def matched_pairs(
 
     Utterances of one source share its rooms, codecs and habits, so what tells the two apart is the
     synthesis. With a share of the pairs both come from one source, drawn with a probability in
-    proportion to size^power; the others are drawn as `group_balanced` does. A copy shares most with
-    its own recording, at the same place (`SpoofDataset` cuts it there): `parent_share` pairs them.
+    proportion to size^(1 − power); the others are drawn as `group_balanced` does. A copy shares
+    most with its own recording, at the same place (`SpoofDataset` cuts it there): `parent_share`
+    pairs them.
 
     Rows come in blocks of 16: eight bonafide, then the eight spoofs of their pairs. A pair is in
     one batch if the batch size is a multiple of 16. Where 2, 4 or 8 processes share an epoch, it is
@@ -98,7 +99,7 @@ def matched_pairs(
         parent_share: The share of drawn copies (column `codec_seed`, or `parent`) whose bonafide
             partner is their own recording instead, where the protocol has it.
         n_rows: Draws per epoch, rounded up to whole blocks; None is one for each utterance.
-        power: See above; also for the pairs that are not matched.
+        power: 0 draws sources by their size, 1 all alike; also for the pairs that are not matched.
 
     Example:
         >>> protocol = Protocol.from_columns([*"abcd"], [1, 0, 1, 0], source=["x", "x", "y", "y"])
@@ -132,7 +133,7 @@ def matched_pairs(
     human = torch.from_numpy(protocol.label == BONAFIDE)
     return _Pairs(
         tables=[tuple(torch.from_numpy(array) for array in part) for part in members],
-        chance=torch.from_numpy(np.where(sizes > 0, np.maximum(sizes, 1.0) ** power, 0.0)),
+        chance=torch.from_numpy(np.where(sizes > 0, np.maximum(sizes, 1.0) ** (1 - power), 0.0)),
         unmatched=[torch.where(human == is_human, weights, 0.0) for is_human in (True, False)],
         share=share,
         parents=torch.from_numpy(np.where(has_own, parents, -1)),

@@ -136,7 +136,9 @@ class Track1Result(Plain):
             ("min Cllr", f"{self.min_cllr:.4f} bits", ""),
             ("ROC AUC", f"{self.auc:.4f}", ""),
         ]
-        rows += [(METRICS[k].title, METRICS[k].text(v), "") for k, v in self.others.items()]
+        for name, number in self.others.items():
+            metric = METRICS[name]
+            rows.append((metric.title, f"{metric.text(number)} {metric.unit}".rstrip(), ""))
         return render(("metric", "value", "threshold"), rows, n_names=3)
 
 

@@ -83,6 +83,21 @@ def score_files(
     return score_entries(scorer, entries, n_threads=n_threads, progress=progress, total=total)
 
 
+def score_file(scorer: Inference, path: str | os.PathLike[str]) -> ScoreResult:
+    """Return the result of one audio file, read in blocks: its length costs no memory.
+
+    Raises:
+        OSError: There is no such file.
+        ValueError: It can't be decoded or scored; the message says why.
+    """
+    with FileOpener(Path(path))(scorer.input.sample_rate) as source:
+        utterance = take_crops(source, scorer.input)
+    ((_, result),) = scorer.score_utterances([(None, utterance)])
+    if isinstance(result, str):
+        raise ValueError(f"{path} can't be scored: {result}")
+    return result
+
+
 def score_entries(
     scorer: Inference,
     entries: Iterable[tuple[Path, Opener]],

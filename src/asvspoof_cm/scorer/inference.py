@@ -148,7 +148,7 @@ class Inference:
         return found.float().cpu()
 
     def scores(self, logits: FloatArray, unit: Unit | None = None) -> FloatArray:
-        """Return the scores, shape (...), of logits (..., 2), in the unit of this scorer."""
+        """Return the scores, shape (...), of logits (..., 2), in `unit`; None is `self.unit`."""
         unit = unit or self.unit
         if unit == "bonafide-logit":
             return np.asarray(logits[..., BONAFIDE])

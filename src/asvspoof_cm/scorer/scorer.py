@@ -69,6 +69,7 @@ class Scorer(Inference):
         (5, 0.5, 44100, ('no speech to judge', 'silent', 'shorter than 1 s'))
     """
 
+    score_file = bulk.score_file
     score_files = bulk.score_files
     score_protocol = bulk.score_protocol
     timeline = timelines.timeline

@@ -100,7 +100,7 @@ class Batches:
                     f"`{name}` must have labels; {len(unlabelled)} of its {len(protocol)} "
                     f"utterances have none, such as {unlabelled[0]}."
                 )
-        if iter(self.batches) is self.batches:
+        if isinstance(self.batches, Iterator):
             raise TypeError(
                 f"`{name}` must be an iterable that can be gone through once per epoch; got a "
                 f"{type(self.batches).__name__}, which is used up after one. Pass a list or a "

@@ -155,10 +155,9 @@ def fit(
     train, dev = Batches.of(train), Batches.of(dev)
     train.check("train")
     dev.check("dev")
-    if recipe.select == "eer_within" and dev.sources is None:
+    if recipe.select == "eer_mean" and dev.sources is None:
         raise ValueError(
-            '`select` must be "min_dcf" where no source of `dev` has both classes; got '
-            '"eer_within".'
+            '`select` must be "min_dcf" where no source of `dev` has both classes; got "eer_mean".'
         )
     model.meta = {}  # a calibration or a card is that of the weights which training changes
     if train.dataset is not None:

@@ -31,7 +31,13 @@ from asvspoof_cm.training.batches import Batches
 from asvspoof_cm.training.learner import Learner, Loss, Network, loss_of, needs
 from asvspoof_cm.training.transforms import Transform
 from asvspoof_cm.utils.checks import check_choice
-from asvspoof_cm.utils.processes import gather_batch, gather_objects, rank_and_size, share_buffers
+from asvspoof_cm.utils.processes import (
+    gather_batch,
+    gather_objects,
+    rank_and_size,
+    share_buffers,
+    share_gradients,
+)
 from asvspoof_cm.utils.progress import Progress
 from asvspoof_cm.utils.seeds import derive_seed
 
@@ -83,8 +89,9 @@ def train_epoch(
     """Train for one pass over the batches, and return its loss and scores.
 
     Under `torch.distributed` the loss is that of the global batch, all pairs across processes
-    included, and the gradients are those of one process with that batch. A last batch of one clip
-    is left out, and logged, where the model has batch normalisation: one clip has no statistics.
+    included, and the gradients are those of one process with that batch. A batch of one clip is
+    left out, and logged, where the model has batch normalisation: one clip has no statistics. Under
+    `torch.distributed` that holds for the last batch.
 
     Args:
         learner: What learns.
@@ -135,7 +142,9 @@ def train_epoch(
             may_be_one = learner.has_batch_norm and (is_last or n_processes == 1)
             # Processes go on, or leave out, together.
             if may_be_one and any(gather_objects(len(label) == 1 < n_largest)):
-                logger.info("left out a last batch of one clip, %s", batches.shown(index))
+                logger.info("left out a batch of one clip, %s", batches.shown(index))
+                if is_last and n_pending:
+                    share_gradients(learner.model)
                 continue
             group = torch.full((len(label),), -1)
             if group_of is not None:

@@ -87,6 +87,17 @@ class Objective(BatchLoss):
         """Whether a loss with margins is among the terms: it is for the logits of a CosineHead."""
         return any(name in _OF_COSINES for _, name, _ in self.terms)
 
+    @property
+    def head(self) -> dict[str, Any]:
+        """What a loss with margins asks of its CosineHead: the number of vectors, its scale."""
+        of_cosines = [(name, settings) for _, name, settings in self.terms if name in _OF_COSINES]
+        head: dict[str, Any] = {}
+        for name, settings in of_cosines:
+            head["n_vectors"] = 1 if name == "oc_softmax" else 2
+            if "scale" in settings:
+                head["scale"] = settings["scale"]
+        return head
+
     def forward(
         self,
         logits: Tensor,

@@ -28,7 +28,7 @@ class Recipe:
         schedule: "cosine" falls after the warm-up, "constant" over the last `decay_epochs` only.
         decay_epochs: Epochs of the linear fall at the end of a constant schedule.
         final_lr: Learning rate at the end.
-        select: Which dev value picks the best epoch, lowest first: "min_dcf", or "eer_within", the
+        select: Which dev value picks the best epoch, lowest first: "min_dcf", or "eer_mean", the
             mean of the pooled EER and of that within sources.
         patience: Epochs without a significant decrease of it before stopping.
         tolerance: What counts as a significant decrease.
@@ -48,7 +48,7 @@ class Recipe:
     schedule: Literal["cosine", "constant"] = "cosine"
     decay_epochs: float = 0.0
     final_lr: float = 1e-6
-    select: Literal["min_dcf", "eer_within"] = "min_dcf"
+    select: Literal["min_dcf", "eer_mean"] = "min_dcf"
     patience: int = 15
     tolerance: float = 1e-4
     clip_norm: float | None = None
@@ -78,7 +78,7 @@ class Recipe:
         check_choice("optimizer", self.optimizer, ("adamw", "adam"))
         check_choice("precision", self.precision, ("fp32", "bf16", "auto"))
         check_choice("schedule", self.schedule, ("cosine", "constant"))
-        check_choice("select", self.select, ("min_dcf", "eer_within"))
+        check_choice("select", self.select, ("min_dcf", "eer_mean"))
 
     def learning_rate(self, epoch: float) -> float:
         """Return the learning rate at a point of training, in epochs, fractions included.

@@ -35,8 +35,8 @@ class System:
         crop_s: Length of training and validation crops, in seconds.
         group_by: The column of the protocol that losses over groups take for groups; None for none.
         mask: Mask bands and frames of a TFPARN's features, with the defaults of `LogMelMask`.
-        residual_scale: Factor on the first weights of a TFPARN's residual blocks; see
-            `TFPARN.scale_residuals`.
+        residual_scale: Factor on the initial weights of the last layer of each residual block of a
+            TFPARN; see `TFPARN.scale_residuals`.
     """
 
     name: str

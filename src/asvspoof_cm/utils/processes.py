@@ -200,6 +200,16 @@ def _gather_rows(column: Tensor, counts: list[int], rank: int) -> Tensor:
     return torch.cat([column if k == rank else gathered[k][:n] for k, n in enumerate(counts)])
 
 
+def share_gradients(model: torch.nn.Module) -> None:
+    """Give every process the mean of all gradients, as DistributedDataParallel does."""
+    n_processes = rank_and_size()[1]
+    if n_processes > 1:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad.div_(n_processes)
+
+
 def share_buffers(model: torch.nn.Module) -> None:
     """Give every process the first one's buffers: batch statistics drift apart in training."""
     if rank_and_size()[1] > 1:

@@ -175,7 +175,7 @@ def backend_rows(folder: Path, n_rounds: int) -> list[Row]:
         deviation = float(np.abs(scores[name] - scores["eager"]).max())
         rows.append(
             Row(
-                case=f"TFPARN, {name}, seconds a crop, batch {len(waveform)}",
+                case=f"TFPARN, {name}, seconds per crop, batch {len(waveform)}",
                 ours=time_s[name] / len(waveform),
                 reference=time_s["eager"] / len(waveform),
                 reference_name="eager",

@@ -62,7 +62,7 @@ def fit(scores: TrialScores, costs: SasvCosts = ASVSPOOF5_SASV) -> Calibrations:
     trials = scores.trials
     bonafide = np.where(trials.kind == "spoof", SPOOF, BONAFIDE)
     is_asv_trial = bonafide == BONAFIDE
-    # One row an utterance: bona fide ones stand in several trials.
+    # One row per utterance: bona fide ones stand in several trials.
     _, once = np.unique(trials.utterance, return_index=True)
     miss = costs.c_miss * costs.p_target
     nontarget, spoof = costs.c_fa_nontarget * costs.p_nontarget, costs.c_fa_spoof * costs.p_spoof

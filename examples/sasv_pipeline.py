@@ -268,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--scores", type=Path, metavar="DIR", help="keep ENCODER.PART.tsv here")
     parser.add_argument("--markdown", type=Path, metavar="PAGE", help="put the figures into a page")
     parser.add_argument("--n-enrol", type=int, default=3, help="utterances of an enrolment (3)")
-    parser.add_argument("--n-nontarget", type=int, default=3, help="false claims an utterance (3)")
+    parser.add_argument("--n-nontarget", type=int, default=3, help="false claims per utterance (3)")
     parser.add_argument("--bootstrap", type=int, default=1000, help="replicates (1000)")
     parser.add_argument("--seed", type=int, default=0, help="seed of trials and replicates (0)")
     args = parser.parse_args(arguments)

@@ -128,7 +128,7 @@ def make_trials(corpus: Corpus, *, n_enrol: int = 3, n_nontarget: int = 4, seed:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrialScores:
-    """The raw scores of both systems, one a trial: cosines and countermeasure scores."""
+    """The raw scores of both systems, one per trial: cosines and countermeasure scores."""
 
     trials: Trials
     asv: FloatArray
@@ -140,7 +140,7 @@ class TrialScores:
         return TrialScores(trials=self.trials.select(keep), asv=self.asv[keep], cm=self.cm[keep])
 
     def write(self, path: str | Path) -> None:
-        """Write a TSV, one line a trial."""
+        """Write a TSV, one line per trial."""
         with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
             file.write("\t".join([*_COLUMNS, "asv", "cm"]) + "\n")
             columns = [getattr(self.trials, name) for name in _COLUMNS]

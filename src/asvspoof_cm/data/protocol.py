@@ -17,7 +17,8 @@ The first five have no header and are separated by white space. A header's name 
 ``utterance``, ``filename``, ``file_name``, ``file``, ``path`` and ``flac_file_name``, its label
 column one of ``label``, ``cm-label`` and ``key``. Beside ``utterance``, a column ``path`` gives the
 audio file. ``source``, ``split``, ``speaker``, ``gender``, ``codec``, ``codec_seed`` (or
-``parent``) and ``attack`` (or ``generator``) are read as they are; other columns are left alone.
+``parent``) and ``attack`` (or ``generator``) are read as they are, under other spellings too
+(`_FIELD_OF`); other columns are left alone.
 """
 
 from __future__ import annotations

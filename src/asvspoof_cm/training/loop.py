@@ -4,9 +4,10 @@
 own where `fit` does not suit.
 
 What is random in an epoch (order, crops, augmentation, dropout) follows from the seed and the epoch
-alone, so a run that was interrupted and resumed is the run that was not. Nothing in a training step
-waits for the device: losses and scores stay there until the epoch ends, and only every 32 steps is
-it checked that the loss is still finite.
+alone, so a run that was interrupted and resumed is the run that was not. On one
+device nothing in a training step waits for it: losses and scores stay there until the epoch ends,
+and only every 32 steps is it checked that the loss is still finite. Processes of one run wait for
+each other in every step.
 """
 
 from __future__ import annotations

@@ -85,9 +85,9 @@ def train_system(
         device: "auto" is CUDA where it is available, then MPS, then the CPU.
         start_from: A checkpoint of the same model whose weights to begin with, such as the shipped
             one; None draws them from `seed`.
-        n_crops: Crops of each utterance in the evaluation of the development set at the end, with
-            `evaluate_run`, and later by default; None is what the checkpoint of `start_from` says,
-            else five, as in the paper. 0 leaves the evaluation out.
+        n_crops: Crops of each utterance when the development set is evaluated at the end; the
+            checkpoint keeps the number. None is that of `start_from`, else five, as in the paper. 0
+            leaves the evaluation out.
         progress: Show progress and log a line per epoch.
 
     Example:

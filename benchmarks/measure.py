@@ -10,7 +10,8 @@ named first is the one that ships. DIR of ``--data`` holds the tables ``demopage
 ``corpus/corpus.tsv`` of ``examples/manyvoices``. Scoring takes hours and is kept in ``--work``, one
 file for each system, set and condition: the same command resumes it, and other weights get other
 files. ``--cap N`` scores at most N clips of each class and source. ``figures`` calibrates the first
-system on the development sets, and writes ``model_card/figures.json``, which ``ship.py`` reads.
+system on the development sets, and writes ``model_card/figures.json``, which ``ship.py`` reads;
+``--keep`` keeps what it says of systems that are not named, on the same clips.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def score(args: argparse.Namespace) -> None:
                 )
                 print(f"{system.name}, {part.name}: {done.n_scored} scored, {done.n_failed} failed")
         output = _score_file(args, part.name, _slug(TRIVIAL))
-        if not output.exists():
+        if not args.keep and not output.exists():
             write_scores(output, part.protocol.utterance, _trivial(args, part))
 
 
@@ -183,6 +184,9 @@ def cost(args: argparse.Namespace) -> None:
 
 def figures(args: argparse.Namespace) -> None:
     """Write what all the scores say."""
+    before = json.loads(args.out.read_text()) if args.keep else {"cap": args.cap, "sets": {}}
+    if before["cap"] != args.cap:
+        raise SystemExit(f"--keep: {args.out} has --cap {before['cap']}, not {args.cap}")
     parts = {part.name: part for part in _parts(args)}
     ours = args.systems[0]
     raw = {name: _read(args, part, ours.key) for name, part in parts.items()}
@@ -207,9 +211,17 @@ def figures(args: argparse.Namespace) -> None:
         systems = {ours.name: _figures(part, llr, ("eer", "min_dcf", "act_dcf", "cllr"))}
         for key, other in _others(args):
             systems[other] = _figures(part, _read(args, part, key), ("eer", "min_dcf"))
-        content["sets"][name] = {
+        counts = {
             "n_bonafide": int(part.is_human.sum()),
             "n_spoof": int((~part.is_human).sum()),
+        }
+        if args.keep:
+            kept = before["sets"][name]
+            if {key: kept[key] for key in counts} != counts:
+                raise SystemExit(f"--keep: {args.out} has other clips of {name}")
+            systems = {**systems, **{k: v for k, v in kept["systems"].items() if k not in systems}}
+        content["sets"][name] = {
+            **counts,
             "systems": systems,
             "genders": _by_gender(part, llr, args.genders),
             "worst": _worst(part, llr),
@@ -403,7 +415,8 @@ def _parts(args: argparse.Namespace, names: Sequence[str] = tuple(SETS)) -> list
 
 def _others(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
     yield from ((system.key, system.name) for system in args.systems[1:])
-    yield _slug(TRIVIAL), TRIVIAL
+    if not args.keep:
+        yield _slug(TRIVIAL), TRIVIAL
 
 
 def _score_file(args: argparse.Namespace, name: str, key: str) -> Path:
@@ -453,6 +466,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command.add_argument("--cap", type=int, metavar="N", help="clips per class and source")
         if run in (score, figures):
             command.add_argument("--crops", type=int, metavar="N", help="(each system's own)")
+            command.add_argument("--keep", action="store_true", help="figures of other systems")
         if run is figures:
             command.add_argument("--genders", nargs="*", type=Path, default=(), metavar="PROTOCOL")
             command.add_argument("--robustness-cap", type=int, metavar="N", help="of robustness")

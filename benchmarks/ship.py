@@ -108,7 +108,7 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
         "families": _markdown(["set", "fakes", "clips", *names], families, n_names=2),
         "robustness": _robustness(figures["robustness"]),
         "failures": _markdown(
-            ["set", "humans refused, % of clips", "fakes passed, % of clips"],
+            ["set", "humans refused", "fakes passed"],
             [
                 [title, *(_worst(part["worst"][kind]) for kind in ("refused", "passed"))]
                 for title, part in sets.items()
@@ -152,7 +152,7 @@ def _robustness(conditions: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _worst(rows: Sequence[Mapping[str, Any]], n: int = 3) -> str:
-    shown = [f"{row['name']} {100 * row['share']:.0f} of {row['n']}" for row in rows[:n]]
+    shown = [f"{row['name']} {100 * row['share']:.0f} % of {row['n']}" for row in rows[:n]]
     return ", ".join(shown)
 
 

@@ -153,6 +153,20 @@ def test_scores_are_kept_and_belong_to_their_weights(data, figures, monkeypatch)
         measure.main(["score", "ours=nowhere.pt", *where])
 
 
+def test_figures_of_systems_that_are_not_named_are_kept(data, figures, tmp_path):
+    work, content = figures
+    (tmp_path / "f.json").write_text(json.dumps(content))
+    arguments = ["figures", f"ours={data / '0.pt'}", "--data", str(data), "--work", str(work)]
+    arguments += ["--robustness-cap", "3", "--out", str(tmp_path / "f.json"), "--keep"]
+    measure.main(arguments)
+    found = json.loads((tmp_path / "f.json").read_text())["sets"]
+    assert {name: part["systems"] for name, part in found.items()} == {
+        name: part["systems"] for name, part in content["sets"].items()
+    }
+    with pytest.raises(SystemExit, match="has --cap None, not 3"):
+        measure.main([*arguments, "--cap", "3"])
+
+
 def test_a_cap_draws_from_each_source_and_class(data):
     part = measure.read_part(data, "demopages dev", 3)
     assert len(part.protocol) == 12

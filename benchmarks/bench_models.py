@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from asvspoof_cm import AASIST, TFPARN, focal_pairwise_loss
 from asvspoof_cm.models import build_model
+from asvspoof_cm.utils.processes import resolve_precision
 from harness import Options, Row, interleave, peak_memory
 
 N_SAMPLES = 64000
@@ -43,19 +44,25 @@ PUBLISHED_AASIST = {
 }
 
 
+PARTS = ("forward", "memory", "peak", "training", "bf16", "layout", "published", "latency")
+
+
 def run(options: Options) -> list[Row]:
     """Measure the models; AASIST also against the published code where ``--peer aasist=…``."""
     n_rounds = 3 if options.quick else 7
-    rows = forward_rows(n_rounds)
-    rows += memory_rows()
-    rows += peak_rows(n_rounds)
-    rows += training_rows(n_rounds)
-    rows += layout_rows(n_rounds)
+    tasks: dict[str, Callable[[], list[Row]]] = {
+        "forward": lambda: forward_rows(n_rounds),
+        "memory": memory_rows,
+        "peak": lambda: peak_rows(n_rounds),
+        "training": lambda: training_rows(n_rounds),
+        "bf16": lambda: half_rows(n_rounds),
+        "layout": lambda: layout_rows(n_rounds),
+    }
     peer = options.peer("aasist")
     if peer is not None:
-        rows += published_rows(peer, n_rounds)
-        rows += latency_rows(peer, n_rounds)
-    return rows
+        tasks["published"] = lambda: published_rows(peer, n_rounds)
+        tasks["latency"] = lambda: latency_rows(peer, n_rounds)
+    return [row for part, task in tasks.items() if options.wants(part) for row in task()]
 
 
 def forward_rows(n_rounds: int) -> list[Row]:
@@ -169,6 +176,42 @@ def training_rows(n_rounds: int) -> list[Row]:
         ),
         curve_row(),
     ]
+
+
+def half_rows(n_rounds: int) -> list[Row]:
+    """A training step in bfloat16 against float32, where the processor has bfloat16."""
+    if resolve_precision("auto", torch.device("cpu"))[0] != "bf16":
+        return []
+    rows = []
+    for name in ("TFPARN", "DistillMOS convolutions", "Whisper base, 3 layers"):
+        model, waveform = build_model(*MODELS[name]), waveforms(16)
+        step = training_step(model, waveform)
+
+        def half(step: Callable[[], object] = step) -> object:
+            with torch.autocast("cpu", torch.bfloat16):
+                return step()
+
+        with torch.no_grad():
+            logits = model.eval()(waveform)
+            with torch.autocast("cpu", torch.bfloat16):
+                deviation = (model(waveform).float() - logits).abs().max().item()
+        seconds = interleave({"half": half, "single": step}, n_rounds=max(3, n_rounds // 2))
+        ratio = seconds["single"] / seconds["half"]
+        rows.append(
+            Row(
+                case=f"{name}, training step in bfloat16, batch 16",
+                ours=seconds["half"],
+                reference=seconds["single"],
+                reference_name="float32",
+                ratio=ratio,
+                deviation=deviation,
+                unit="s",
+                goal="≥ 1.6×",
+                met=ratio >= 1.6,
+                note="deviation of the logits in evaluation",
+            )
+        )
+    return rows
 
 
 def layout_rows(n_rounds: int) -> list[Row]:

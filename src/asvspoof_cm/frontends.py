@@ -357,12 +357,7 @@ class SincConv(nn.Module):
     filters: Tensor
 
     def __init__(
-        self,
-        n_filters: int,
-        kernel_size: int,
-        *,
-        sample_rate: int = 16000,
-        trainable: bool = False,
+        self, n_filters: int, kernel_size: int, *, sample_rate: int = 16000, trainable: bool = False
     ) -> None:
         super().__init__()
         self.kernel_size = kernel_size + 1 - kernel_size % 2

@@ -24,10 +24,7 @@ class AudioSource(Interface):
 
 
 def open_audio(
-    protocol: Protocol,
-    audio_dir: str | os.PathLike[str],
-    *,
-    sample_rate: int = SAMPLE_RATE,
+    protocol: Protocol, audio_dir: str | os.PathLike[str], *, sample_rate: int = SAMPLE_RATE
 ) -> AudioSource:
     """Return the audio of a protocol: `PackedAudio` where `pack` wrote it, `AudioFolder` of files.
 

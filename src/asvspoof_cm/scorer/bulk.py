@@ -23,14 +23,7 @@ from asvspoof_cm.data.openers import FileOpener, Opener
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.scorer.inference import Inference, map_ahead
 from asvspoof_cm.scorer.results import FileScore, ProtocolScores, ScoreResult
-from asvspoof_cm.scorer.shards import (
-    Resume,
-    Row,
-    ScoreRun,
-    Shard,
-    as_line,
-    read_header,
-)
+from asvspoof_cm.scorer.shards import Resume, Row, ScoreRun, Shard, as_line, read_header
 from asvspoof_cm.scorer.utterances import Utterance, take_crops
 from asvspoof_cm.utils.checks import check_between, one_line
 from asvspoof_cm.utils.processes import check_shard, n_cores, share_work
@@ -317,9 +310,7 @@ def merge_scores(
         return run.merge(names, 0)
 
 
-def _utterances(
-    protocol: Protocol | str | os.PathLike[str],
-) -> tuple[Protocol, list[str], str]:
+def _utterances(protocol: Protocol | str | os.PathLike[str]) -> tuple[Protocol, list[str], str]:
     """Return a protocol, the names of its utterances, and what stands for them in a record."""
     protocol = read_protocol(protocol, require_labels=False)
     names: list[str] = protocol.utterance.tolist()

@@ -105,9 +105,7 @@ class Learner:
                 network = nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
             unused = isinstance(self.model, Countermeasure) and not self.model.all_parameters_used
             network = nn.parallel.DistributedDataParallel(
-                network,
-                device_ids=[self.device] if cuda else None,
-                find_unused_parameters=unused,
+                network, device_ids=[self.device] if cuda else None, find_unused_parameters=unused
             )
         if self.recipe.compile:
             network.compile()

@@ -38,11 +38,7 @@ class RunFolder:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        seed: int = 42,
-        meta: Mapping[str, Any] | None = None,
+        self, path: str | os.PathLike[str], *, seed: int = 42, meta: Mapping[str, Any] | None = None
     ) -> None:
         self.path, self.seed = Path(path), seed
         self.meta = dict(meta or {})

@@ -99,15 +99,14 @@ class SpoofDataset(Dataset["Item | Failure"]):
     ) -> None:
         check_choice("crop", crop, ("center", "random"))
         check_choice("on_error", on_error, ("raise", "skip"))
-        if n_samples is not None:
-            check_between("n_samples", n_samples, 1)
         check_not_negative(seed=seed)
-        self.protocol = protocol = read_protocol(protocol, require_labels=False)
-        self._parents = protocol.parents()
         self.input = InputSettings() if input is None else input
         rate = self.input.sample_rate
         if n_samples is not None:
+            check_between("n_samples", n_samples, 1)
             self.input = replace(self.input, crop_s=n_samples / rate)
+        self.protocol = protocol = read_protocol(protocol, require_labels=False)
+        self._parents = protocol.parents()
         self.audio = open_audio(protocol, audio_dir, sample_rate=rate)
         self.crop: Literal["center", "random"] = crop
         self.n_samples = self.input.n_samples

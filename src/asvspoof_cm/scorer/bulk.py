@@ -19,7 +19,7 @@ from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.audio.reading import OpenAudio
 from asvspoof_cm.data.audio_sources import open_audio
 from asvspoof_cm.data.containers import audio_entries, is_container, stem
-from asvspoof_cm.data.openers import FileOpener, Opener
+from asvspoof_cm.data.openers import Opener, open_file
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.scorer.inference import Inference, map_ahead
 from asvspoof_cm.scorer.results import FileScore, ProtocolScores, ScoreResult
@@ -103,7 +103,7 @@ def openers(
                 found = audio_entries(path, root=root)
                 yield from ((Path(name), opener) for name, opener in found)
             else:
-                yield path, FileOpener(path)
+                yield path, partial(open_file, path)
         except BAD_AUDIO as error:
             yield path, partial(_fail, error)
 
@@ -113,7 +113,7 @@ def _matching(folder: Path, glob: str) -> Iterator[tuple[Path, Opener]]:
     if not found:
         raise ValueError(f"{folder} holds no file {glob}.")
     for path in found:
-        yield Path(stem(path.relative_to(folder).as_posix())), FileOpener(path)
+        yield Path(stem(path.relative_to(folder).as_posix())), partial(open_file, path)
 
 
 def _fail(error: Exception, sample_rate: int = SAMPLE_RATE) -> AbstractContextManager[OpenAudio]:

@@ -117,9 +117,9 @@ def pairwise_ranking_loss(scores: Tensor, labels: Tensor, *, margin: float = 1.0
         )
     _check_labels(scores, labels)
     check_not_negative(margin=margin)
-    costs = torch.relu(margin - _gaps(widen(scores), labels))
-    n_pairs = (labels == BONAFIDE).sum() * (labels == SPOOF).sum()
-    return costs.sum() / n_pairs.clamp(min=1)
+    scores = widen(scores)
+    costs = torch.relu(margin - (scores[:, None] - scores))
+    return _mean(costs, _pairs(labels), (0, 1))
 
 
 def focal_pairwise_loss(
@@ -174,9 +174,8 @@ def group_ranking_loss(
     scores = _scores(logits, labels)
     check_not_negative(margin=margin)
     _check_group(group, labels)
-    pairs = _same_group(group) & (labels == BONAFIDE)[:, None] & (labels == SPOOF)
     costs = functional.softplus(margin - scores[:, None] + scores)
-    return _mean(costs, pairs, (0, 1))
+    return _mean(costs, _same_group(group) & _pairs(labels), (0, 1))
 
 
 def listwise_loss(logits: Tensor, labels: Tensor, *, temperature: float = 1.0) -> Tensor:
@@ -284,9 +283,8 @@ def soft_dcf_loss(
     """
     scores = _scores(logits, labels)
     check_positive_finite(slope=slope, beta=beta)
-    bayes = -math.log(beta)
-    gaps = slope * (scores - (bayes if threshold is None else threshold))
-    return _dcf(gaps, labels, beta)
+    threshold = -math.log(beta) if threshold is None else threshold
+    return _dcf(slope * (scores - threshold), labels, beta)
 
 
 def soft_min_dcf_loss(
@@ -447,17 +445,14 @@ def _scores(logits: Tensor, labels: Tensor) -> Tensor:
     return wide[:, BONAFIDE] - wide[:, SPOOF]
 
 
-def _gaps(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return s_b − s_s for each bonafide row and spoof column, infinity elsewhere."""
-    bonafide = torch.where(labels == BONAFIDE, scores, math.inf)
-    spoof = torch.where(labels == SPOOF, scores, -math.inf)
-    return bonafide[:, None] - spoof
+def _pairs(labels: Tensor) -> Tensor:
+    """Return (batch, batch), True for a bonafide row and a spoof column."""
+    return (labels == BONAFIDE)[:, None] & (labels == SPOOF)
 
 
 def _mean(values: Tensor, chosen: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
     """Return the mean of the chosen values, 0 where there are none."""
-    n_chosen = chosen.sum(dim).clamp(min=1)
-    return torch.where(chosen, values, 0.0).sum(dim) / n_chosen
+    return torch.where(chosen, values, 0.0).sum(dim) / chosen.sum(dim).clamp(min=1)
 
 
 def _dcf(gaps: Tensor, labels: Tensor, beta: float) -> Tensor:

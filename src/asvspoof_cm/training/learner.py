@@ -127,12 +127,9 @@ class Learner:
 
     def step(self, *, scale: float = 1.0) -> None:
         """Change the weights by their gradients, multiplied by `scale`."""
-        n_processes = rank_and_size()[1]
         # Each process has the whole gradient of the loss's own parameters, times their number.
-        for parameters, factor in (
-            (self.parameters, scale),
-            (self.loss_parameters, 1.0 / n_processes),
-        ):
+        share = 1.0 / rank_and_size()[1]
+        for parameters, factor in ((self.parameters, scale), (self.loss_parameters, share)):
             if factor != 1.0:
                 for parameter in parameters:
                     if parameter.grad is not None:
@@ -228,5 +225,4 @@ def loss_of(
 ) -> Tensor:
     """Return the loss of a batch, given what it needs."""
     given = {"embedding": embedding, "group": group}
-    value: Tensor = loss(logits, labels, **{name: given[name] for name in needs(loss)})
-    return value
+    return loss(logits, labels, **{name: given[name] for name in needs(loss)})

@@ -114,9 +114,8 @@ class RunFolder:
 
     def write_history(self, history: list[dict[str, Any]]) -> None:
         """Write ``history.jsonl``."""
-        write_text(
-            self.path / HISTORY_NAME, "".join(json.dumps(record) + "\n" for record in history)
-        )
+        lines = [json.dumps(record) + "\n" for record in history]
+        write_text(self.path / HISTORY_NAME, "".join(lines))
 
 
 def _write_scalars(out: Path, record: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from asvspoof_cm.engines.service.batching import Batcher
 from asvspoof_cm.engines.service.counters import Counter, Histogram, gauge
@@ -289,7 +289,11 @@ class Service:
         return {"window_s": window_s, "hop_s": hop_s, "windows": windows}
 
     def _windows(self, line: Timeline, offset_s: float) -> list[dict[str, Any]]:
-        llrs: Sequence[float | None] = self._llrs(line.score) or [None] * len(line)
+        llrs: Sequence[float | None] = [None] * len(line)
+        if self.scorer.unit == "llr":
+            llrs = line.score.tolist()
+        elif self.scorer.unit == "log-odds" and self.scorer.calibration is not None:
+            llrs = self.scorer.calibration.apply(line.score).tolist()
         return [
             {
                 "start_s": offset_s + window.start_s,
@@ -299,13 +303,6 @@ class Service:
             }
             for window, llr in zip(line, llrs, strict=True)
         ]
-
-    def _llrs(self, scores: ArrayLike) -> list[float] | None:
-        if self.scorer.calibration is None or self.scorer.unit == "bonafide-logit":
-            return None
-        if self.scorer.unit != "llr":
-            scores = self.scorer.calibration.apply(scores)
-        return [float(score) for score in np.asarray(scores)]
 
 
 def score_together(

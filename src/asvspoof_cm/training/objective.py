@@ -120,7 +120,7 @@ def _pairwise(logits: Tensor, labels: Tensor, **settings: float) -> Tensor:
 def _contrastive(
     logits: Tensor, labels: Tensor, *, embedding: Tensor, temperature: float = 0.07, **group: Tensor
 ) -> Tensor:
-    """Return the contrastive loss of the whole batch or, with `group`, of clips and their copies."""
+    """Return the contrastive loss of the whole batch or, with `group`, of clips and copies."""
     return supervised_contrastive_loss(embedding, labels, temperature=temperature, **group)
 
 

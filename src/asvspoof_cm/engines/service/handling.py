@@ -30,7 +30,7 @@ from asvspoof_cm.engines.service.messages import (
     read_parameters,
     refusal_reply,
 )
-from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
+from asvspoof_cm.metrics import ASVSPOOF5
 from asvspoof_cm.scorer import Scorer, ScoreResult, Timeline
 
 if TYPE_CHECKING:
@@ -268,7 +268,8 @@ class Service:
 
     async def _score(self, decoded: Decoded, parameters: dict[str, float]) -> dict[str, Any]:
         result = await self.batcher.submit(decoded.waveform)
-        return result.as_dict(_costs(parameters))
+        given = {"p_spoof" if name == "prior" else name: x for name, x in parameters.items()}
+        return result.as_dict(replace(ASVSPOOF5, **given))
 
     async def _timeline(self, decoded: Decoded, parameters: dict[str, float]) -> dict[str, Any]:
         window_s = parameters.get("window_s", self.crop_s)
@@ -336,9 +337,3 @@ def timeline_slices(
 async def _disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _costs(parameters: dict[str, float]) -> DetectionCosts:
-    names = {"prior": "p_spoof", "c_miss": "c_miss", "c_fa": "c_fa"}
-    given = {names[name]: value for name, value in parameters.items()}
-    return replace(ASVSPOOF5, **given)

@@ -334,9 +334,8 @@ def am_softmax_loss(
     _check_logits(logits, labels)
     check_positive_finite(scale=scale)
     check_not_negative(margin=margin)
-    return functional.cross_entropy(
-        widen(logits) - scale * margin * _one_hot(labels), labels.long()
-    )
+    with_margin = widen(logits) - scale * margin * _one_hot(labels)
+    return functional.cross_entropy(with_margin, labels.long())
 
 
 def oc_softmax_loss(

@@ -32,7 +32,6 @@ AUDIO_EXTENSIONS = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aiff", ".aif", "
 
 # libsndfile reports this many frames when a stream does not say how long it is.
 _UNKNOWN_LENGTH = 0x7FFFFFFFFFFFFFFF
-_BLOCK_FRAMES = 1 << 20
 _BLOCK_VALUES = 1 << 22
 
 MAX_CHANNELS = 64
@@ -257,7 +256,7 @@ class AudioFile:
             return n_frames
         n_frames = 0
         try:
-            while n_read := len(self._file.read(_BLOCK_FRAMES, dtype="int16", always_2d=True)):
+            while n_read := len(self._file.read(1 << 20, dtype="int16", always_2d=True)):
                 n_frames += n_read
         except soundfile.LibsndfileError as error:
             raise self._damaged(f"after sample {n_frames}", error) from error

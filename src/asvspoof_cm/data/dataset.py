@@ -150,9 +150,8 @@ class SpoofDataset(Dataset["Item | Failure"]):
         with self.audio.open(index) as file:
             parent = int(self._parents[index])
             if parent != index:
-                generator = torch.Generator().manual_seed(
-                    derive_seed(self.seed, self.epoch, parent)
-                )
+                seed = derive_seed(self.seed, self.epoch, parent)
+                generator = torch.Generator().manual_seed(seed)
             start = crop_start(file.n_samples, self.n_samples, crop=self.crop, generator=generator)
             if file.n_samples >= self.n_samples and normalization != "utterance":
                 crop = file.read(start, self.n_samples)

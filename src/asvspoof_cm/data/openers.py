@@ -89,9 +89,8 @@ class _OpenPart:
     def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
         """Return up to `n_samples` samples from sample `start`."""
         left = max(0, self.n_samples - start)
-        return self._file.read(
-            self._first + start, left if n_samples is None else min(left, n_samples)
-        )
+        n_samples = left if n_samples is None else min(left, n_samples)
+        return self._file.read(self._first + start, n_samples)
 
 
 class ParquetCells:

@@ -116,9 +116,8 @@ def pack(
                 bar.update(len(shard.utterances))
             else:
                 blocks = _decode(pool, folder, range(row, len(names)), 4 * n_threads, bar)
-                shard = _write_shard(
-                    _shard_path(out, n_shards), names[row:], blocks, sample_rate, shard_samples
-                )
+                path = _shard_path(out, n_shards)
+                shard = _write_shard(path, names[row:], blocks, sample_rate, shard_samples)
             row += len(shard.utterances)
             n_shards += 1
     if _read_record(out, n_shards) is not None:

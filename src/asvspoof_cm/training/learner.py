@@ -72,9 +72,8 @@ class Learner:
             loss.to(self.device)
             self.loss_parameters = [p for p in loss.parameters() if p.requires_grad]
         self.optimizer = self._make_optimizer() if optimizer is None else optimizer
-        self.parameters: list[Tensor] = [
-            p for group in self.optimizer.param_groups for p in group["params"]
-        ]
+        groups = self.optimizer.param_groups
+        self.parameters: list[Tensor] = [p for group in groups for p in group["params"]]
         self.n_steps = 0
         self.average: list[Tensor] | None = None
         if recipe.ema_decay is not None:

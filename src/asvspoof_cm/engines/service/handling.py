@@ -163,9 +163,8 @@ class Service:
             self._enter()
             try:
                 content = await self._content(request)
-                reply = json_reply(
-                    await self._unless_gone(request, self._work(content, parameters, work))
-                )
+                answer = self._work(content, parameters, work)
+                reply = json_reply(await self._unless_gone(request, answer))
             finally:
                 self.n_inside -= 1
             self.latency.observe(time.perf_counter() - start)
@@ -207,9 +206,8 @@ class Service:
 
         limit_s = self.settings.body_limit_s
         try:
-            content = await asyncio.wait_for(
-                read_body(request, self.settings.max_body_bytes), limit_s
-            )
+            body = read_body(request, self.settings.max_body_bytes)
+            content = await asyncio.wait_for(body, limit_s)
         except TimeoutError:
             late = f"the body must arrive within {limit_s:g} s."
             raise RefusedError(408, "body_timeout", late) from None

@@ -117,9 +117,12 @@ def pairwise_ranking_loss(scores: Tensor, labels: Tensor, *, margin: float = 1.0
         )
     _check_labels(scores, labels)
     check_not_negative(margin=margin)
-    scores = widen(scores)
-    costs = torch.relu(margin - (scores[:, None] - scores))
-    return _mean(costs, _pairs(labels), (0, 1))
+    # Infinite where there is no pair, and so without cost: half the time of a mask.
+    bonafide = torch.where(labels == BONAFIDE, widen(scores), math.inf)
+    spoof = torch.where(labels == SPOOF, widen(scores), -math.inf)
+    costs = torch.relu(margin - (bonafide[:, None] - spoof))
+    n_pairs = (labels == BONAFIDE).sum() * (labels == SPOOF).sum()
+    return costs.sum() / n_pairs.clamp(min=1)
 
 
 def focal_pairwise_loss(
@@ -175,7 +178,8 @@ def group_ranking_loss(
     check_not_negative(margin=margin)
     _check_group(group, labels)
     costs = functional.softplus(margin - scores[:, None] + scores)
-    return _mean(costs, _same_group(group) & _pairs(labels), (0, 1))
+    pairs = _same_group(group) & (labels == BONAFIDE)[:, None] & (labels == SPOOF)
+    return _mean(costs, pairs, (0, 1))
 
 
 def listwise_loss(logits: Tensor, labels: Tensor, *, temperature: float = 1.0) -> Tensor:
@@ -442,11 +446,6 @@ def _scores(logits: Tensor, labels: Tensor) -> Tensor:
     _check_logits(logits, labels)
     wide = widen(logits)
     return wide[:, BONAFIDE] - wide[:, SPOOF]
-
-
-def _pairs(labels: Tensor) -> Tensor:
-    """Return (batch, batch), True for a bonafide row and a spoof column."""
-    return (labels == BONAFIDE)[:, None] & (labels == SPOOF)
 
 
 def _mean(values: Tensor, chosen: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:

@@ -27,14 +27,11 @@ class Augment(Interface):
 
 
 class Item(NamedTuple):
-    """One utterance of a dataset."""
+    """One utterance of a dataset: its crop (n_samples,), label and row of the protocol."""
 
     waveform: Tensor
-    """The crop, of shape (n_samples,)."""
     label: int
-    """`SPOOF`, `BONAFIDE` or `UNLABELLED`."""
     index: int  # type: ignore[assignment]
-    """The row of the protocol."""
 
 
 class Failure(NamedTuple):

@@ -12,8 +12,7 @@ from typing import Any, Final, Protocol as Interface
 import numpy as np
 from torch import Tensor
 
-from asvspoof_cm.audio import SAMPLE_RATE, AudioFile
-from asvspoof_cm.audio.reading import OpenAudio
+from asvspoof_cm.audio.reading import SAMPLE_RATE, AudioFile, OpenAudio
 from asvspoof_cm.utils.checks import one_line
 from asvspoof_cm.utils.lazy import import_extra
 

@@ -15,8 +15,7 @@ from typing import TypeVar
 
 import soundfile
 
-from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.audio.reading import OpenAudio
+from asvspoof_cm.audio.reading import SAMPLE_RATE, OpenAudio
 from asvspoof_cm.data.audio_sources import open_audio
 from asvspoof_cm.data.containers import audio_entries, is_container, stem
 from asvspoof_cm.data.openers import Opener, open_file

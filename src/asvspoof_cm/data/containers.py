@@ -1,22 +1,8 @@
 """Audio in the formats that corpora come in, as pairs of a name and what opens its audio.
 
-| source | name of an utterance |
-|---|---|
-| a folder | its path below the folder, without the extension |
-| an audio file | its path as given, without the extension |
-| ``.tar`` (also ``.tar.gz``, ``.tgz``, ``.tar.bz2``, ``.tar.xz``), WebDataset's shards too | the \
-member's name without the extension; members that are not audio are passed over |
-| ``.parquet`` with a column ``audio``, of bytes or of ``{bytes, path}`` | the column ``id``, \
-``utterance``, ``filename``, ``file_name``, ``file`` or ``path``, else ``audio.path`` |
-| Kaldi's ``.scp`` | its first column, or that of the file ``segments`` beside it |
-| ``.txt``, a path per line | the path without the extension |
-| ``.csv``, ``.tsv`` with a header and a column ``audio_filepath``, ``path``, ``file``, \
-``file_name``, ``filename`` or ``audio`` | ``id``, else the path without the extension |
-| ``.jsonl`` as in NeMo's manifests, with one of these fields | ``id``, else the path without the \
-extension, and ``@offset`` where the row has one |
-
-Names are only names: nothing is ever unpacked to disk, so a member ``../x`` writes nowhere. Lists
-name files below `root`; a name that leaves it is an error.
+docs/data.md has the table of formats, and of the names that they give to utterances. Names are only
+names: nothing is ever unpacked to disk, so a member ``../x`` writes nowhere. Lists name files below
+`root`; a name that leaves it is an error.
 """
 
 from __future__ import annotations
@@ -56,10 +42,9 @@ def audio_entries(
 ) -> Iterator[tuple[str, Opener]]:
     """Yield the name and the opener of every utterance of a source, or of several, in order.
 
-    The table at the top of ``data/containers.py`` says what a source may be. Openers read only when
-    they are called, so a list of a million is cheap to make, to share out and to send to other
-    processes. The exception is a compressed tar, which can't be entered in the middle: its openers
-    hold their bytes.
+    docs/data.md has the table of what a source may be. Openers read only when they are called, so a
+    list of a million is cheap to make, to share out and to send to other processes. The exception
+    is a compressed tar, which can't be entered in the middle: its openers hold their bytes.
 
     Args:
         source: A folder or a file, or several.

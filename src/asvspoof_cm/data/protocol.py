@@ -1,23 +1,9 @@
 """Protocols: the utterances of a corpus, who speaks them, and which are spoofed.
 
-A file's format is recognised by its content, never by its name:
-
-| `format` | what the file looks like |
-|---|---|
-| asvspoof5 | ten columns: speaker, utterance, gender, codec, quality, seed, tag, attack, label, – |
-| asvspoof5-6 | the six columns of the challenge: speaker, utterance, gender, –, attack, label |
-| asvspoof2019 | five columns: speaker, utterance, environment, attack, label |
-| asvspoof2021-la | eight columns: speaker, utterance, codec, transmission, attack, label, … |
-| asvspoof2021-df | thirteen columns: speaker, utterance, codec, source, attack, label, … |
-| in-the-wild | CSV with the header ``file,speaker,label`` |
-| csv, tsv, table | any other header with a name column, by commas, semicolons, tabs or spaces |
-| names | no header, one name per line, no labels (read with ``require_labels=False``) |
-
-The first five have no header and are separated by white space. A header's name column is one of
-``utterance``, ``filename``, ``file_name``, ``file``, ``path`` and ``flac_file_name``, its label
-column one of ``label``, ``cm-label`` and ``key``. Beside ``utterance``, a column ``path`` gives the
-audio file. ``source``, ``split``, ``speaker``, ``gender``, ``codec``, ``codec_seed`` (or
-``parent``) and ``attack`` (or ``generator``) are read as they are; other columns are left alone.
+A file's format is recognised by its content, never by its name; docs/data.md has the table of them.
+Those of `_HEADERLESS` are separated by white space. A header has the words of `_FIELD_OF` and
+`_FALLBACK_OF`, and beside ``utterance`` a column ``path``, the audio file; other columns are left
+alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """One pass over a set: to train, or to validate.
 
-`fit` is a plain function over `Learner`, `train_epoch` and `validate`; use those in a loop of your
-own where `fit` does not suit.
-
 What is random in an epoch (order, crops, augmentation, dropout) follows from the seed and the epoch
 alone, so a run that was interrupted and resumed is the run that was not. Nothing in a training step
 waits for the device: losses and scores stay there until the epoch ends, and only every 32 steps is

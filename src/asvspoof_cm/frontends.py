@@ -54,17 +54,16 @@ def mel_filterbank(
     return _triangles(_mel_points(f_min, f_max, n_mels + 2), n_fft, sample_rate).float()
 
 
-def slaney_filterbank(n_mels: int, n_fft: int, *, sample_rate: int = 16000) -> Tensor:
-    """Return triangular filters of equal area on Slaney's Mel scale, as Whisper has them.
+def slaney_filterbank(n_mels: int, n_fft: int) -> Tensor:
+    """Return triangular filters of equal area on Slaney's Mel scale up to 8 kHz, as Whisper's.
 
     The scale is linear below 1000 Hz, 3 Mel for each 200 Hz, and logarithmic above, 27 Mel for
-    each factor of 6.4. The filters reach from 0 Hz to half the sample rate.
+    each factor of 6.4.
     """
-    rate, top = math.log(6.4) / 27, sample_rate / 2
-    highest = top * 3 / 200 if top < 1000 else 15 + math.log(top / 1000) / rate
-    mel = torch.linspace(0, highest, n_mels + 2, dtype=torch.float64)
+    rate = math.log(6.4) / 27
+    mel = torch.linspace(0, 15 + math.log(8) / rate, n_mels + 2, dtype=torch.float64)
     corners = torch.where(mel < 15, mel * 200 / 3, 1000 * torch.exp(rate * (mel - 15)))
-    filters = _triangles(corners, n_fft, sample_rate)
+    filters = _triangles(corners, n_fft, 16000)
     return (filters * 2 / (corners[2:] - corners[:-2])[:, None]).float()
 
 
@@ -76,12 +75,7 @@ def linear_filterbank(
     f_min: float = 0.0,
     f_max: float | None = None,
 ) -> Tensor:
-    """Return what `mel_filterbank` does, with corners equally spaced in Hz.
-
-    Example:
-        >>> linear_filterbank(20, 512).shape
-        torch.Size([20, 257])
-    """
+    """Return what `mel_filterbank` does, with corners equally spaced in Hz."""
     f_max = _highest(f_min, f_max, sample_rate)
     corners = torch.linspace(f_min, f_max, n_bands + 2, dtype=torch.float64)
     return _triangles(corners, n_fft, sample_rate).float()
@@ -357,12 +351,7 @@ class SincConv(nn.Module):
     filters: Tensor
 
     def __init__(
-        self,
-        n_filters: int,
-        kernel_size: int,
-        *,
-        sample_rate: int = 16000,
-        trainable: bool = False,
+        self, n_filters: int, kernel_size: int, *, sample_rate: int = 16000, trainable: bool = False
     ) -> None:
         super().__init__()
         self.kernel_size = kernel_size + 1 - kernel_size % 2

@@ -65,16 +65,9 @@ def tta_crops(waveform: Tensor, n_crops: int = 5, n_samples: int = CROP_SAMPLES)
 
 
 def crop_starts(
-    n_total: int,
-    n_crops: int = 5,
-    n_samples: int = CROP_SAMPLES,
-    *,
-    one_crop: Literal["center", "start"] = "center",
+    n_total: int, n_crops: int = 5, n_samples: int = CROP_SAMPLES, *, one_crop: str = "center"
 ) -> list[int]:
-    """Return where the crops of `tta_crops` start in a waveform of `n_total` samples.
-
-    Starts in a repeated waveform are given modulo its length, so equal starts mean equal crops.
-    """
+    """Return where crops start, modulo `n_total` samples: equal starts mean equal crops."""
     check_between("n_crops", n_crops, 1)
     last = last_start(n_total, n_samples)
     if n_crops == 1:
@@ -101,7 +94,7 @@ def crop_start(
     return int(torch.rand((), generator=generator, dtype=torch.float64) * (last + 1))
 
 
-def last_start(n_total: int, n_samples: int = CROP_SAMPLES) -> int:
+def last_start(n_total: int, n_samples: int) -> int:
     """Return the last valid start of a crop, in the waveform repeated where it is too short."""
     check_between("n_samples", n_samples, 1)
     if n_total >= n_samples:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from asvspoof_cm.audio.reading import SAMPLE_RATE
 from asvspoof_cm.utils.checks import check_between, check_choice, check_positive, check_rate
 
 Normalization = Literal["crop", "utterance", "none"]
 """What crops are divided by: their own peak, that of the whole utterance, or nothing."""
-
-_MOST_CROPS: Final = 1000
-_LONGEST_CROP_S: Final = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +38,13 @@ class InputSettings:
 
     def __post_init__(self) -> None:
         check_rate(self.sample_rate)
-        if not 1 / self.sample_rate <= self.crop_s <= _LONGEST_CROP_S:
+        if not 1 / self.sample_rate <= self.crop_s <= 3600.0:
             raise ValueError(
                 "`crop_s` must be a number of seconds from one sample to an hour; "
                 f"got {self.crop_s}."
             )
         check_positive(self, "n_crops")
-        check_between("n_crops", self.n_crops, 1, _MOST_CROPS)
+        check_between("n_crops", self.n_crops, 1, 1000)
         check_choice("one_crop", self.one_crop, ("center", "start"))
         check_choice("normalization", self.normalization, ("crop", "utterance", "none"))
 

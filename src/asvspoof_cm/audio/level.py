@@ -26,13 +26,7 @@ def peak_normalize(waveform: Tensor) -> Tensor:
 
 
 def peak_or_one(waveform: Tensor) -> Tensor:
-    """Return what `peak_normalize` divides by: the largest magnitude (..., 1), 1 for silence.
-
-    Example:
-        >>> peak_or_one(torch.tensor([[0.0, -0.5], [0.0, 0.0]]))
-        tensor([[0.5000],
-                [1.0000]])
-    """
+    """Return what `peak_normalize` divides by: the largest magnitude (..., 1), 1 for silence."""
     peak = torch.maximum(waveform.amax(dim=-1, keepdim=True), -waveform.amin(dim=-1, keepdim=True))
     return torch.where(peak > 0, peak, torch.ones_like(peak))
 

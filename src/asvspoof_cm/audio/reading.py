@@ -12,7 +12,6 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -33,7 +32,6 @@ AUDIO_EXTENSIONS = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aiff", ".aif", "
 
 # libsndfile reports this many frames when a stream does not say how long it is.
 _UNKNOWN_LENGTH = 0x7FFFFFFFFFFFFFFF
-_BLOCK_FRAMES = 1 << 20
 _BLOCK_VALUES = 1 << 22
 
 MAX_CHANNELS = 64
@@ -147,7 +145,9 @@ class AudioFile:
         self.sample_rate = check_rate(sample_rate, "sample_rate")
         if isinstance(source, bytes):
             self.name = "the audio" if name is None else name
-            self._file = _open_bytes(source, self.name)
+            if not source:
+                raise ValueError(f"{self.name} is empty: it has no bytes.")
+            self._file = _open(io.BytesIO(source), self.name)
         else:
             self.name = str(source) if name is None else name
             self._file = _open_path(Path(source), self.name)
@@ -204,12 +204,7 @@ class AudioFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _read_frames(self, first: int, last: int) -> NDArray[np.float32]:
@@ -236,13 +231,14 @@ class AudioFile:
             )
         return mono
 
-    def _decode(self, n_frames: int) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
+    def _decode(self, n_frames: int) -> Iterator[NDArray[np.float32]]:
         """Yield mono blocks up to where the file ends: a header that lies costs one of them."""
         n_block = _BLOCK_VALUES // self.n_channels
         for start in range(0, n_frames, n_block):
             n_wanted = min(n_block, n_frames - start)
             frames = self._file.read(n_wanted, dtype="float32", always_2d=True)
-            mono = frames[:, 0] if self.n_channels == 1 else _mean(frames)
+            with np.errstate(invalid="ignore", over="ignore"):  # refused later where not finite
+                mono = frames[:, 0] if self.n_channels == 1 else frames.mean(axis=1)
             yield np.ascontiguousarray(mono)
             if len(frames) < n_wanted:
                 return
@@ -260,7 +256,7 @@ class AudioFile:
             return n_frames
         n_frames = 0
         try:
-            while n_read := len(self._file.read(_BLOCK_FRAMES, dtype="int16", always_2d=True)):
+            while n_read := len(self._file.read(1 << 20, dtype="int16", always_2d=True)):
                 n_frames += n_read
         except soundfile.LibsndfileError as error:
             raise self._damaged(f"after sample {n_frames}", error) from error
@@ -272,11 +268,6 @@ class AudioFile:
             f"{self.name} can't be decoded {where}; it may be truncated or damaged "
             f"({error.error_string})"
         )
-
-
-def _mean(frames: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused later
-        return frames.mean(axis=1)  # type: ignore[no-any-return]
 
 
 def _open_path(path: Path, name: str) -> Any:
@@ -291,12 +282,6 @@ def _open_path(path: Path, name: str) -> Any:
         raise ValueError(f"{name} is an empty file.")
     # As bytes, because names need not be valid text; Windows has no such names.
     return _open(path if os.name == "nt" else os.fsencode(path), name)
-
-
-def _open_bytes(content: bytes, name: str) -> Any:
-    if not content:
-        raise ValueError(f"{name} is empty: it has no bytes.")
-    return _open(io.BytesIO(content), name)
 
 
 def _open(file: Any, name: str) -> Any:

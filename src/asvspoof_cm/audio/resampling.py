@@ -58,10 +58,6 @@ def resampling_reach(orig_rate: int, new_rate: int) -> int:
 
     Both ends of a part that is resampled on its own need that much context to equal the same part
     of the whole, and the part must start at a multiple of orig_rate / gcd(orig_rate, new_rate).
-
-    Example:
-        >>> resampling_reach(48000, 16000)
-        122
     """
     up, down = rate_ratio(orig_rate, new_rate)
     return _HALF_PERIODS * max(up, down) // up + 2
@@ -70,8 +66,7 @@ def resampling_reach(orig_rate: int, new_rate: int) -> int:
 def polyphase(samples: np.ndarray[Any, Any], up: int, down: int) -> np.ndarray[Any, Any]:
     """Resample (..., time) by up / down."""
     taps: Any = _resampling_filter(max(up, down)).astype(samples.dtype)
-    resampled = scipy.signal.resample_poly(samples, up, down, axis=-1, window=taps)
-    return np.asarray(resampled)
+    return np.asarray(scipy.signal.resample_poly(samples, up, down, axis=-1, window=taps))
 
 
 @lru_cache(maxsize=8)

@@ -17,15 +17,10 @@ _TAIL = 1e-12  # where a recursive filter's impulse response is cut for the FFT
 
 
 def fir_filter(waveform: Tensor, taps: Tensor, delay: int = 0) -> Tensor:
-    """Filter each waveform by its own FIR: y[t] = Σ_k taps[k] · x[t + delay − k].
+    """Filter each `(..., time)` by its own taps `(..., n)`: y[t] = Σ_k taps[k] · x[t + delay − k].
 
-    Samples outside the waveform count as zero, and the length is kept.
-
-    Args:
-        waveform: `(..., time)`.
-        taps: `(..., n_taps)`, the leading axes as in `waveform`.
-        delay: How many samples the output is moved ahead, 0 to n_taps − 1; half of n_taps − 1
-            keeps a symmetric filter of odd length in place.
+    Samples outside the waveform count as zero, and the length is kept. A delay of half of n − 1
+    keeps a symmetric filter of odd length in place.
     """
     return polynomial_filter(waveform, taps[..., None, :], delay)
 
@@ -59,15 +54,10 @@ def polynomial_filter(waveform: Tensor, taps: Tensor, delay: int = 0) -> Tensor:
 
 
 def sos_filter(waveform: Tensor, sos: Tensor) -> Tensor:
-    """Filter each waveform by its own cascade of second-order sections.
+    """Filter each `(..., time)` by its own second-order sections `(..., n_sections, 6)`.
 
     The recursion runs once, on an impulse: in float64 on the CPU (`scipy.signal.sosfilt`), until
     the response has decayed to 1e-12. The waveform is then filtered by FFT, where it lies.
-
-    Args:
-        waveform: `(..., time)`.
-        sos: `(..., n_sections, 6)`, float64 on the CPU, each section b0 b1 b2 a0 a1 a2; the
-            leading axes as in `waveform`.
     """
     sections = sos.reshape(-1, *sos.shape[-2:]).numpy()
     a0, a1, a2 = (sections[..., k] for k in (3, 4, 5))

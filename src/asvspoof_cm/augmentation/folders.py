@@ -132,14 +132,12 @@ class FolderReverb(_FromFolder):
     """
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        responses = [self._read(path) for path in self._paths(drawn)]
+        responses = []
+        for path in self._paths(drawn):
+            responses.append(load_audio(path, sample_rate=self.sample_rate))
+            if not responses[-1].any():
+                raise ValueError(f"{path} must hold an impulse response; all its samples are zero.")
         return reverberate(waveform, pad_sequence(responses, batch_first=True))
-
-    def _read(self, path: Path) -> Tensor:
-        response = load_audio(path, sample_rate=self.sample_rate)
-        if not response.any():
-            raise ValueError(f"{path} must hold an impulse response; all its samples are zero.")
-        return response
 
 
 def reverberate(waveform: Tensor, taps: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from asvspoof_cm.augmentation.base import (
     seeds,
     uniform,
 )
-from asvspoof_cm.frontends import mel_filterbank
+from asvspoof_cm.frontends import mel_filterbank, stft
 from asvspoof_cm.utils.checks import check_range
 
 _TINY = 1e-8
@@ -119,7 +119,9 @@ class CopySynthesis(Augmentation):
 
 def _vocode(waveform: Tensor, start: Tensor, detail: Tensor, vocoder: MelVocoder) -> Tensor:
     n_fft, hop_length, n_mels, n_iterations = vocoder
-    magnitude = mel_magnitude(_analyse(waveform, n_fft, hop_length).abs(), n_mels, detail)
+    window = torch.hann_window(n_fft, dtype=waveform.dtype, device=waveform.device)
+    spectrum = stft(waveform, window, hop_length=hop_length)
+    magnitude = mel_magnitude(spectrum.abs(), n_mels, detail)
     copy = reconstruct_phase(magnitude, start, hop_length, n_iterations)
     level, new_level = (x.square().mean(dim=1, keepdim=True).sqrt() for x in (waveform, copy))
     return copy * level / new_level.clamp_min(_TINY)
@@ -154,9 +156,9 @@ def reconstruct_phase(
         spectrum = magnitude * (target / target.abs().clamp_min(_TINY))
         return _overlap_add(spectrum, window, hop_length, time)
 
-    target, previous = _analyse(start, n_fft, hop_length), None
+    target, previous = stft(start, window, hop_length=hop_length), None
     for _ in range(n_iterations):
-        rebuilt = _analyse(synthesise(target), n_fft, hop_length)
+        rebuilt = stft(synthesise(target), window, hop_length=hop_length)
         target = rebuilt if previous is None else rebuilt + _MOMENTUM * (rebuilt - previous)
         previous = rebuilt
     return synthesise(target)
@@ -174,8 +176,3 @@ def _overlap_add(spectrum: Tensor, window: Tensor, hop_length: int, time: int) -
     )
     joined = total[:, :time] / norm[:, :time].clamp_min(_TINY)
     return pad(joined, (0, time - joined.shape[1]))
-
-
-def _analyse(waveform: Tensor, n_fft: int, hop_length: int) -> Tensor:
-    window = torch.hann_window(n_fft, dtype=waveform.dtype, device=waveform.device)
-    return torch.stft(waveform, n_fft, hop_length, window=window, return_complex=True)

@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol as Interface
 
-from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.audio.reading import OpenAudio
+from asvspoof_cm.audio.reading import SAMPLE_RATE, OpenAudio
 from asvspoof_cm.data.audio_folder import AudioFolder
 from asvspoof_cm.data.containers import audio_entries, check_seekable, is_container, stem
 from asvspoof_cm.data.openers import Opener
@@ -24,10 +23,7 @@ class AudioSource(Interface):
 
 
 def open_audio(
-    protocol: Protocol,
-    audio_dir: str | os.PathLike[str],
-    *,
-    sample_rate: int = SAMPLE_RATE,
+    protocol: Protocol, audio_dir: str | os.PathLike[str], *, sample_rate: int = SAMPLE_RATE
 ) -> AudioSource:
     """Return the audio of a protocol: `PackedAudio` where `pack` wrote it, `AudioFolder` of files.
 

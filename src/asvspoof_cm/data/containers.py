@@ -1,22 +1,8 @@
 """Audio in the formats that corpora come in, as pairs of a name and what opens its audio.
 
-| source | name of an utterance |
-|---|---|
-| a folder | its path below the folder, without the extension |
-| an audio file | its path as given, without the extension |
-| ``.tar`` (also ``.tar.gz``, ``.tgz``, ``.tar.bz2``, ``.tar.xz``), WebDataset's shards too | the \
-member's name without the extension; members that are not audio are passed over |
-| ``.parquet`` with a column ``audio``, of bytes or of ``{bytes, path}`` | the column ``id``, \
-``utterance``, ``filename``, ``file_name``, ``file`` or ``path``, else ``audio.path`` |
-| Kaldi's ``.scp`` | its first column, or that of the file ``segments`` beside it |
-| ``.txt``, a path per line | the path without the extension |
-| ``.csv``, ``.tsv`` with a header and a column ``audio_filepath``, ``path``, ``file``, \
-``file_name``, ``filename`` or ``audio`` | ``id``, else the path without the extension |
-| ``.jsonl`` as in NeMo's manifests, with one of these fields | ``id``, else the path without the \
-extension, and ``@offset`` where the row has one |
-
-Names are only names: nothing is ever unpacked to disk, so a member ``../x`` writes nowhere. Lists
-name files below `root`; a name that leaves it is an error.
+docs/data.md has the table of formats, and of the names that they give to utterances. Names are only
+names: nothing is ever unpacked to disk, so a member ``../x`` writes nowhere. Lists name files below
+`root`; a name that leaves it is an error.
 """
 
 from __future__ import annotations
@@ -27,21 +13,22 @@ import math
 import os
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Final, TypeAlias
 
 from asvspoof_cm.audio import AUDIO_EXTENSIONS
 from asvspoof_cm.data.openers import (
-    Bytes,
-    Cell,
-    FileOpener,
     Opener,
     ParquetCells,
-    Slice,
-    import_parquet,
-    part,
+    open_bytes,
+    open_cell,
+    open_file,
+    open_part,
+    open_slice,
     refusing_damage,
 )
+from asvspoof_cm.utils.lazy import import_extra
 
 AudioPath: TypeAlias = str | os.PathLike[str]
 
@@ -55,10 +42,9 @@ def audio_entries(
 ) -> Iterator[tuple[str, Opener]]:
     """Yield the name and the opener of every utterance of a source, or of several, in order.
 
-    The table at the top of ``data/containers.py`` says what a source may be. Openers read only when
-    they are called, so a list of a million is cheap to make, to share out and to send to other
-    processes. The exception is a compressed tar, which can't be entered in the middle: its openers
-    hold their bytes.
+    docs/data.md has the table of what a source may be. Openers read only when they are called, so a
+    list of a million is cheap to make, to share out and to send to other processes. The exception
+    is a compressed tar, which can't be entered in the middle: its openers hold their bytes.
 
     Args:
         source: A folder or a file, or several.
@@ -81,7 +67,7 @@ def audio_entries(
     several = [source] if isinstance(source, (str, os.PathLike)) else source
     seen: dict[str, Path] = {}
     for path in map(Path, several):
-        for name, opener in _reader(path)(path, None if root is None else Path(root)):
+        for name, opener in _reader(path)(path, path.parent if root is None else Path(root)):
             if name in seen:
                 where = "occurs twice" if seen[name] == path else f"is also in {seen[name]}"
                 raise ValueError(
@@ -91,7 +77,7 @@ def audio_entries(
             yield name, opener
 
 
-_Reader: TypeAlias = Callable[[Path, Path | None], Iterator[tuple[str, Opener]]]
+_Reader: TypeAlias = Callable[[Path, Path], Iterator[tuple[str, Opener]]]
 
 
 def is_container(path: Path) -> bool:
@@ -127,11 +113,11 @@ def _reader(path: Path) -> _Reader:
     )
 
 
-def _read_file(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
-    yield stem(path.as_posix()), FileOpener(path)
+def _read_file(path: Path, root: Path) -> Iterator[tuple[str, Opener]]:
+    yield stem(path.as_posix()), partial(open_file, path)
 
 
-def _read_folder(folder: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
+def _read_folder(folder: Path, root: Path) -> Iterator[tuple[str, Opener]]:
     n_found = 0
     for parent, folders, names in os.walk(folder):
         folders.sort()
@@ -139,20 +125,18 @@ def _read_folder(folder: Path, root: Path | None) -> Iterator[tuple[str, Opener]
             if _is_audio(name):
                 path = Path(parent, name)
                 n_found += 1
-                yield stem(path.relative_to(folder).as_posix()), FileOpener(path)
+                yield stem(path.relative_to(folder).as_posix()), partial(open_file, path)
     if not n_found:
-        hint = next((p for p in sorted(folder.iterdir()) if _is_hint(p)), None)
+        endings = tuple(_READERS.keys() - {".txt", ".tsv"})
+        others = (p for p in sorted(folder.iterdir()) if p.is_file())
+        hint = next((p.name for p in others if p.name.lower().endswith(endings)), None)
         raise ValueError(
             f"{folder} holds no audio file"
-            + ("." if hint is None else f", but {hint.name}: name that as the source.")
+            + ("." if hint is None else f", but {hint}: name that as the source.")
         )
 
 
-def _is_hint(path: Path) -> bool:
-    return path.is_file() and is_container(path) and path.suffix.lower() not in (".txt", ".tsv")
-
-
-def _read_tar(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
+def _read_tar(path: Path, root: Path) -> Iterator[tuple[str, Opener]]:
     is_plain = is_seekable(path)
     try:
         with tarfile.open(path, "r:" if is_plain else "r|*") as tar:
@@ -164,16 +148,17 @@ def _read_tar(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
                 if is_plain and member.offset_data + member.size > path.stat().st_size:
                     raise tarfile.ReadError(f"{name} would end beyond it")
                 if is_plain:
-                    yield stem(name), Slice(path, name, member.offset_data, member.size)
+                    place = member.offset_data, member.size
+                    yield stem(name), partial(open_slice, path, name, *place)
                 elif (file := tar.extractfile(member)) is not None:
-                    yield stem(name), Bytes(path, name, file.read())
+                    yield stem(name), partial(open_bytes, file.read(), f"{path}:{name}")
     except (tarfile.TarError, EOFError, ValueError, OverflowError, TypeError) as error:
         # tarfile raises TypeError for a gzip header that is cut off.
         raise ValueError(f"{path} is not a whole tar file ({error}).") from error
 
 
-def _read_parquet(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
-    parquet = import_parquet()
+def _read_parquet(path: Path, root: Path) -> Iterator[tuple[str, Opener]]:
+    parquet = import_extra("pyarrow.parquet", "datasets")
     with refusing_damage(path), parquet.ParquetFile(path) as file:
         schema = file.schema_arrow
         if "audio" not in schema.names:
@@ -193,12 +178,11 @@ def _read_parquet(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]
             for value in names.to_pylist():
                 if value is None:
                     raise ValueError(f"{path}: row {row} has no name in the column {column!r}.")
-                yield str(value) if ids else stem(value), Cell(cells, row)
+                yield str(value) if ids else stem(value), partial(open_cell, cells, row)
                 row += 1
 
 
-def _read_scp(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
-    root = path.parent if root is None else root
+def _read_scp(path: Path, root: Path) -> Iterator[tuple[str, Opener]]:
     files: dict[str, Path] = {}
     for where, (name, rest) in _columns(path, 2):
         if rest.endswith("|") or rest.startswith("|"):
@@ -214,7 +198,7 @@ def _read_scp(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
     segments = path.with_name("segments")
     if not segments.is_file():
         for name, file in files.items():
-            yield name, FileOpener(file)
+            yield name, partial(open_file, file)
         return
     for where, (name, recording, *times) in _columns(segments, 4):
         if recording not in files:
@@ -222,16 +206,15 @@ def _read_scp(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
         start_s, end_s = (_seconds(time, where) for time in times)
         # Kaldi writes -1 for the end of the recording.
         duration_s = None if end_s == -1 else end_s - start_s
-        yield name, part(files[recording], start_s, duration_s, where)
+        yield name, _part(files[recording], start_s, duration_s, where)
 
 
-def _read_txt(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
+def _read_txt(path: Path, root: Path) -> Iterator[tuple[str, Opener]]:
     for where, line in _lines(path):
-        yield stem(line), FileOpener(_below(path.parent if root is None else root, line, where))
+        yield stem(line), partial(open_file, _below(root, line, where))
 
 
-def _read_csv(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
-    root = path.parent if root is None else root
+def _read_csv(path: Path, root: Path) -> Iterator[tuple[str, Opener]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         try:
             first = file.readline()
@@ -247,13 +230,12 @@ def _read_csv(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
                 where, audio = f"{path}, row {number}", row[column]
                 if not audio:
                     raise ValueError(f"{where}: there is no path in the column {column!r}.")
-                yield row.get("id") or stem(audio), FileOpener(_below(root, audio, where))
+                yield row.get("id") or stem(audio), partial(open_file, _below(root, audio, where))
         except (UnicodeDecodeError, csv.Error) as error:
             raise ValueError(f"{path} is not a table in UTF-8 text ({error}).") from error
 
 
-def _read_jsonl(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
-    root = path.parent if root is None else root
+def _read_jsonl(path: Path, root: Path) -> Iterator[tuple[str, Opener]]:
     for where, line in _lines(path):
         try:
             row = json.loads(line)
@@ -267,14 +249,13 @@ def _read_jsonl(path: Path, root: Path | None) -> Iterator[tuple[str, Opener]]:
         audio = _below(root, file, where)
         if row.get("offset") is None:
             # The duration of a row without an offset is that of the file, rounded.
-            yield name, FileOpener(audio)
+            yield name, partial(open_file, audio)
             continue
-        start_s = _seconds(row["offset"], where)
-        duration_s = row.get("duration")
+        start_s, duration_s = _seconds(row["offset"], where), row.get("duration")
         if duration_s is not None:
             duration_s = _seconds(duration_s, where)
         name = name if "id" in row else f"{name}@{start_s:.3f}"
-        yield name, part(audio, start_s, duration_s, where)
+        yield name, _part(audio, start_s, duration_s, where)
 
 
 _READERS: Final[dict[str, _Reader]] = {
@@ -311,6 +292,15 @@ def _below(root: Path, name: str, where: str) -> Path:
             "the list may be trusted."
         )
     return path
+
+
+def _part(path: Path, start_s: float, duration_s: float | None, where: str) -> Opener:
+    if start_s < 0 or (duration_s is not None and duration_s <= 0):
+        raise ValueError(
+            f"{where}: a part must start at 0 s or later and have a positive duration; got "
+            f"{start_s} s and {duration_s} s."
+        )
+    return partial(open_part, path, start_s, duration_s)
 
 
 def _seconds(value: str | float, where: str) -> float:

@@ -27,14 +27,11 @@ class Augment(Interface):
 
 
 class Item(NamedTuple):
-    """One utterance of a dataset."""
+    """One utterance of a dataset: its crop (n_samples,), label and row of the protocol."""
 
     waveform: Tensor
-    """The crop, of shape (n_samples,)."""
     label: int
-    """`SPOOF`, `BONAFIDE` or `UNLABELLED`."""
     index: int  # type: ignore[assignment]
-    """The row of the protocol."""
 
 
 class Failure(NamedTuple):
@@ -99,15 +96,14 @@ class SpoofDataset(Dataset["Item | Failure"]):
     ) -> None:
         check_choice("crop", crop, ("center", "random"))
         check_choice("on_error", on_error, ("raise", "skip"))
-        if n_samples is not None:
-            check_between("n_samples", n_samples, 1)
         check_not_negative(seed=seed)
-        self.protocol = protocol = read_protocol(protocol, require_labels=False)
-        self._parents = protocol.parents()
         self.input = InputSettings() if input is None else input
         rate = self.input.sample_rate
         if n_samples is not None:
+            check_between("n_samples", n_samples, 1)
             self.input = replace(self.input, crop_s=n_samples / rate)
+        self.protocol = protocol = read_protocol(protocol, require_labels=False)
+        self._parents = protocol.parents()
         self.audio = open_audio(protocol, audio_dir, sample_rate=rate)
         self.crop: Literal["center", "random"] = crop
         self.n_samples = self.input.n_samples
@@ -151,9 +147,8 @@ class SpoofDataset(Dataset["Item | Failure"]):
         with self.audio.open(index) as file:
             parent = int(self._parents[index])
             if parent != index:
-                generator = torch.Generator().manual_seed(
-                    derive_seed(self.seed, self.epoch, parent)
-                )
+                seed = derive_seed(self.seed, self.epoch, parent)
+                generator = torch.Generator().manual_seed(seed)
             start = crop_start(file.n_samples, self.n_samples, crop=self.crop, generator=generator)
             if file.n_samples >= self.n_samples and normalization != "utterance":
                 crop = file.read(start, self.n_samples)

@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -199,26 +200,24 @@ def collate(items: Sequence[Item | Failure]) -> tuple[Batch | None, list[Failure
     return (Batch(*default_collate(read)) if read else None), failures
 
 
+@dataclass(eq=False)
 class _ShareSampler(Sampler[int]):
     """One process's share of a dataset's indices, in the order of the epoch."""
 
-    def __init__(
-        self, n_items: int, order: Order | None, seed: int, rank: int, world_size: int
-    ) -> None:
-        self.n_items = n_items
-        self.order = order
-        self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
+    n_items: int
+    order: Order | None
+    seed: int
+    rank: int
+    world_size: int
+
+    def __post_init__(self) -> None:
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
-        self._share = self._take_share()
-
-    def _take_share(self) -> Tensor:
         if self.order is None:
-            return torch.arange(self.rank, self.n_items, self.world_size)
+            self._share = torch.arange(self.rank, self.n_items, self.world_size)
+            return
         generator = torch.Generator().manual_seed(derive_seed(self.seed, self.epoch))
         rows = torch.as_tensor(self.order(self.epoch, generator))
         if rows.dim() != 1 or rows.is_floating_point() or rows.dtype == torch.bool:
@@ -232,7 +231,7 @@ class _ShareSampler(Sampler[int]):
                 f"{self.n_items - 1}; got {len(rows)}"
                 + (f" from {int(rows.min())} to {int(rows.max())}." if len(rows) else ".")
             )
-        return rows[self.rank :: self.world_size][: len(rows) // self.world_size]
+        self._share = rows[self.rank :: self.world_size][: len(rows) // self.world_size]
 
     def __iter__(self) -> Iterator[int]:
         yield from self._share.tolist()

@@ -6,15 +6,13 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol as Interface
 
 import numpy as np
 from torch import Tensor
 
-from asvspoof_cm.audio import SAMPLE_RATE, AudioFile
-from asvspoof_cm.audio.reading import OpenAudio
+from asvspoof_cm.audio.reading import SAMPLE_RATE, AudioFile, OpenAudio
 from asvspoof_cm.utils.checks import one_line
 from asvspoof_cm.utils.lazy import import_extra
 
@@ -25,82 +23,50 @@ _PARQUET_ROWS: Final = 64
 
 
 class Opener(Interface):
-    """What opens the audio of one utterance; it can be pickled and called in another process."""
+    """What opens the audio of one utterance, such as a partial of the functions below.
+
+    It can be pickled and called in another process.
+    """
 
     def __call__(self, sample_rate: int = SAMPLE_RATE) -> AbstractContextManager[OpenAudio]:
         """Open it, to be read at `sample_rate`."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileOpener:
-    """One file, opened when this is called."""
-
-    path: Path
-
-    def __call__(self, sample_rate: int = SAMPLE_RATE) -> AudioFile:
-        """Open it, to be read at `sample_rate`."""
-        return AudioFile(self.path, sample_rate=sample_rate)
+def open_file(path: Path, sample_rate: int = SAMPLE_RATE) -> AudioFile:
+    """Open one file."""
+    return AudioFile(path, sample_rate=sample_rate)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a file; `duration_s` None goes to its end."""
-
-    path: Path
-    start_s: float
-    duration_s: float | None
-
-    @contextmanager
-    def __call__(self, sample_rate: int = SAMPLE_RATE) -> Iterator[OpenAudio]:
-        """Open it, to be read at `sample_rate`."""
-        with AudioFile(self.path, sample_rate=sample_rate) as file:
-            yield _OpenPart(file, self.start_s, self.duration_s)
+@contextmanager
+def open_part(
+    path: Path, start_s: float, duration_s: float | None, sample_rate: int = SAMPLE_RATE
+) -> Iterator[OpenAudio]:
+    """Open a part of a file; `duration_s` None goes to its end."""
+    with AudioFile(path, sample_rate=sample_rate) as file:
+        yield _OpenPart(file, start_s, duration_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """An audio file inside another file."""
-
-    path: Path
-    name: str
-    offset: int
-    n_bytes: int
-
-    def __call__(self, sample_rate: int = SAMPLE_RATE) -> AudioFile:
-        """Open it, to be read at `sample_rate`."""
-        with self.path.open("rb") as file:
-            file.seek(self.offset)
-            content = file.read(self.n_bytes)
-        return AudioFile(content, sample_rate=sample_rate, name=f"{self.path}:{self.name}")
+def open_slice(
+    path: Path, name: str, offset: int, n_bytes: int, sample_rate: int = SAMPLE_RATE
+) -> AudioFile:
+    """Open an audio file inside another file."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return open_bytes(file.read(n_bytes), f"{path}:{name}", sample_rate)
 
 
-@dataclass(frozen=True, slots=True)
-class Bytes:
-    """An audio file in memory, from inside another file."""
-
-    path: Path
-    name: str
-    content: bytes
-
-    def __call__(self, sample_rate: int = SAMPLE_RATE) -> AudioFile:
-        """Open it, to be read at `sample_rate`."""
-        return AudioFile(self.content, sample_rate=sample_rate, name=f"{self.path}:{self.name}")
+def open_bytes(content: bytes, name: str, sample_rate: int = SAMPLE_RATE) -> AudioFile:
+    """Open an audio file in memory."""
+    return AudioFile(content, sample_rate=sample_rate, name=name)
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A row of a Parquet file."""
-
-    cells: ParquetCells
-    row: int
-
-    def __call__(self, sample_rate: int = SAMPLE_RATE) -> AudioFile:
-        """Open it, to be read at `sample_rate`."""
-        name = f"{self.cells.path}, row {self.row}"
-        content = self.cells.content(self.row)
-        if content is None:
-            raise ValueError(f"{name} has no bytes of audio.")
-        return AudioFile(content, sample_rate=sample_rate, name=name)
+def open_cell(cells: ParquetCells, row: int, sample_rate: int = SAMPLE_RATE) -> AudioFile:
+    """Open a row of a Parquet file."""
+    name = f"{cells.path}, row {row}"
+    content = cells.content(row)
+    if content is None:
+        raise ValueError(f"{name} has no bytes of audio.")
+    return open_bytes(content, name, sample_rate)
 
 
 class _OpenPart:
@@ -122,9 +88,8 @@ class _OpenPart:
     def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
         """Return up to `n_samples` samples from sample `start`."""
         left = max(0, self.n_samples - start)
-        return self._file.read(
-            self._first + start, left if n_samples is None else min(left, n_samples)
-        )
+        n_samples = left if n_samples is None else min(left, n_samples)
+        return self._file.read(self._first + start, n_samples)
 
 
 class ParquetCells:
@@ -163,10 +128,9 @@ class ParquetCells:
     def _seek(self, row: int) -> None:
         """Start at the row group of a row, unless going on leads there."""
         if self._groups is None:
-            self._file = import_parquet().ParquetFile(self.path)
-            sizes = [
-                self._file.metadata.row_group(k).num_rows for k in range(self._file.num_row_groups)
-            ]
+            self._file = import_extra("pyarrow.parquet", "datasets").ParquetFile(self.path)
+            metadata = self._file.metadata
+            sizes = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
             self._groups = np.cumsum([0, *sizes])
             self._next = len(self._groups) + int(self._groups[-1])  # nowhere
         group = int(np.searchsorted(self._groups, row, side="right")) - 1
@@ -192,18 +156,3 @@ def refusing_damage(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the system: it is not there, or can't be read
         raise ValueError(f"{path} is not a whole Parquet file ({one_line(error)}).") from error
-
-
-def import_parquet() -> Any:
-    """Return pyarrow's module, or say how to get it."""
-    return import_extra("pyarrow.parquet", "datasets")
-
-
-def part(path: Path, start_s: float, duration_s: float | None, where: str) -> Part:
-    """Return a part of a file whose times make sense."""
-    if start_s < 0 or (duration_s is not None and duration_s <= 0):
-        raise ValueError(
-            f"{where}: a part must start at 0 s or later and have a positive duration; got "
-            f"{start_s} s and {duration_s} s."
-        )
-    return Part(path, start_s, duration_s)

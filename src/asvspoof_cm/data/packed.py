@@ -92,9 +92,9 @@ def pack(
         (4, {})
     """
     n_threads = min(8, n_cores()) if n_threads is None else n_threads
-    counts = {"sample_rate": sample_rate, "n_threads": n_threads, "shard_samples": shard_samples}
-    for name, count in counts.items():
-        check_between(name, count, 1)
+    check_between("sample_rate", sample_rate, 1)
+    check_between("n_threads", n_threads, 1)
+    check_between("shard_samples", shard_samples, 1)
     protocol = read_protocol(protocol, require_labels=False)
     folder = AudioFolder(protocol, audio_dir, sample_rate=sample_rate)
     out = Path(out)
@@ -116,9 +116,8 @@ def pack(
                 bar.update(len(shard.utterances))
             else:
                 blocks = _decode(pool, folder, range(row, len(names)), 4 * n_threads, bar)
-                shard = _write_shard(
-                    _shard_path(out, n_shards), names[row:], blocks, sample_rate, shard_samples
-                )
+                path = _shard_path(out, n_shards)
+                shard = _write_shard(path, names[row:], blocks, sample_rate, shard_samples)
             row += len(shard.utterances)
             n_shards += 1
     if _read_record(out, n_shards) is not None:
@@ -170,8 +169,19 @@ class PackedAudio:
         self._offset = np.concatenate([np.cumsum(part) - part for part in lengths])
         self._shard = np.repeat(np.arange(len(lengths)), [len(part) for part in lengths])
         self._shard_samples = [int(part.sum()) for part in lengths]
-        if protocol is not None:
-            self._keep(protocol, names)
+        if protocol is None:
+            return
+        row_of = {name: row for row, name in enumerate(names)}
+        wanted: list[str] = protocol.utterance.tolist()
+        absent = [name for name in wanted if name not in row_of]
+        if absent:
+            raise ValueError(
+                f"{len(absent)} of {len(wanted)} utterances of the protocol are not in the pack "
+                f"{self.folder}, such as {absent[0]!r}. Pack the whole protocol."
+            )
+        rows = np.array([row_of[name] for name in wanted], dtype=np.int64)
+        self._utterance, self._shard = protocol.utterance, self._shard[rows]
+        self._length, self._offset = self._length[rows], self._offset[rows]
 
     def open(self, index: int) -> AbstractContextManager[PackedUtterance]:
         """Open the utterance of row `index`."""
@@ -179,10 +189,8 @@ class PackedAudio:
         if n_samples == 0:
             name = str(self._utterance[index])
             raise ValueError(f"{self.folder}: {name} could not be packed: {self.errors[name]}")
-        start = int(self._offset[index])
-        samples = self._map(int(self._shard[index]))
-        part = samples[start : start + n_samples]
-        return nullcontext(PackedUtterance(part, self.sample_rate))
+        start, samples = int(self._offset[index]), self._map(int(self._shard[index]))
+        return nullcontext(PackedUtterance(samples[start : start + n_samples], self.sample_rate))
 
     def __len__(self) -> int:
         return len(self._utterance)
@@ -190,20 +198,6 @@ class PackedAudio:
     def __getstate__(self) -> dict[str, Any]:
         # A memory map would be pickled as a copy of its samples.
         return {**self.__dict__, "_maps": {}}
-
-    def _keep(self, protocol: Protocol, packed_names: list[str]) -> None:
-        row_of = {name: row for row, name in enumerate(packed_names)}
-        names: list[str] = protocol.utterance.tolist()
-        absent = [name for name in names if name not in row_of]
-        if absent:
-            raise ValueError(
-                f"{len(absent)} of {len(names)} utterances of the protocol are not in the pack "
-                f"{self.folder}, such as {absent[0]!r}. Pack the whole protocol."
-            )
-        rows = np.array([row_of[name] for name in names], dtype=np.int64)
-        self._utterance = protocol.utterance
-        self._length, self._offset = self._length[rows], self._offset[rows]
-        self._shard = self._shard[rows]
 
     def _map(self, number: int) -> _Samples:
         if number not in self._maps:
@@ -260,17 +254,15 @@ def _write_shard(
     lengths: list[int] = []
     errors: dict[str, str] = {}
     with atomic_path(path) as temporary, temporary.open("wb") as file:
-        n_samples = 0
         for block in blocks:
             for samples in block:
                 if isinstance(samples, str):
                     errors[names[len(lengths)]] = samples
                     lengths.append(0)
-                    continue
-                n_samples += len(samples)
-                file.write(samples.tobytes())
-                lengths.append(len(samples))
-            if n_samples >= limit:
+                else:
+                    file.write(samples.tobytes())
+                    lengths.append(len(samples))
+            if file.tell() >= limit * _DTYPE.itemsize:
                 break
     packed = names[: len(lengths)]
     shard = _Shard(sample_rate=sample_rate, utterances=packed, lengths=lengths, errors=errors)

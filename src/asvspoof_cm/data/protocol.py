@@ -1,24 +1,9 @@
 """Protocols: the utterances of a corpus, who speaks them, and which are spoofed.
 
-A file's format is recognised by its content, never by its name:
-
-| `format` | what the file looks like |
-|---|---|
-| asvspoof5 | ten columns: speaker, utterance, gender, codec, quality, seed, tag, attack, label, – |
-| asvspoof5-6 | the six columns of the challenge: speaker, utterance, gender, –, attack, label |
-| asvspoof2019 | five columns: speaker, utterance, environment, attack, label |
-| asvspoof2021-la | eight columns: speaker, utterance, codec, transmission, attack, label, … |
-| asvspoof2021-df | thirteen columns: speaker, utterance, codec, source, attack, label, … |
-| in-the-wild | CSV with the header ``file,speaker,label`` |
-| csv, tsv, table | any other header with a name column, by commas, semicolons, tabs or spaces |
-| names | no header, one name per line, no labels (read with ``require_labels=False``) |
-
-The first five have no header and are separated by white space. A header's name column is one of
-``utterance``, ``filename``, ``file_name``, ``file``, ``path`` and ``flac_file_name``, its label
-column one of ``label``, ``cm-label`` and ``key``. Beside ``utterance``, a column ``path`` gives the
-audio file. ``source``, ``split``, ``speaker``, ``gender``, ``codec``, ``codec_seed`` (or
-``parent``) and ``attack`` (or ``generator``) are read as they are, under other spellings too
-(`_FIELD_OF`); other columns are left alone.
+A file's format is recognised by its content, never by its name; docs/data.md has the table of them.
+Those of `_HEADERLESS` are separated by white space. A header has the words of `_FIELD_OF` and
+`_FALLBACK_OF`, and beside ``utterance`` a column ``path``, the audio file; other columns are left
+alone.
 """
 
 from __future__ import annotations
@@ -26,9 +11,8 @@ from __future__ import annotations
 import codecs
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
@@ -53,26 +37,14 @@ Subset: TypeAlias = Literal["train", "dev", "eval"]
 UNLABELLED: Final = -1
 """The label of utterances whose protocol has no labels."""
 
-OFFICIAL_COUNTS: Final[Mapping[str, Mapping[str, int]]] = MappingProxyType(
-    {
-        "train": MappingProxyType({"bonafide": 18_797, "spoof": 163_560}),
-        "dev": MappingProxyType({"bonafide": 31_334, "spoof": 109_616}),
-        "eval": MappingProxyType({"bonafide": 138_688, "spoof": 542_086}),
-    }
-)
+OFFICIAL_COUNTS: Final[Mapping[str, Mapping[str, int]]] = {
+    "train": {"bonafide": 18_797, "spoof": 163_560},
+    "dev": {"bonafide": 31_334, "spoof": 109_616},
+    "eval": {"bonafide": 138_688, "spoof": 542_086},
+}
 """How many utterances of each class the subsets of ASVspoof 5 hold."""
 
-
-_STRING_COLUMNS: Final = (
-    "speaker",
-    "gender",
-    "codec",
-    "codec_seed",
-    "attack",
-    "source",
-    "split",
-    "file",
-)
+_STRING_COLUMNS = ("speaker", "gender", "codec", "codec_seed", "attack", "source", "split", "file")
 
 
 @dataclass(frozen=True)
@@ -183,10 +155,7 @@ class Protocol:
             arrays[name] = np.full(n_rows, ABSENT) if column is None else _strings(name, column)
         if columns:
             raise TypeError(f"`columns` must be columns of a protocol; got {sorted(columns)}.")
-        if label is None:
-            labels = np.full(n_rows, UNLABELLED, dtype=np.int8)
-        else:
-            labels = _known_labels(label)
+        labels = _known_labels(np.full(n_rows, UNLABELLED) if label is None else label)
         wrong = {k: len(v) for k, v in {**arrays, "label": labels}.items() if len(v) != n_rows}
         if wrong:
             raise ValueError(f"every column must have {n_rows} rows, as `utterance`; got {wrong}.")
@@ -195,11 +164,8 @@ class Protocol:
     def select(self, rows: np.ndarray[Any, Any] | Sequence[int] | slice) -> Protocol:
         """Return the protocol of some rows: a mask of shape (n,), indexes or a slice."""
         keep = rows if isinstance(rows, slice | np.ndarray) else list(rows)
-        changed = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name, column in changed.items():
-            if isinstance(column, np.ndarray):
-                changed[name] = column[keep]
-        return Protocol(**changed)
+        columns = ("utterance", *_STRING_COLUMNS, "label")
+        return replace(self, **{name: getattr(self, name)[keep] for name in columns})
 
     def counts(self) -> dict[str, int]:
         """Return the number of utterances of each class, and of unlabelled ones if there are any.
@@ -208,9 +174,8 @@ class Protocol:
             >>> Protocol.from_columns(["a", "b"], [0, 0]).counts()
             {'bonafide': 0, 'spoof': 2}
         """
-        counts = {
-            LABEL_NAMES[label]: int((self.label == label).sum()) for label in (BONAFIDE, SPOOF)
-        }
+        classes = (BONAFIDE, SPOOF)
+        counts = {LABEL_NAMES[label]: int((self.label == label).sum()) for label in classes}
         n_unlabelled = len(self) - sum(counts.values())
         return {**counts, "unlabelled": n_unlabelled} if n_unlabelled else counts
 
@@ -290,8 +255,11 @@ def read_protocol(
     protocol = path if isinstance(path, Protocol) else _read_file(Path(path), require_labels)
     if require_labels and (protocol.label == UNLABELLED).all():
         raise ValueError(f"`path` must have labels; {protocol} has none.")
-    if expect is not None:
-        _check_counts(protocol, expect)
+    if expect is not None and (counts := protocol.counts()) != OFFICIAL_COUNTS[expect]:
+        raise ValueError(
+            f"{protocol.path or protocol} is not the whole {expect} set of ASVspoof 5: expected "
+            f"{_describe(OFFICIAL_COUNTS[expect])}; got {_describe(counts)}."
+        )
     return protocol
 
 
@@ -410,15 +378,6 @@ def _known_labels(
             f"row {row}."
         )
     return labels
-
-
-def _check_counts(protocol: Protocol, expect: Subset) -> None:
-    expected = dict(OFFICIAL_COUNTS[expect])
-    if (counts := protocol.counts()) != expected:
-        raise ValueError(
-            f"{protocol.path or protocol} is not the whole {expect} set of ASVspoof 5: expected "
-            f"{_describe(expected)}; got {_describe(counts)}."
-        )
 
 
 def _describe(counts: Mapping[str, int]) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from asvspoof_cm.audio import AudioFile
 from asvspoof_cm.audio.arrays import as_waveform
-from asvspoof_cm.audio.reading import OpenAudio
+from asvspoof_cm.audio.reading import AudioFile, OpenAudio
 from asvspoof_cm.scorer.bulk import score_opened
 from asvspoof_cm.scorer.scorer import Scorer
 from asvspoof_cm.scorer.utterances import InMemory

@@ -15,22 +15,14 @@ from typing import TypeVar
 
 import soundfile
 
-from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.audio.reading import OpenAudio
+from asvspoof_cm.audio.reading import SAMPLE_RATE, OpenAudio
 from asvspoof_cm.data.audio_sources import open_audio
 from asvspoof_cm.data.containers import audio_entries, is_container, stem
-from asvspoof_cm.data.openers import FileOpener, Opener
+from asvspoof_cm.data.openers import Opener, open_file
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.scorer.inference import Inference, map_ahead
 from asvspoof_cm.scorer.results import FileScore, ProtocolScores, ScoreResult
-from asvspoof_cm.scorer.shards import (
-    Resume,
-    Row,
-    ScoreRun,
-    Shard,
-    as_line,
-    read_header,
-)
+from asvspoof_cm.scorer.shards import Resume, Row, ScoreRun, Shard, as_line, read_header
 from asvspoof_cm.scorer.utterances import Utterance, take_crops
 from asvspoof_cm.utils.checks import check_between, one_line
 from asvspoof_cm.utils.processes import check_shard, n_cores, share_work
@@ -90,7 +82,7 @@ def score_file(scorer: Inference, path: str | os.PathLike[str]) -> ScoreResult:
         OSError: There is no such file.
         ValueError: It can't be decoded or scored; the message says why.
     """
-    with FileOpener(Path(path))(scorer.input.sample_rate) as source:
+    with open_file(Path(path), scorer.input.sample_rate) as source:
         utterance = take_crops(source, scorer.input)
     ((_, result),) = scorer.score_utterances([(None, utterance)])
     if isinstance(result, str):
@@ -125,7 +117,7 @@ def openers(
                 found = audio_entries(path, root=root)
                 yield from ((Path(name), opener) for name, opener in found)
             else:
-                yield path, FileOpener(path)
+                yield path, partial(open_file, path)
         except BAD_AUDIO as error:
             yield path, partial(_fail, error)
 
@@ -135,7 +127,7 @@ def _matching(folder: Path, glob: str) -> Iterator[tuple[Path, Opener]]:
     if not found:
         raise ValueError(f"{folder} holds no file {glob}.")
     for path in found:
-        yield Path(stem(path.relative_to(folder).as_posix())), FileOpener(path)
+        yield Path(stem(path.relative_to(folder).as_posix())), partial(open_file, path)
 
 
 def _fail(error: Exception, sample_rate: int = SAMPLE_RATE) -> AbstractContextManager[OpenAudio]:
@@ -332,9 +324,7 @@ def merge_scores(
         return run.merge(names, 0)
 
 
-def _utterances(
-    protocol: Protocol | str | os.PathLike[str],
-) -> tuple[Protocol, list[str], str]:
+def _utterances(protocol: Protocol | str | os.PathLike[str]) -> tuple[Protocol, list[str], str]:
     """Return a protocol, the names of its utterances, and what stands for them in a record."""
     protocol = read_protocol(protocol, require_labels=False)
     names: list[str] = protocol.utterance.tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from asvspoof_cm.scorer import bulk, timelines
 from asvspoof_cm.scorer.inference import FloatArray, Inference
 from asvspoof_cm.scorer.results import ScoreResult
 from asvspoof_cm.scorer.utterances import InMemory, Utterance, take_crops
+
+Waveforms: TypeAlias = Iterable[Waveform]
+Rates: TypeAlias = int | Sequence[int]
 
 
 class Scorer(Inference):
@@ -134,26 +137,14 @@ class Scorer(Inference):
 
     @overload
     def score_batch(
-        self,
-        waveforms: Iterable[Waveform],
-        sample_rate: int | Sequence[int] = ...,
-        *,
-        detail: Literal[False] = ...,
+        self, waveforms: Waveforms, sample_rate: Rates = ..., *, detail: Literal[False] = ...
     ) -> FloatArray: ...
     @overload
     def score_batch(
-        self,
-        waveforms: Iterable[Waveform],
-        sample_rate: int | Sequence[int] = ...,
-        *,
-        detail: Literal[True],
+        self, waveforms: Waveforms, sample_rate: Rates = ..., *, detail: Literal[True]
     ) -> list[ScoreResult]: ...
     def score_batch(
-        self,
-        waveforms: Iterable[Waveform],
-        sample_rate: int | Sequence[int] = SAMPLE_RATE,
-        *,
-        detail: bool = False,
+        self, waveforms: Waveforms, sample_rate: Rates = SAMPLE_RATE, *, detail: bool = False
     ) -> FloatArray | list[ScoreResult]:
         """Return the scores of many utterances of any length, crops packed into full batches.
 
@@ -196,7 +187,7 @@ class Scorer(Inference):
         return take_crops(InMemory(samples, int(sample_rate)), self.input)
 
     def _prepare_batch(
-        self, waveforms: Iterable[Waveform], sample_rate: int | Sequence[int]
+        self, waveforms: Waveforms, sample_rate: Rates
     ) -> Iterator[tuple[int, Utterance]]:
         rates: Iterable[int]
         if not isinstance(sample_rate, Sequence) or isinstance(sample_rate, str):

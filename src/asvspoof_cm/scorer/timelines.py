@@ -102,10 +102,9 @@ def timeline(
     if isinstance(audio, (str, os.PathLike)):
         with AudioFile(audio, sample_rate=rate) as file:
             return _timeline(scorer, file, windows)
-    if isinstance(audio, OpenAudio):
-        return _timeline(scorer, audio, windows)
-    source = InMemory(as_waveform(audio, sample_rate, rate), sample_rate)
-    return _timeline(scorer, source, windows)
+    if not isinstance(audio, OpenAudio):
+        audio = InMemory(as_waveform(audio, sample_rate, rate), sample_rate)
+    return _timeline(scorer, audio, windows)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

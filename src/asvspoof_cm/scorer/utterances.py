@@ -38,14 +38,9 @@ class InMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Utterance:
-    """The crops of one utterance and what is known about it.
+    """The distinct crops (n_distinct, time) of one utterance and what is known about it.
 
-    Attributes:
-        crops: The distinct crops, at the model's rate and level, shape (n_distinct, time).
-        which: The row of `crops` that each crop of the test-time augmentation is.
-        duration_s: How long the utterance is.
-        resampled_from: Its sampling rate where that was not the model's.
-        warnings: What may make its score doubtful.
+    `which` is the row of `crops` that each crop of the test-time augmentation is.
     """
 
     crops: Tensor

@@ -126,10 +126,8 @@ class Batches:
 
     def shown(self, index: Tensor) -> str:
         """Return the names of rows."""
-        rows = index.tolist()
-        return ", ".join(
-            f"row {row}" if self.names is None else str(self.names[row]) for row in rows
-        )
+        names = self.names
+        return ", ".join(f"row {k}" if names is None else str(names[k]) for k in index.tolist())
 
     def check_labels(self, label: Tensor, index: Tensor) -> None:
         """Raise unless all labels are 0 or 1."""

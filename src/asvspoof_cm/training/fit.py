@@ -210,7 +210,9 @@ def fit(
                 )
                 record = _record(epoch, trained, validated, learner, dev)
                 record["cumulative_s"] += history[-1]["cumulative_s"] if history else 0.0
-                value = _selection_value(recipe, record["dev"])
+                value = record["dev"]["min_dcf"]
+                if recipe.select == "eer_within":
+                    value = (record["dev"]["eer"] + record["dev"]["eer_within"]) / 2
                 record["is_best"] = stopping.update(epoch + 1, value)
                 history.append(record)
                 if rank == 0:
@@ -261,13 +263,6 @@ def _within(validated: EpochResult, dev: Batches) -> dict[str, float]:
     with quietly():
         result = within_sources(validated.scores, validated.labels, sources, progress=False)
     return {"eer_within": result.mean_eer}
-
-
-def _selection_value(recipe: Recipe, dev: dict[str, float]) -> float:
-    """Return the value whose minimum is the best epoch."""
-    if recipe.select == "min_dcf":
-        return dev["min_dcf"]
-    return (dev["eer"] + dev["eer_within"]) / 2
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -72,9 +72,8 @@ class Learner:
             loss.to(self.device)
             self.loss_parameters = [p for p in loss.parameters() if p.requires_grad]
         self.optimizer = self._make_optimizer() if optimizer is None else optimizer
-        self.parameters: list[Tensor] = [
-            p for group in self.optimizer.param_groups for p in group["params"]
-        ]
+        groups = self.optimizer.param_groups
+        self.parameters: list[Tensor] = [p for group in groups for p in group["params"]]
         self.n_steps = 0
         self.average: list[Tensor] | None = None
         if recipe.ema_decay is not None:
@@ -105,9 +104,7 @@ class Learner:
                 network = nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
             unused = isinstance(self.model, Countermeasure) and not self.model.all_parameters_used
             network = nn.parallel.DistributedDataParallel(
-                network,
-                device_ids=[self.device] if cuda else None,
-                find_unused_parameters=unused,
+                network, device_ids=[self.device] if cuda else None, find_unused_parameters=unused
             )
         if self.recipe.compile:
             network.compile()
@@ -129,12 +126,9 @@ class Learner:
 
     def step(self, *, scale: float = 1.0) -> None:
         """Change the weights by their gradients, multiplied by `scale`."""
-        n_processes = rank_and_size()[1]
         # Each process has the whole gradient of the loss's own parameters, times their number.
-        for parameters, factor in (
-            (self.parameters, scale),
-            (self.loss_parameters, 1.0 / n_processes),
-        ):
+        share = 1.0 / rank_and_size()[1]
+        for parameters, factor in ((self.parameters, scale), (self.loss_parameters, share)):
             if factor != 1.0:
                 for parameter in parameters:
                     if parameter.grad is not None:
@@ -230,5 +224,4 @@ def loss_of(
 ) -> Tensor:
     """Return the loss of a batch, given what it needs."""
     given = {"embedding": embedding, "group": group}
-    value: Tensor = loss(logits, labels, **{name: given[name] for name in needs(loss)})
-    return value
+    return loss(logits, labels, **{name: given[name] for name in needs(loss)})

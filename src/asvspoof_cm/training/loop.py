@@ -1,8 +1,5 @@
 """One pass over a set: to train, or to validate.
 
-`fit` is a plain function over `Learner`, `train_epoch` and `validate`; use those in a loop of your
-own where `fit` does not suit.
-
 What is random in an epoch (order, crops, augmentation, dropout) follows from the seed and the epoch
 alone, so a run that was interrupted and resumed is the run that was not. On one
 device nothing in a training step waits for it: losses and scores stay there until the epoch ends,
@@ -109,7 +106,7 @@ def train_epoch(
         FloatingPointError: The loss is not finite; names the utterances of the batch.
     """
     batches = Batches.of(batches)
-    device, recipe = learner.device, learner.recipe
+    device, recipe, is_half = learner.device, learner.recipe, learner.precision == "bf16"
     rank, n_processes = rank_and_size()
     n_batches = batches.n_batches
     collected = _Collector(batches)
@@ -154,9 +151,7 @@ def train_epoch(
             n_pending += 1
             is_step = n_pending == recipe.n_accumulate or is_last
             with learner.without_sync(n_batches is not None and not is_step):
-                with torch.autocast(
-                    device.type, torch.bfloat16, enabled=learner.precision == "bf16"
-                ):
+                with torch.autocast(device.type, torch.bfloat16, enabled=is_half):
                     logits, embedding = learner.network(waveform)
                 value = loss_of(learner.loss, *gather_batch(logits, label, group, embedding))
                 torch.autograd.backward(value * (n_processes / recipe.n_accumulate))

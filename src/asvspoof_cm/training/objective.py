@@ -129,17 +129,10 @@ def _pairwise(logits: Tensor, labels: Tensor, **settings: float) -> Tensor:
 
 
 def _contrastive(
-    logits: Tensor, labels: Tensor, *, embedding: Tensor, temperature: float = 0.07
+    logits: Tensor, labels: Tensor, *, embedding: Tensor, temperature: float = 0.07, **group: Tensor
 ) -> Tensor:
-    """Return the supervised contrastive loss over the whole batch."""
-    return supervised_contrastive_loss(embedding, labels, temperature=temperature)
-
-
-def _group_contrastive(
-    logits: Tensor, labels: Tensor, *, embedding: Tensor, group: Tensor, temperature: float = 0.07
-) -> Tensor:
-    """Return the supervised contrastive loss of clips and their copies."""
-    return supervised_contrastive_loss(embedding, labels, group=group, temperature=temperature)
+    """Return the contrastive loss of the whole batch or, with `group`, of clips and copies."""
+    return supervised_contrastive_loss(embedding, labels, temperature=temperature, **group)
 
 
 LOSSES: dict[str, tuple[Callable[..., Tensor], frozenset[str]]] = {
@@ -156,7 +149,7 @@ LOSSES: dict[str, tuple[Callable[..., Tensor], frozenset[str]]] = {
     "oc_softmax": (oc_softmax_loss, frozenset()),
     "p2sgrad": (p2sgrad_loss, frozenset()),
     "contrastive": (_contrastive, frozenset({"embedding"})),
-    "group_contrastive": (_group_contrastive, frozenset({"embedding", "group"})),
+    "group_contrastive": (_contrastive, frozenset({"embedding", "group"})),
 }
 """The losses of `Objective`: name, function, and what it needs beside logits and labels."""
 

@@ -38,11 +38,7 @@ class RunFolder:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        seed: int = 42,
-        meta: Mapping[str, Any] | None = None,
+        self, path: str | os.PathLike[str], *, seed: int = 42, meta: Mapping[str, Any] | None = None
     ) -> None:
         self.path, self.seed = Path(path), seed
         self.meta = dict(meta or {})
@@ -118,9 +114,8 @@ class RunFolder:
 
     def write_history(self, history: list[dict[str, Any]]) -> None:
         """Write ``history.jsonl``."""
-        write_text(
-            self.path / HISTORY_NAME, "".join(json.dumps(record) + "\n" for record in history)
-        )
+        lines = [json.dumps(record) + "\n" for record in history]
+        write_text(self.path / HISTORY_NAME, "".join(lines))
 
 
 def _write_scalars(out: Path, record: Mapping[str, Any]) -> None:

@@ -160,12 +160,10 @@ def model_system(name: str, *, batch_size: int = 64, **model_config: Any) -> Sys
     """
     if name not in MODELS:
         raise ValueError(f"`name` must be one of {', '.join(MODELS)}; got {name!r}.")
+    base = system({"aasist": 1, "rawnet2": 2}.get(name, 6), batch_size=batch_size)
     if name not in _NAMED:
-        return replace(
-            system(1 if name == "aasist" else 2, batch_size=batch_size), model_config=model_config
-        )
+        return replace(base, model_config=model_config)
     model, config, lr = _NAMED[name]
-    base = system(6, batch_size=batch_size)
     recipe = replace(base.recipe, lr=linear_scaling(lr, 64, batch_size))
     config = {**config, **model_config}
     return replace(base, name=name, model=model, model_config=config, recipe=recipe)

@@ -19,11 +19,7 @@ from asvspoof_cm.data.loader import Loader
 from asvspoof_cm.data.orders import Order
 from asvspoof_cm.metrics import METRICS, evaluate, read_scores
 from asvspoof_cm.models import Countermeasure
-from asvspoof_cm.runs import (
-    BEST_NAME,
-    FINAL_NAME,
-    read_final,
-)
+from asvspoof_cm.runs import BEST_NAME, FINAL_NAME, read_final
 from asvspoof_cm.scorer import Scorer
 from asvspoof_cm.training.fit import FitResult, fit
 from asvspoof_cm.training.loop import quietly

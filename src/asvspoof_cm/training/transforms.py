@@ -13,8 +13,6 @@ from asvspoof_cm.augmentation.recipes import augmentation, extra_spoof
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.utils.checks import check_between
 
-__all__ = ["Augmented", "Transform"]
-
 
 class Transform(Interface):
     """The one hook for everything done to a training batch, on the device of the model."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from asvspoof_cm.engines.service.batching import Batcher
 from asvspoof_cm.engines.service.counters import Counter, Histogram, gauge
@@ -30,7 +30,7 @@ from asvspoof_cm.engines.service.messages import (
     read_parameters,
     refusal_reply,
 )
-from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
+from asvspoof_cm.metrics import ASVSPOOF5
 from asvspoof_cm.scorer import Scorer, ScoreResult, Timeline
 
 if TYPE_CHECKING:
@@ -163,9 +163,8 @@ class Service:
             self._enter()
             try:
                 content = await self._content(request)
-                reply = json_reply(
-                    await self._unless_gone(request, self._work(content, parameters, work))
-                )
+                answer = self._work(content, parameters, work)
+                reply = json_reply(await self._unless_gone(request, answer))
             finally:
                 self.n_inside -= 1
             self.latency.observe(time.perf_counter() - start)
@@ -207,9 +206,8 @@ class Service:
 
         limit_s = self.settings.body_limit_s
         try:
-            content = await asyncio.wait_for(
-                read_body(request, self.settings.max_body_bytes), limit_s
-            )
+            body = read_body(request, self.settings.max_body_bytes)
+            content = await asyncio.wait_for(body, limit_s)
         except TimeoutError:
             late = f"the body must arrive within {limit_s:g} s."
             raise RefusedError(408, "body_timeout", late) from None
@@ -268,7 +266,8 @@ class Service:
 
     async def _score(self, decoded: Decoded, parameters: dict[str, float]) -> dict[str, Any]:
         result = await self.batcher.submit(decoded.waveform)
-        return result.as_dict(_costs(parameters))
+        given = {"p_spoof" if name == "prior" else name: x for name, x in parameters.items()}
+        return result.as_dict(replace(ASVSPOOF5, **given))
 
     async def _timeline(self, decoded: Decoded, parameters: dict[str, float]) -> dict[str, Any]:
         window_s = parameters.get("window_s", self.crop_s)
@@ -289,7 +288,11 @@ class Service:
         return {"window_s": window_s, "hop_s": hop_s, "windows": windows}
 
     def _windows(self, line: Timeline, offset_s: float) -> list[dict[str, Any]]:
-        llrs: Sequence[float | None] = self._llrs(line.score) or [None] * len(line)
+        llrs: Sequence[float | None] = [None] * len(line)
+        if self.scorer.unit == "llr":
+            llrs = line.score.tolist()
+        elif self.scorer.unit == "log-odds" and self.scorer.calibration is not None:
+            llrs = self.scorer.calibration.apply(line.score).tolist()
         return [
             {
                 "start_s": offset_s + window.start_s,
@@ -299,13 +302,6 @@ class Service:
             }
             for window, llr in zip(line, llrs, strict=True)
         ]
-
-    def _llrs(self, scores: ArrayLike) -> list[float] | None:
-        if self.scorer.calibration is None or self.scorer.unit == "bonafide-logit":
-            return None
-        if self.scorer.unit != "llr":
-            scores = self.scorer.calibration.apply(scores)
-        return [float(score) for score in np.asarray(scores)]
 
 
 def score_together(
@@ -339,9 +335,3 @@ def timeline_slices(
 async def _disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _costs(parameters: dict[str, float]) -> DetectionCosts:
-    names = {"prior": "p_spoof", "c_miss": "c_miss", "c_fa": "c_fa"}
-    given = {names[name]: value for name, value in parameters.items()}
-    return replace(ASVSPOOF5, **given)

@@ -125,8 +125,8 @@ def stft(
     """Return the complex short-time Fourier transform (..., n_fft // 2 + 1, n_frames).
 
     In float32 at least, also under autocast. The window lies in the middle of the FFT where that is
-    longer. Its middle is at sample t · hop_length of the waveform, which is reflected or zero beyond
-    its ends; without padding, frame t begins at that sample.
+    longer. Its middle is at sample t · hop_length of the waveform, which is reflected or zero
+    beyond its ends; without padding, frame t begins at that sample.
     """
     with no_autocast(waveform.device.type):
         if waveform.dtype in (torch.float16, torch.bfloat16):

@@ -12,11 +12,11 @@ from asvspoof_cm.plots.detection import (
     scores as scores,
 )
 from asvspoof_cm.plots.efficiency import training_efficiency as training_efficiency
-from asvspoof_cm.plots.figures import (
+from asvspoof_cm.plots.recordings import attention as attention, timeline as timeline
+from asvspoof_cm.plots.style import (
     BONAFIDE_COLOR as BONAFIDE_COLOR,
     PAGE_WIDTH_IN as PAGE_WIDTH_IN,
     SPOOF_COLOR as SPOOF_COLOR,
     new_axes as new_axes,
     save_figure as save_figure,
 )
-from asvspoof_cm.plots.recordings import attention as attention, timeline as timeline

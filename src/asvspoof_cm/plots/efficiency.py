@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from asvspoof_cm import report
 from asvspoof_cm.metrics import METRICS
-from asvspoof_cm.plots.figures import FONT_SIZE, PAGE_WIDTH_IN, SYSTEM_COLORS, finish, new_figure
+from asvspoof_cm.plots.style import FONT_SIZE, PAGE_WIDTH_IN, SYSTEM_COLORS, finish, new_figure
 from asvspoof_cm.runs import RECORDED_METRICS, SPLITS, Run
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from asvspoof_cm.plots.figures import (
+from asvspoof_cm.plots.style import (
     BONAFIDE_COLOR,
     COLUMN_WIDTH_IN,
     FONT_SIZE,

@@ -211,7 +211,7 @@ def fit(
                 record = _record(epoch, trained, validated, learner, dev)
                 record["cumulative_s"] += history[-1]["cumulative_s"] if history else 0.0
                 value = record["dev"]["min_dcf"]
-                if recipe.select == "eer_within":
+                if recipe.select == "eer_mean":
                     value = (record["dev"]["eer"] + record["dev"]["eer_within"]) / 2
                 record["is_best"] = stopping.update(epoch + 1, value)
                 history.append(record)

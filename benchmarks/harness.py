@@ -38,6 +38,16 @@ class Row:
     met: bool | None = None
     note: str = ""
 
+    @classmethod
+    def faster(
+        cls, case: str, seconds: float, reference: float, *, times: float, **rest: Any
+    ) -> Row:
+        """Return a row of seconds whose goal is to be so many times as fast as the reference."""
+        ratio = reference / seconds
+        goal = f"≥ {times:g}×"
+        about: dict[str, Any] = {"ratio": ratio, "goal": goal, "met": ratio >= times, **rest}
+        return cls(case=case, ours=seconds, unit="s", reference=reference, **about)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:

@@ -22,7 +22,7 @@ from asvspoof_cm.engines.service import create_app  # noqa: E402
 from asvspoof_cm.models import TFPARN, TFPARNConfig  # noqa: E402
 
 CLIPS = Path(__file__).resolve().parents[1] / "examples" / "audio"
-CLIP = (CLIPS / "human_digits.flac").read_bytes()
+CLIP = (CLIPS / "human_goforward.flac").read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -168,4 +168,4 @@ def test_lists_come_back_as_they_were_written(tmp_path, kind, stems):
     path.write_text(text, encoding="utf-8")
     entries = list(audio_entries(path))
     assert [name for name, _ in entries] == ids
-    assert [opener.path for _, opener in entries] == [tmp_path / file for file in files]
+    assert [opener.args[0] for _, opener in entries] == [tmp_path / file for file in files]

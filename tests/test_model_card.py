@@ -31,7 +31,7 @@ def test_page_and_file_hold_the_measured_figures():
             assert f"/ {100 * within['value']:.1f} [" in block("figures")
         for kind in ("refused", "passed"):
             assert part["worst"][kind][0]["name"] in block("failures")
-    assert f"At most {figures['cap']} clips per class and source" in " ".join(CARD.split())
+    assert f"at most {figures['cap']} clips per class and source" in " ".join(CARD.split())
 
 
 def test_nothing_is_left_to_fill_in():

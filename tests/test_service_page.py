@@ -176,8 +176,8 @@ def test_a_bad_file_is_explained(page):
         "The audio is not an audio file that libsndfile reads (Format not recognised.)"
     )
     assert not page["result"].is_displayed()
-    page.drop("human_digits.flac", (CLIPS / "human_digits.flac").read_bytes())
-    assert page.verdict("human_digits.flac")
+    page.drop("human_goforward.flac", (CLIPS / "human_goforward.flac").read_bytes())
+    assert page.verdict("human_goforward.flac")
 
 
 def test_long_audio_is_explained(page, tmp_path):
@@ -207,8 +207,8 @@ def test_a_recording(page):
 
 
 def test_no_other_host_is_asked(page, address):
-    page.drop("human_digits.flac", (CLIPS / "human_digits.flac").read_bytes())
-    page.verdict("human_digits.flac")
+    page.drop("human_goforward.flac", (CLIPS / "human_goforward.flac").read_bytes())
+    page.verdict("human_goforward.flac")
     sent = [
         entry["message"]
         for entry in page.driver.get_log("performance")
@@ -231,7 +231,7 @@ def test_it_fits_and_can_be_read(page, width, scheme):
         {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
     )
     try:
-        page.drop("a" * 80 + ".flac", (CLIPS / "human_digits.flac").read_bytes())
+        page.drop("a" * 80 + ".flac", (CLIPS / "human_goforward.flac").read_bytes())
         page.verdict("a" * 80 + ".flac")
         scroll_width, unreadable = page.driver.execute_script(
             """
@@ -264,8 +264,8 @@ def test_it_fits_and_can_be_read(page, width, scheme):
 
 
 def test_every_control_has_a_name(page):
-    page.drop("human_digits.flac", (CLIPS / "human_digits.flac").read_bytes())
-    page.verdict("human_digits.flac")
+    page.drop("human_goforward.flac", (CLIPS / "human_goforward.flac").read_bytes())
+    page.verdict("human_goforward.flac")
     nodes = page.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     controls = {"button", "slider", "textbox", "link", "DisclosureTriangle"}
     named = [
@@ -287,9 +287,9 @@ def test_a_token_is_asked_for(browser, serving):
         page.wait(lambda: page["access"].is_displayed())
         page["token"].send_keys("wrong-horse", Keys.ENTER)
         page.wait(lambda: page["access"].is_displayed() and page.text("error"))
-        page.drop("human_digits.flac", (CLIPS / "human_digits.flac").read_bytes())
+        page.drop("human_goforward.flac", (CLIPS / "human_goforward.flac").read_bytes())
         page.wait(lambda: page["access"].is_displayed())
         page["token"].send_keys("correct-horse", Keys.ENTER)
-        assert page.verdict("human_digits.flac")
+        assert page.verdict("human_goforward.flac")
         browser.get("about:blank")
         browser.get_log("browser")

@@ -115,7 +115,7 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
             ],
             n_names=3,
         ),
-        "genders": f"{'; '.join(genders)}." if genders else "",
+        "genders": f"EER % by gender (bona fide + spoof): {'; '.join(genders)}." if genders else "",
     }
     if figures["cost"] is not None:
         result["cost"] = _costs(figures["cost"]["systems"])

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from asvspoof_cm.engines.speech_spoof_bench import SpeechSpoofBenchModel
 from asvspoof_cm.labels import LABEL_NAMES
 from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
+from asvspoof_cm.pretrained import DEFAULT_NAME
 from asvspoof_cm.scorer import Scorer
 
 PROTOCOL = ["--protocol", "p", "--audio", "d", "--out", "o"]
@@ -248,3 +250,12 @@ def test_no_speech_is_said_and_sets_the_exit_code(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert json.loads(out)["warnings"] == ["no speech to judge", "silent"]
     assert f"asvspoof-cm score: {silence}: no speech to judge, silent" in err
+
+
+@pytest.mark.filterwarnings("always::UserWarning")
+def test_a_warning_is_one_line(capsys):
+    clip = Path(__file__).resolve().parents[1] / "examples" / "audio" / "human_goforward.flac"
+    options = ["--model", DEFAULT_NAME, "--crops", "1", "--device", "cpu"]
+    assert main(["score", str(clip), *options]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("asvspoof-cm score: warning: the calibration was fitted for n_crops 3")

@@ -1,15 +1,18 @@
 """The ``asvspoof-cm`` command: a thin layer over the library, one module per subcommand.
 
 Each module has a ``SUMMARY``, ``add_arguments(parser)`` and ``run(args) -> int``, which returns the
-exit code. Bad input is one line on standard error and exit code 2; a traceback means a bug.
+exit code. Bad input is one line on standard error and exit code 2, a warning one line; a traceback
+means a bug.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 __all__ = ["main"]
 
@@ -43,8 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        sys.stderr.write(f"asvspoof-cm {args.command}: warning: {' '.join(str(message).split())}\n")
+
     try:
-        return int(args.run(args))
+        with warnings.catch_warnings():
+            warnings.showwarning = show
+            return int(args.run(args))
     except (ValueError, OSError, ImportError, ArithmeticError) as error:
         sys.stderr.write(f"asvspoof-cm {args.command}: {' '.join(str(error).split())}\n")
         return 2

@@ -8,9 +8,13 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import asvspoof_cm
+
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 # Processes that tests start import the package under test, not another that is installed.
 os.environ["PYTHONPATH"] = str(Path(asvspoof_cm.__file__).parents[1])

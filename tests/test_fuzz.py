@@ -23,9 +23,7 @@ from asvspoof_cm.data.containers import audio_entries
 from asvspoof_cm.metrics import read_key, read_scores, write_scores
 
 SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "fuzz.py"
-quick = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+quick = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 # Mutations ---------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import norm
 
@@ -107,7 +107,6 @@ def official_points(bonafide, spoof):
 
 
 @pytest.mark.filterwarnings("ignore:tied scores", "ignore:the EER is")
-@settings(deadline=None)
 @given(SCORES | TIED_SCORES, SCORES | TIED_SCORES)
 def test_official_metrics_follow_the_walk_through_the_trials(bonafide, spoof):
     p_miss, p_fa, thresholds = official_points(bonafide, spoof)
@@ -125,7 +124,6 @@ def test_official_metrics_follow_the_walk_through_the_trials(bonafide, spoof):
 
 
 @pytest.mark.filterwarnings("ignore:tied scores", "ignore:the EER is")
-@settings(deadline=None)
 @given(TIED_SCORES, TIED_SCORES)
 def test_grouped_metrics_depend_on_distinct_thresholds_only(bonafide, spoof):
     thresholds = np.append(np.unique(np.concatenate([bonafide, spoof])), np.inf)
@@ -192,7 +190,6 @@ def test_cllr_is_finite_for_any_finite_score():
     assert np.isfinite(metrics.cllr([-1e300], [1e300]))
 
 
-@settings(deadline=None)
 @given(SCORES, SCORES)
 def test_cllr_is_its_definition(bonafide, spoof):
     expected = np.log2(1 + np.exp(-bonafide)).mean() + np.log2(1 + np.exp(spoof)).mean()
@@ -225,7 +222,6 @@ def hull_cllr(bonafide, spoof):
     return bits / 2
 
 
-@settings(deadline=None)
 @given(SCORES | TIED_SCORES, SCORES | TIED_SCORES)
 def test_min_cllr_is_the_convex_hull_of_the_curve(bonafide, spoof):
     value = metrics.min_cllr(bonafide, spoof)
@@ -235,7 +231,6 @@ def test_min_cllr_is_the_convex_hull_of_the_curve(bonafide, spoof):
     assert metrics.min_cllr(8 * bonafide, 8 * spoof) == pytest.approx(value, abs=1e-12)
 
 
-@settings(deadline=None)
 @given(TIED_SCORES, TIED_SCORES)
 def test_auc_is_the_share_of_pairs_in_order(bonafide, spoof):
     difference = bonafide[:, None] - spoof[None, :]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from asvspoof_cm import metrics
 from asvspoof_cm.metrics import AsvRates, SasvCosts
@@ -88,7 +88,6 @@ def some_scores():
     return st.lists(st.integers(-4, 4).map(float), min_size=1, max_size=8).map(np.array)
 
 
-@settings(deadline=None)
 @given(some_scores(), some_scores(), some_scores())
 def test_a_dcf_is_the_minimum_over_all_thresholds(target, nontarget, spoof):
     thresholds = np.append(np.unique(np.concatenate([target, nontarget, spoof])), np.inf)
@@ -103,7 +102,6 @@ def test_a_dcf_is_the_minimum_over_all_thresholds(target, nontarget, spoof):
     assert point.value == pytest.approx(cost / 0.595)
 
 
-@settings(deadline=None)
 @given(some_scores(), some_scores())
 def test_t_dcf_with_a_perfect_asv_is_the_dcf_of_the_countermeasure(bonafide, spoof):
     # Without ASV errors and with every spoof let through, the tandem is the countermeasure alone.

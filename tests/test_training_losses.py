@@ -138,3 +138,9 @@ def test_a_margin_needs_cosines():
 
 def test_the_miniature_has_several_clips_of_a_speaker(corpus):
     assert len(set(read_protocol(corpus.train_protocol).speaker)) < 12
+
+
+def test_the_margin_of_the_pairwise_term_can_be_set():
+    logits, labels = torch.tensor([[0.0, 0.0], [0.0, 0.5]]), torch.tensor([0, 1])
+    assert Objective("pairwise(margin=2)")(logits, labels) == 1.5
+    assert Objective("pairwise")(logits, labels) == 0.5

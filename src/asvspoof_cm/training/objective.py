@@ -123,9 +123,9 @@ class Objective(BatchLoss):
         return repr(self.text)
 
 
-def _pairwise(logits: Tensor, labels: Tensor, **settings: float) -> Tensor:
+def _pairwise(logits: Tensor, labels: Tensor, *, margin: float = 1.0) -> Tensor:
     """Return the paper's ranking term: pairs of bonafide logits."""
-    return pairwise_ranking_loss(logits[:, BONAFIDE], labels, **settings)
+    return pairwise_ranking_loss(logits[:, BONAFIDE], labels, margin=margin)
 
 
 def _contrastive(

@@ -44,7 +44,6 @@ PUBLISHED_AASIST = {
 }
 
 
-IN_EVALUATION = "deviation of the logits in evaluation"
 PARTS = ("forward", "memory", "peak", "training", "bf16", "layout", "published", "latency")
 
 
@@ -157,20 +156,23 @@ def training_rows(n_rounds: int) -> list[Row]:
     waveform = waveforms(16)
     with torch.no_grad():
         deviation = (ours.eval()(waveform) - theirs.eval()(waveform)).abs().max().item()
-    seconds = interleave(
-        {"ours": training_step(ours, waveform), "theirs": training_step(theirs, waveform)},
-        n_rounds=max(3, n_rounds // 2),
-    )
-    row = Row.faster(
-        "TFPARN, training step, batch 16",
-        seconds["ours"],
-        seconds["theirs"],
-        times=1.6,
-        reference_name="nn.TransformerEncoder",
-        deviation=deviation,
-        note=IN_EVALUATION,
-    )
+    about: dict[str, Any] = {"reference_name": "nn.TransformerEncoder", "deviation": deviation}
+    steps = training_step(ours, waveform), training_step(theirs, waveform)
+    row = faster_row("TFPARN, training step, batch 16", *steps, n_rounds, times=1.6, **about)
     return [row, curve_row()]
+
+
+def faster_row(
+    case: str,
+    ours: Callable[[], object],
+    theirs: Callable[[], object],
+    n_rounds: int,
+    **about: Any,
+) -> Row:
+    """Measure two tasks in turn, and say how many times as fast ours is."""
+    seconds = interleave({"ours": ours, "theirs": theirs}, n_rounds=max(3, n_rounds // 2))
+    note = "deviation of the logits in evaluation"
+    return Row.faster(case, seconds["ours"], seconds["theirs"], note=note, **about)
 
 
 def half_rows(n_rounds: int) -> list[Row]:
@@ -190,18 +192,9 @@ def half_rows(n_rounds: int) -> list[Row]:
             logits = model.eval()(waveform)
             with torch.autocast("cpu", torch.bfloat16):
                 deviation = (model(waveform).float() - logits).abs().max().item()
-        seconds = interleave({"half": half, "single": step}, n_rounds=max(3, n_rounds // 2))
-        rows.append(
-            Row.faster(
-                f"{name}, training step in bfloat16, batch 16",
-                seconds["half"],
-                seconds["single"],
-                times=1.6,
-                reference_name="float32",
-                deviation=deviation,
-                note=IN_EVALUATION,
-            )
-        )
+        case = f"{name}, training step in bfloat16, batch 16"
+        about: dict[str, Any] = {"reference_name": "float32", "deviation": deviation}
+        rows.append(faster_row(case, half, step, n_rounds, times=1.6, **about))
     return rows
 
 
@@ -213,21 +206,12 @@ def layout_rows(n_rounds: int) -> list[Row]:
     waveform = waveforms(16)
     with torch.inference_mode():
         deviation = (ours.eval()(waveform) - theirs.eval()(waveform)).abs().max().item()
+    about: dict[str, Any] = {"reference_name": "contiguous", "deviation": deviation}
     rows = []
-    for case, task in (("eval", forward), ("training step", training_step)):
-        tasks = {"ours": task(ours, waveform), "theirs": task(theirs, waveform)}
-        seconds = interleave(tasks, n_rounds=max(3, n_rounds // 2))
-        rows.append(
-            Row.faster(
-                f"ResNet18, {case}, channels last, batch 16",
-                seconds["ours"],
-                seconds["theirs"],
-                times=2,
-                reference_name="contiguous",
-                deviation=deviation,
-                note=IN_EVALUATION,
-            )
-        )
+    for name, task in (("eval", forward), ("training step", training_step)):
+        case = f"ResNet18, {name}, channels last, batch 16"
+        tasks = task(ours, waveform), task(theirs, waveform)
+        rows.append(faster_row(case, *tasks, n_rounds, times=2, **about))
     return rows
 
 

@@ -215,11 +215,10 @@ def figures(args: argparse.Namespace) -> None:
             "n_bonafide": int(part.is_human.sum()),
             "n_spoof": int((~part.is_human).sum()),
         }
-        if args.keep:
-            kept = before["sets"][name]
-            if {key: kept[key] for key in counts} != counts:
-                raise SystemExit(f"--keep: {args.out} has other clips of {name}")
-            systems = {**systems, **{k: v for k, v in kept["systems"].items() if k not in systems}}
+        kept = before["sets"].get(name, {**counts, "systems": {}})
+        if {key: kept[key] for key in counts} != counts:
+            raise SystemExit(f"--keep: {args.out} has other clips of {name}")
+        systems |= {k: v for k, v in kept["systems"].items() if k not in systems}
         content["sets"][name] = {
             **counts,
             "systems": systems,

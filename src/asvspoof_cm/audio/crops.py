@@ -65,7 +65,11 @@ def tta_crops(waveform: Tensor, n_crops: int = 5, n_samples: int = CROP_SAMPLES)
 
 
 def crop_starts(
-    n_total: int, n_crops: int = 5, n_samples: int = CROP_SAMPLES, *, one_crop: str = "center"
+    n_total: int,
+    n_crops: int = 5,
+    n_samples: int = CROP_SAMPLES,
+    *,
+    one_crop: Literal["center", "start"] = "center",
 ) -> list[int]:
     """Return where crops start, modulo `n_total` samples: equal starts mean equal crops."""
     check_between("n_crops", n_crops, 1)

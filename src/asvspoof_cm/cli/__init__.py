@@ -47,8 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
 
+    shown: set[str] = set()
+
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        sys.stderr.write(f"asvspoof-cm {args.command}: warning: {' '.join(str(message).split())}\n")
+        text = " ".join(str(message).split())
+        if text not in shown:
+            sys.stderr.write(f"asvspoof-cm {args.command}: warning: {text}\n")
+        shown.add(text)
 
     try:
         with warnings.catch_warnings():

@@ -80,11 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compute, print and draw what the arguments ask for."""
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         report = _track2(args) if args.track == 2 else _track1(args)
-    for message in dict.fromkeys(str(warning.message) for warning in caught):
-        sys.stderr.write(f"asvspoof-cm evaluate: warning: {message}\n")
     if args.json:
         text = json.dumps(_plain(report), indent=1, ensure_ascii=False, allow_nan=False)
     elif "systems" in report:

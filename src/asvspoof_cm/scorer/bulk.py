@@ -84,10 +84,7 @@ def score_file(scorer: Inference, path: str | os.PathLike[str]) -> ScoreResult:
     """
     with open_file(Path(path), scorer.input.sample_rate) as source:
         utterance = take_crops(source, scorer.input)
-    ((_, result),) = scorer.score_utterances([(None, utterance)])
-    if isinstance(result, str):
-        raise ValueError(f"{path} can't be scored: {result}")
-    return result
+    return scorer.score_utterance(utterance, str(path))
 
 
 def score_entries(

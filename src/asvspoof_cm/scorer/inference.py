@@ -136,6 +136,13 @@ class Inference:
         for (tag, found), logits in map_packed(items, self.logits, self.batch_size):
             yield tag, found if isinstance(found, str) else self._result(found, logits)
 
+    def score_utterance(self, utterance: Utterance, name: str) -> ScoreResult:
+        """Return the result of one prepared utterance; errors call it `name`."""
+        ((_, result),) = self.score_utterances([(None, utterance)])
+        if isinstance(result, str):
+            raise ValueError(f"{name} can't be scored: {result}")
+        return result
+
     def logits(self, waveforms: Tensor) -> Tensor:
         """Return the model's logits (batch, 2) of prepared waveforms (batch, time), on the CPU."""
         found, shape = self.run(self.model, waveforms), (len(waveforms), 2)

@@ -129,10 +129,7 @@ class Scorer(Inference):
             ValueError: There is no sample, or NaN or infinite ones, or the shape is wrong: more
                 channels than samples, or than 64, are taken for a (time, channels) array.
         """
-        utterance = self._prepare(waveform, sample_rate)
-        ((_, result),) = self.score_utterances([(None, utterance)])
-        if isinstance(result, str):
-            raise ValueError(f"`waveform` can't be scored: {result}")
+        result = self.score_utterance(self._prepare(waveform, sample_rate), "`waveform`")
         return result if detail else result.score
 
     @overload

@@ -85,17 +85,16 @@ class Objective(BatchLoss):
     @property
     def is_of_cosines(self) -> bool:
         """Whether a loss with margins is among the terms: it is for the logits of a CosineHead."""
-        return any(name in _OF_COSINES for _, name, _ in self.terms)
+        return bool(self.head)
 
     @property
     def head(self) -> dict[str, Any]:
         """What a loss with margins asks of its CosineHead: the number of vectors, its scale."""
-        of_cosines = [(name, settings) for _, name, settings in self.terms if name in _OF_COSINES]
         head: dict[str, Any] = {}
-        for name, settings in of_cosines:
-            head["n_vectors"] = 1 if name == "oc_softmax" else 2
-            if "scale" in settings:
-                head["scale"] = settings["scale"]
+        for _, name, settings in self.terms:
+            if name in _OF_COSINES:
+                head["n_vectors"] = 1 if name == "oc_softmax" else 2
+                head |= {key: value for key, value in settings.items() if key == "scale"}
         return head
 
     def forward(

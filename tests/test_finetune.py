@@ -1,6 +1,5 @@
 """Fine-tuning on recordings of one's own: how speakers are divided and copies are made."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import soundfile
 
 from manyvoices import table, vocoders
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import finetune
 
 

@@ -1,4 +1,4 @@
-"""The corpus builder of examples/manyvoices, without its repositories, weights and engines."""
+"""The corpus builder of recipes/manyvoices, without its repositories, weights and engines."""
 
 import csv
 import hashlib

@@ -1,4 +1,4 @@
-"""benchmarks/measure.py and ship.py at tiny size: scores, figures, tables, the shipped file."""
+"""recipes/measure.py and ship.py at tiny size: scores, figures, tables, the shipped file."""
 
 import json
 import shutil
@@ -16,7 +16,6 @@ from asvspoof_cm.metrics import eer, read_scores, within_sources
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.utils.files import sha256
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import families
 import measure
 import ship

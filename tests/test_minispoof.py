@@ -1,4 +1,4 @@
-"""The corpus builder of examples/minispoof, without its packages and engines."""
+"""The corpus builder of recipes/minispoof, without its packages and engines."""
 
 import doctest
 import hashlib

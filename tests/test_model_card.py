@@ -6,7 +6,7 @@ from pathlib import Path
 from asvspoof_cm import pretrained
 
 ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "benchmarks" / "model_card"
+FOLDER = ROOT / "recipes" / "model_card"
 CARD = (ROOT / "docs" / "model_card.md").read_text()
 
 

@@ -1,4 +1,4 @@
-"""examples/probe.py: features of frozen layers, kept, and a regression on each."""
+"""recipes/probe.py: features of frozen layers, kept, and a regression on each."""
 
 import numpy as np
 import pytest

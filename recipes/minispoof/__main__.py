@@ -1,4 +1,4 @@
-"""``PYTHONPATH=examples python -m minispoof``: build the corpus."""
+"""``PYTHONPATH=recipes python -m minispoof``: build the corpus."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Train the shipped detector on what ``examples/manyvoices`` builds.
+"""Train the shipped detector on what ``recipes/manyvoices`` builds.
 
-    python benchmarks/train_detector.py run-a --data DIR --seed 1 --peer run-b [--init best.pt]
-    python benchmarks/train_detector.py run-b --data DIR --seed 2 --peer run-a [--init best.pt]
+    python recipes/train_detector.py run-a --data DIR --seed 1 --peer run-b [--init best.pt]
+    python recipes/train_detector.py run-b --data DIR --seed 2 --peer run-a [--init best.pt]
 
 DIR holds one folder per corpus, each with its table ``corpus.tsv``; what is added to it is taken up
 while the run goes on. A batch is made of pairs, a human and a fake clip, mostly of one source; a

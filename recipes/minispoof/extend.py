@@ -1,7 +1,7 @@
 """A larger training part: several corpora as one, with vocoded copies of the first one's voices.
 
 A copy shares the speaker, the words and the channel of its recording, so that nothing but the
-vocoder tells the two apart: ``PYTHONPATH=examples python -m minispoof.extend CORPUS --out DIR``.
+vocoder tells the two apart: ``PYTHONPATH=recipes python -m minispoof.extend CORPUS --out DIR``.
 """
 
 from __future__ import annotations

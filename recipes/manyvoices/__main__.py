@@ -1,4 +1,4 @@
-"""``PYTHONPATH=examples python -m manyvoices``: build the corpus, a step at a time."""
+"""``PYTHONPATH=recipes python -m manyvoices``: build the corpus, a step at a time."""
 
 from __future__ import annotations
 

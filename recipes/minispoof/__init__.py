@@ -1,6 +1,6 @@
 """minispoof: a small corpus in the layout of ASVspoof 5, built from Debian and PyPI packages alone.
 
-``PYTHONPATH=examples python -m minispoof --work WORK --out OUT`` builds it; the README says more.
+``PYTHONPATH=recipes python -m minispoof --work WORK --out OUT`` builds it; the README says more.
 The modules, each importing only those above it:
 
 * `randomness`: a generator for each thing that is random, by its name

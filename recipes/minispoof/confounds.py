@@ -2,7 +2,7 @@
 
 A corpus that level, silence or bandwidth give away proves nothing about a detector. A logistic
 regression on 15 such statistics, fitted on the train part, is the floor to report beside any
-result: ``PYTHONPATH=examples python -m minispoof.confounds CORPUS``.
+result: ``PYTHONPATH=recipes python -m minispoof.confounds CORPUS``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 r"""Fine-tuning on recordings of one's own: the error before and after, on voices held out.
 
-    PYTHONPATH=examples python benchmarks/finetune.py CORPUS --source NAME --weights DIR --work DIR
+    PYTHONPATH=recipes python recipes/finetune.py CORPUS --source NAME --weights DIR --work DIR
 
 CORPUS is a folder that ``manyvoices gather`` made; the human clips of one of its sources stand for
 a user's own. Four of their speakers are trained on, with copies; a fifth is for validation; the

@@ -1,6 +1,6 @@
 """Put a measured checkpoint into the package, and its figures into the model card.
 
-    python benchmarks/ship.py best.pt [--replaces tfparn-small-corpus]
+    python recipes/ship.py best.pt [--replaces tfparn-small-corpus]
 
 ``model_card/about.json`` says what the model is; ``model_card/figures.json``, of ``measure.py``,
 what it does. The weights go into the package in half precision with calibration and card, its

@@ -1,13 +1,13 @@
 """The figures of the model card: the scores of several systems on several sets, and what they say.
 
-    python benchmarks/measure.py score      ours=best.pt 0.1.0=old.pt … --data DIR --work DIR
-    python benchmarks/measure.py robustness ours=best.pt 0.1.0=old.pt … --data DIR --work DIR
-    python benchmarks/measure.py cost       ours=best.pt AASIST=aasist.pth … --work DIR
-    python benchmarks/measure.py figures    ours=best.pt 0.1.0=old.pt … --data DIR --work DIR
+    python recipes/measure.py score      ours=best.pt 0.1.0=old.pt … --data DIR --work DIR
+    python recipes/measure.py robustness ours=best.pt 0.1.0=old.pt … --data DIR --work DIR
+    python recipes/measure.py cost       ours=best.pt AASIST=aasist.pth … --work DIR
+    python recipes/measure.py figures    ours=best.pt 0.1.0=old.pt … --data DIR --work DIR
 
 A system is a checkpoint of the library, or the published weights of an AASIST or of LCNN; the one
 named first is the one that ships. DIR of ``--data`` holds the tables ``demopages/corpus.tsv`` and
-``corpus/corpus.tsv`` of ``examples/manyvoices``. Scoring takes hours and is kept in ``--work``, one
+``corpus/corpus.tsv`` of ``recipes/manyvoices``. Scoring takes hours and is kept in ``--work``, one
 file for each system, set and condition: the same command resumes it, and other weights get other
 files. ``--cap N`` scores at most N clips of each class and source. ``figures`` calibrates the first
 system on the development sets, and writes ``model_card/figures.json``, which ``ship.py`` reads;

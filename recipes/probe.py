@@ -1,6 +1,6 @@
 """Which layer of which model hears the difference? Frozen features, one regression per layer.
 
-    python examples/probe.py corpus.tsv --model distillmos whisper-base --cache build/probe
+    python recipes/probe.py corpus.tsv --model distillmos whisper-base --cache build/probe
 
 Each table is a protocol with the columns ``split`` (train and dev), ``source`` and, beside its
 folder, ``path``. Every model hears the centre of each clip once; the mean and the standard

@@ -26,6 +26,7 @@ from asvspoof_cm.models import (
     TFPARNConfig,
 )
 from asvspoof_cm.scorer import Scorer
+from asvspoof_cm.scorer.scorer import run, run_batches
 from asvspoof_cm.scorer.utterances import NO_SPEECH
 from asvspoof_cm.streams import StreamingScorer
 from asvspoof_cm.utils.processes import resolve_device
@@ -232,6 +233,63 @@ def test_embedding_is_the_average_over_crops(scorer, model):
 def test_embedding_needs_a_model_that_embeds():
     with pytest.raises(ValueError, match="must have `embed`; Spy gives logits only"):
         Scorer(Spy(), device="cpu").embed(speech(1))
+
+
+# The forward loop
+
+
+def test_run_is_the_function_itself():
+    """In batches, tuples and types included, without gradients and in float32."""
+    weight = torch.ones(1, requires_grad=True)
+    waveforms = torch.arange(20.0).reshape(5, 4)
+
+    def function(batch):
+        return (batch.double() * weight, batch.long().sum(dim=1), "plain")
+
+    scaled, sums, plain = run(function, waveforms, batch_size=2)
+    assert torch.equal(scaled, waveforms)
+    assert scaled.dtype == torch.float32
+    assert not scaled.requires_grad
+    assert torch.equal(sums, waveforms.long().sum(dim=1))
+    assert plain == "plain"
+    assert torch.equal(run(lambda batch: batch, waveforms.numpy(), batch_size=32), waveforms)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+)
+def test_run_under_autocast(precision, dtype):
+    seen = []
+
+    def function(batch):
+        product = batch @ torch.ones(4, 2)
+        seen.append(product.dtype)
+        return product
+
+    found = run(function, torch.ones(3, 4), precision=precision)
+    assert seen == [dtype]
+    assert found.dtype == torch.float32
+    assert torch.equal(found, torch.full((3, 2), 4.0))
+
+
+def test_results_come_one_batch_late():
+    """So that a GPU computes the next batch while the last one's result is fetched."""
+    events = []
+
+    def batches():
+        for k in range(3):
+            events.append(f"read {k}")
+            yield torch.full((1, 1), float(k))
+
+    def function(batch):
+        events.append(f"run {batch.item():g}")
+        return batch
+
+    for result in run_batches(function, batches()):
+        events.append(f"got {result.item():g}")
+    expected = "read 0, run 0, read 1, run 1, got 0, read 2, run 2, got 1, got 2"
+    assert ", ".join(events) == expected
 
 
 # What it does to the model, and what others do to it
@@ -539,7 +597,7 @@ def test_a_score_that_is_not_finite_is_an_error():
         ({"n_crops": 0}, "`n_crops` must be a whole number of at least 1; got 0"),
         ({"batch_size": 2.5}, "`batch_size` must be a whole number of at least 1; got 2.5"),
         ({"score": "probability"}, "`score` must be one of"),
-        ({"precision": "fp16"}, "`precision` must be one of"),
+        ({"precision": "fp8"}, "`precision` must be one of"),
         ({"score": "llr"}, '`calibration` must be given with score="llr"; the model brings none'),
     ],
 )

@@ -9,7 +9,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from typing import Any, Literal, Protocol as Interface, TypeVar, runtime_checkable
 
@@ -27,10 +26,108 @@ from asvspoof_cm.scorer.utterances import Utterance
 from asvspoof_cm.utils.checks import check_choice, check_positive
 from asvspoof_cm.utils.processes import resolve_device
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "fp16"]
 FloatArray = NDArray[np.float64]
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def run(
+    function: Callable[[Tensor], R],
+    waveforms: Tensor | NDArray[np.float32],
+    *,
+    device: str | torch.device = "cpu",
+    precision: Precision = "fp32",
+    batch_size: int = 32,
+) -> R:
+    """Return what a function of a model makes of waveforms, computed in batches without gradients.
+
+    Every inference goes through here: scores, embeddings, attention, validation.
+
+    Args:
+        function: Maps waveforms (batch, time) on `device` to a tensor whose first axis is the
+            batch, or to a tuple of such tensors and of plain values. A model must be in evaluation
+            mode and on `device`.
+        waveforms: Of shape (n, time), n at least 1.
+        device: Where the function computes.
+        precision: "bf16" and "fp16" run the function under autocast.
+        batch_size: Waveforms in a batch.
+
+    Returns:
+        What `function` returned for all n, floating-point tensors as float32 on the CPU.
+
+    Example:
+        >>> run(lambda batch: batch.mean(dim=1), torch.ones(5, 100), batch_size=2).shape
+        torch.Size([5])
+    """
+    batches = torch.as_tensor(waveforms).split(batch_size)
+    results = [*run_batches(function, batches, device=device, precision=precision)]
+    return results[0] if len(results) == 1 else _join(results)
+
+
+def run_batches(
+    function: Callable[[Tensor], R],
+    batches: Iterable[Tensor],
+    *,
+    device: str | torch.device = "cpu",
+    precision: Precision = "fp32",
+) -> Iterator[R]:
+    """Yield what `run` does for each batch, one batch late: the device works while others arrive.
+
+    Args:
+        function: As in `run`.
+        batches: Waveforms of shape (batch, time), read as they are needed.
+        device: As in `run`.
+        precision: As in `run`.
+    """
+    device = torch.device(device)
+    is_cuda = device.type == "cuda"
+    lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    waiting: deque[tuple[Any, Any]] = deque()
+    for batch in batches:
+        placed = (batch.pin_memory() if is_cuda else batch).to(device, non_blocking=is_cuda)
+        with torch.no_grad(), torch.autocast(device.type, dtype=lower, enabled=lower is not None):
+            result = _to_cpu(function(placed), non_blocking=is_cuda)
+        event = torch.cuda.Event() if is_cuda else None
+        if event is not None:
+            event.record(torch.cuda.current_stream(device))
+        waiting.append((result, event))
+        if len(waiting) > 1:
+            yield _finished(*waiting.popleft())
+    while waiting:
+        yield _finished(*waiting.popleft())
+
+
+def _to_cpu(result: Any, *, non_blocking: bool) -> Any:
+    """Return a result with its tensors on their way to the CPU, floats as float32."""
+    if isinstance(result, Tensor):
+        result = result.float() if result.is_floating_point() else result
+        return result.to("cpu", non_blocking=non_blocking)
+    if isinstance(result, tuple):
+        return _like(result, [_to_cpu(part, non_blocking=non_blocking) for part in result])
+    return result
+
+
+def _finished(result: Any, event: Any) -> Any:
+    """Return a result once its copy to the CPU is complete."""
+    if event is not None:
+        event.synchronize()
+    return result
+
+
+def _join(results: Sequence[Any]) -> Any:
+    """Return the results of several batches as one; a plain value must be the same in all."""
+    first = results[0]
+    if isinstance(first, Tensor):
+        return torch.cat([*results])
+    if isinstance(first, tuple):
+        return _like(first, [_join(parts) for parts in zip(*results, strict=True)])
+    return first
+
+
+def _like(of: tuple[Any, ...], parts: Sequence[Any]) -> Any:
+    """Return the parts as a tuple of the same type, named or not."""
+    return type(of)(*parts) if hasattr(of, "_fields") else tuple(parts)
 
 
 @runtime_checkable
@@ -75,7 +172,7 @@ class Inference:
             model.input if isinstance(model, Described) else InputSettings(),
             **{name: value for name, value in changes.items() if value is not None},
         )
-        check_choice("precision", precision, ("fp32", "bf16"))
+        check_choice("precision", precision, ("fp32", "bf16", "fp16"))
         self.batch_size = batch_size
         check_positive(self, "batch_size")
         self.precision: Precision = precision
@@ -152,7 +249,7 @@ class Inference:
                 f"`model` must map waveforms (batch, time) to logits (batch, 2), a tensor of shape "
                 f"{shape} here; got {came}. Wrap it in a function that returns these alone."
             )
-        return found.float().cpu()
+        return found
 
     def scores(self, logits: FloatArray, unit: Unit | None = None) -> FloatArray:
         """Return the scores, shape (...), of logits (..., 2), in `unit`; None is `self.unit`."""
@@ -166,8 +263,13 @@ class Inference:
 
     def run(self, function: Callable[[Tensor], R], waveforms: Tensor) -> R:
         """Return what a function of the model makes of prepared waveforms, on its device."""
-        with torch.inference_mode(), self._autocast():
-            return function(waveforms.to(self.device))
+        return run(
+            function,
+            waveforms,
+            device=self.device,
+            precision=self.precision,
+            batch_size=self.batch_size,
+        )
 
     def _check_calibration(self, calibration: Calibration) -> None:
         now = {"score": "log-odds", **_conditions(self.input, self.precision)}
@@ -183,11 +285,6 @@ class Inference:
                 "probabilities and decisions may be off. Fit one on log-odds of this scorer.",
                 stacklevel=3,
             )
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        if self.precision == "fp32":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def _result(self, utterance: Utterance, logits: Sequence[Tensor]) -> ScoreResult | str:
         of_crop = torch.stack([logits[k] for k in utterance.which]).double().numpy()

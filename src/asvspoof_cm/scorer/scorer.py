@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, Self, TypeAlias, overload
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from asvspoof_cm.audio import SAMPLE_RATE
@@ -17,7 +16,12 @@ from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.pretrained import load_pretrained
 from asvspoof_cm.scorer import bulk, timelines
-from asvspoof_cm.scorer.inference import FloatArray, Inference
+from asvspoof_cm.scorer.inference import (
+    FloatArray,
+    Inference,
+    run as run,
+    run_batches as run_batches,
+)
 from asvspoof_cm.scorer.results import ScoreResult
 from asvspoof_cm.scorer.utterances import InMemory, Utterance, take_crops
 
@@ -50,8 +54,8 @@ class Scorer(Inference):
         score: The unit of scores. "llr" is the calibrated log-likelihood ratio, "log-odds" the
             logit difference z1 − z0, "bonafide-logit" z1. None is "llr" where there is a
             calibration, else "log-odds".
-        precision: "bf16" runs the model under autocast: faster where the hardware has it. Scores
-            change in about the third digit and then depend on the batch as well.
+        precision: "bf16" and "fp16" run the model under autocast: faster where the hardware has
+            it. Scores change in about the third digit and then depend on the batch as well.
         calibration: The map from log-odds to log-likelihood ratios; "model" is the one that the
             model brings along, if it does, None is none. Where it was fitted on scores of other
             crops or another precision, a warning says so.
@@ -175,8 +179,7 @@ class Scorer(Inference):
                 f"the model must have `embed`; {type(self.model).__name__} gives logits only."
             )
         utterance = self._prepare(waveform, sample_rate)
-        batches = torch.split(utterance.crops, self.batch_size)
-        vectors = torch.cat([self.run(self.model.embed, batch) for batch in batches]).float().cpu()
+        vectors = self.run(self.model.embed, utterance.crops)
         return vectors[list(utterance.which)].mean(dim=0).numpy()
 
     def _prepare(self, waveform: Waveform, sample_rate: int) -> Utterance:

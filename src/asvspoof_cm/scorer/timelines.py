@@ -169,9 +169,9 @@ def attention(
     found = scorer.run(model.attend, crop[None])
     return Attention(
         time_s=(start + found.hop_length * np.arange(found.features.shape[-1])) / rate,
-        weight=found.weights[0].float().cpu().numpy(),
-        features=found.features[0].float().cpu().numpy(),
-        score=float(scorer.scores(found.logits[0].cpu().double().numpy())),
+        weight=found.weights[0].numpy(),
+        features=found.features[0].numpy(),
+        score=float(scorer.scores(found.logits[0].double().numpy())),
     )
 
 

@@ -182,6 +182,94 @@ def test_recomputing_gives_the_same_gradients(encoder):
         torch.testing.assert_close(recomputed, plain, rtol=1e-4, atol=1e-6)
 
 
+# Optional heads
+
+HEADS = {"frame_head": True, "speech_head": True}
+
+
+def test_optional_heads_change_nothing_else():
+    torch.manual_seed(0)
+    plain = Encoder(EncoderConfig(**HEAD)).eval()
+    model = Encoder(EncoderConfig(**HEAD, **HEADS)).eval()
+    added = model.state_dict().keys() - plain.state_dict().keys()
+    assert {name.split(".")[0] for name in added} == {*HEADS, "frame_speech_head"}
+    kept = {name: model.state_dict()[name].clone() for name in added}
+    model.load_from(plain)
+    waveform = torch.randn(2, 8000)
+    with torch.no_grad():
+        assert torch.equal(model(waveform), plain(waveform))
+        outputs = model.outputs(waveform)
+        assert torch.equal(outputs.embedding, plain.embed(waveform))
+        assert torch.equal(outputs.logits, plain(waveform))
+        assert torch.equal(outputs.frames.logits, model.frames(waveform).logits)
+        assert torch.equal(outputs.speech_logits, model.speech(waveform))
+    for name, value in kept.items():
+        assert torch.equal(model.state_dict()[name], value)
+
+
+def test_frames_against_plain_layers():
+    """The frame head, written out: each frame hears 6 frames on either side of it."""
+    model = Encoder(EncoderConfig(**HEAD, **HEADS)).eval()
+    head, frames = model.frame_head, torch.randn(2, 40, 8)
+    first, second = head.convolutions
+    with torch.no_grad():
+        x = functional.layer_norm(frames, (8,)) @ head.project.weight.T + head.project.bias
+        x = x.transpose(1, 2)
+        for layer in (first, second):
+            padded = functional.pad(functional.gelu(x), (3, 3))
+            x = x + functional.conv1d(padded, layer.weight, layer.bias)
+        expected = functional.gelu(x).transpose(1, 2) @ head.score.weight[0] + head.score.bias
+        torch.testing.assert_close(head(frames), expected)
+        changed = frames.clone()
+        changed[:, 20] += torch.randn(8)
+        moved = (head(changed) - head(frames)).abs().amax(dim=0) > 0
+    assert moved.nonzero().flatten().tolist() == list(range(14, 27))
+
+
+@pytest.mark.parametrize("encoder", ["distillmos", "whisper-tiny", ("distillmos", "whisper-tiny")])
+def test_frames_stand_where_the_sound_is(encoder):
+    """A click changes the features of its own frame most."""
+    torch.manual_seed(0)
+    n_layers = 0 if isinstance(encoder, str) else (0, 0)
+    model = Encoder(EncoderConfig(encoder=encoder, n_layers=n_layers, **HEAD, **HEADS)).eval()
+    waveform = 0.1 * torch.randn(1, 32000)
+    with torch.no_grad():
+        frames = model.frames(waveform)
+        assert frames.logits.shape == frames.speech_logits.shape == (1, 100)
+        assert frames.hop_s == 0.02
+        for k in (20, 50, 70):
+            changed = waveform.clone()
+            changed[0, 320 * k + 80 : 320 * k + 240] *= -1
+            moved = (model._frames(changed) - model._frames(waveform)).norm(dim=-1)[0]
+            assert abs(int(moved.argmax()) - k) <= 1
+
+
+def test_optional_heads_learn():
+    model = Encoder(EncoderConfig(**HEAD, **HEADS)).train()
+    outputs = model.outputs(torch.randn(2, 8000))
+    parts = (outputs.logits, outputs.frames.logits, outputs.frames.speech_logits)
+    sum(part.square().sum() for part in (*parts, outputs.speech_logits)).backward()
+    assert all(p.grad is not None for p in model.parameters())
+    head, _ = model.parameter_groups()
+    assert id(model.frame_head.score.weight) in map(id, head["params"])
+
+
+def test_heads_that_are_missing_or_do_not_fit():
+    model = Encoder(EncoderConfig(**HEAD))
+    with pytest.raises(ValueError, match=r"must have a frame head; build .*frame_head=True"):
+        model.frames(torch.randn(1, 8000))
+    with pytest.raises(ValueError, match="must have a speech head"):
+        model.speech(torch.randn(1, 8000))
+    assert model.outputs(torch.randn(2, 8000))[2:] == (None, None)
+    for other in (Encoder(EncoderConfig(**HEAD, frame_head=True)), Encoder(EncoderConfig())):
+        with pytest.raises(ValueError, match="`other` must be like this model but for optional"):
+            model.load_from(other)
+    with pytest.raises(TypeError, match="`other` must be an Encoder; got Linear"):
+        model.load_from(torch.nn.Linear(1, 1))
+    with pytest.raises(ValueError, match="`frame_head` must be True or False; got 2"):
+        EncoderConfig(frame_head=2)
+
+
 # What is stored
 
 

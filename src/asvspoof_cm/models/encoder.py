@@ -6,12 +6,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.models.countermeasure import Attended, Countermeasure
 from asvspoof_cm.models.encoders.distillmos import DistillMOSEncoder
 from asvspoof_cm.models.encoders.huggingface import huggingface_encoder, read_architecture
@@ -23,9 +24,12 @@ from asvspoof_cm.utils.checks import (
     check_positive,
     check_probability,
     check_waveform_batch,
+    one_line,
 )
 
 _BUILT_IN = ("distillmos", *(f"whisper-{size}" for size in WHISPER_SIZES))
+
+_HEADS = ("frame_head.", "speech_head.", "frame_speech_head.")
 
 Freeze = int | Literal["none", "all"]
 
@@ -49,6 +53,10 @@ class EncoderConfig:
         d_attention: The hidden channels of the attention that pools the frames.
         dropout: In the head.
         encoder_lr: The learning rate of the encoders, as a share of the head's.
+        frame_head: Whether the model has a head that tells human from synthetic speech in each
+            frame: `Encoder.frames`.
+        speech_head: Whether it has a head that tells speech from its absence: `Encoder.speech`.
+            Both heads together also tell it for each frame.
         architecture: The configurations of transformers models, by name. `Encoder` fills it in, so
             that a checkpoint needs neither network nor folder.
 
@@ -64,6 +72,8 @@ class EncoderConfig:
     d_attention: int = 128
     dropout: float = 0.2
     encoder_lr: float = 0.1
+    frame_head: bool = False
+    speech_head: bool = False
     architecture: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,6 +85,9 @@ class EncoderConfig:
             raise ValueError(f"`encoder` must be a name or a tuple of names; got {self.encoder!r}.")
         check_positive(self)
         check_probability(self, "dropout")
+        for name in ("frame_head", "speech_head"):
+            if type(getattr(self, name)) is not bool:
+                raise ValueError(f"`{name}` must be True or False; got {getattr(self, name)!r}.")
         check_between("encoder_lr", self.encoder_lr, 0, 1)
         for n_layers in self.each("n_layers"):
             if n_layers is not None and (type(n_layers) is not int or n_layers < 0):
@@ -129,6 +142,51 @@ class LayerMixture(nn.Module):
         return result
 
 
+class FrameHead(nn.Module):
+    """One logit for each frame, from the normalised frames around it: 13 frames, 0.26 s."""
+
+    def __init__(self, d_frames: int, d_hidden: int = 64, kernel_size: int = 7) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(d_frames)
+        self.project = nn.Linear(d_frames, d_hidden)
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(d_hidden, d_hidden, kernel_size, padding="same") for _ in range(2)
+        )
+        self.score = nn.Linear(d_hidden, 1)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Return logits (batch, n_frames) of frames (batch, n_frames, d_frames)."""
+        x = self.project(self.norm(frames)).transpose(1, 2)
+        for convolution in self.convolutions:
+            x = x + convolution(functional.gelu(x))
+        logits: Tensor = self.score(functional.gelu(x).transpose(1, 2)).squeeze(-1)
+        return logits
+
+
+class Frames(NamedTuple):
+    """What `Encoder.frames` returns. Frame k stands for the time from k to k + 1 hops."""
+
+    logits: Tensor
+    """The log-odds of human against synthetic speech in each frame, shape (batch, n_frames)."""
+    hop_s: float
+    """Seconds from frame to frame."""
+    speech_logits: Tensor | None
+    """The log-odds that a frame holds speech, of that shape; None without a speech head."""
+
+
+class Outputs(NamedTuple):
+    """What `Encoder.outputs` returns: what all heads say, from one pass through the encoders."""
+
+    embedding: Tensor
+    """As `Encoder.embed` returns it."""
+    logits: Tensor
+    """As the model itself returns them."""
+    frames: Frames | None
+    """As `Encoder.frames` returns it; None without a frame head."""
+    speech_logits: Tensor | None
+    """As `Encoder.speech` returns it; None without a speech head."""
+
+
 class Encoder(Countermeasure):
     """Pretrained speech encoders, a softmax-weighted sum of their layers, attentive statistics.
 
@@ -172,6 +230,10 @@ class Encoder(Countermeasure):
         self.norm = nn.BatchNorm1d(2 * d_frames)
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(2 * d_frames, 2)
+        self.frame_head = FrameHead(d_frames) if config.frame_head else None
+        self.speech_head = nn.Linear(2 * d_frames, 1) if config.speech_head else None
+        has_both = config.frame_head and config.speech_head
+        self.frame_speech_head = nn.Linear(d_frames, 1) if has_both else None
 
     def load_published(self, *paths: str | os.PathLike[str]) -> None:
         """Load the published weights of the encoders.
@@ -192,6 +254,26 @@ class Encoder(Countermeasure):
         for k, encoder in enumerate(self._encoders()):
             encoder.load_published(Path(paths[k]) if paths else None)
 
+    def load_from(self, other: Encoder) -> None:
+        """Take over the weights of a model that lacks some of this one's optional heads.
+
+        Heads that `other` lacks keep the weights they have; everything else must fit.
+
+        Example:
+            >>> model = Encoder(EncoderConfig(frame_head=True, speech_head=True))
+            >>> model.load_from(Encoder())
+        """
+        if not isinstance(other, Encoder):
+            raise TypeError(f"`other` must be an Encoder; got {type(other).__name__}.")
+        state = other.state_dict()
+        own = {name: v for name, v in self.state_dict().items() if name.startswith(_HEADS)}
+        try:
+            self.load_state_dict({**own, **state})
+        except RuntimeError as error:
+            raise ValueError(
+                f"`other` must be like this model but for optional heads: {one_line(error)}"
+            ) from error
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the trainable parameters: the head's, and the encoders', which learn slower."""
         slow = [p for p in self.encoders.parameters() if p.requires_grad]
@@ -209,6 +291,46 @@ class Encoder(Countermeasure):
         logits: Tensor = self.classifier(self.dropout(embedding))
         return logits
 
+    def frames(self, waveform: Tensor) -> Frames:
+        """Return a logit for each frame of waveforms (batch, time); the model needs a frame head.
+
+        Example:
+            >>> model = Encoder(EncoderConfig(frame_head=True)).eval()
+            >>> logits, hop_s, _ = model.frames(torch.randn(2, 32000))
+            >>> logits.shape, hop_s
+            (torch.Size([2, 100]), 0.02)
+        """
+        _required(self.frame_head, "frame_head")
+        return self._score_frames(self._frames(waveform))
+
+    def speech(self, waveform: Tensor) -> Tensor:
+        """Return the log-odds (batch,) that waveforms (batch, time) hold speech.
+
+        Example:
+            >>> model = Encoder(EncoderConfig(speech_head=True)).eval()
+            >>> model.speech(torch.randn(2, 32000)).shape
+            torch.Size([2])
+        """
+        _required(self.speech_head, "speech_head")
+        return self._score_speech(self.embed(waveform))
+
+    def outputs(self, waveform: Tensor) -> Outputs:
+        """Return what every head says of waveforms (batch, time), from one pass.
+
+        Example:
+            >>> outputs = Encoder(EncoderConfig(speech_head=True)).outputs(torch.randn(2, 32000))
+            >>> outputs.logits.shape, outputs.speech_logits.shape, outputs.frames
+            (torch.Size([2, 2]), torch.Size([2]), None)
+        """
+        frames = self._frames(waveform)
+        embedding, _ = self._pool(frames)
+        return Outputs(
+            embedding,
+            self.classify(embedding),
+            None if self.frame_head is None else self._score_frames(frames),
+            None if self.speech_head is None else self._score_speech(embedding),
+        )
+
     def attend(self, waveform: Tensor) -> Attended:
         """Return logits and the weight of each frame, the mean over the channels."""
         frames = self._frames(waveform)
@@ -217,7 +339,7 @@ class Encoder(Countermeasure):
             self.classify(embedding),
             weights.mean(dim=-1),
             frames.transpose(1, 2),
-            max(encoder.hop_length for encoder in self._encoders()),
+            self._hop_length(),
         )
 
     def train(self, mode: bool = True) -> Encoder:
@@ -229,6 +351,21 @@ class Encoder(Countermeasure):
 
     def _encoders(self) -> list[SpeechEncoder]:
         return list(self.encoders)  # type: ignore[arg-type]
+
+    def _hop_length(self) -> int:
+        return max(encoder.hop_length for encoder in self._encoders())
+
+    def _score_frames(self, frames: Tensor) -> Frames:
+        logits = _required(self.frame_head, "frame_head")(self.dropout(frames))
+        speech = None
+        if self.frame_speech_head is not None:
+            speech = self.frame_speech_head(self.dropout(frames)).squeeze(-1)
+        return Frames(logits, self._hop_length() / SAMPLE_RATE, speech)
+
+    def _score_speech(self, embedding: Tensor) -> Tensor:
+        head = _required(self.speech_head, "speech_head")
+        logits: Tensor = head(self.dropout(embedding)).squeeze(-1)
+        return logits
 
     def _frames(self, waveform: Tensor) -> Tensor:
         check_waveform_batch(waveform, max(encoder.n_least for encoder in self._encoders()))
@@ -246,6 +383,16 @@ class Encoder(Countermeasure):
         weights = self.attention(frames)
         embedding: Tensor = self.norm(attentive_statistics(frames.to(weights.dtype), weights))
         return embedding, weights
+
+
+def _required(head: nn.Module | None, name: str) -> nn.Module:
+    """Return a head that is optional, or say how to get it."""
+    if head is None:
+        raise ValueError(
+            f"the model must have a {name.replace('_', ' ')}; build it with "
+            f"EncoderConfig({name}=True) and train it."
+        )
+    return head
 
 
 def _normalize(layer: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ import soundfile
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from asvspoof_cm.audio import InputSettings, peak_normalize
-from asvspoof_cm.audio.crops import CROP_SAMPLES, crop_start
+from asvspoof_cm.audio import CROP_SAMPLES, InputSettings, crop_start, peak_normalize
 from asvspoof_cm.data import SpoofDataset, make_loader, pack, read_protocol, write_miniature
 from asvspoof_cm.data.protocol import OFFICIAL_COUNTS
 from asvspoof_cm.utils.seeds import derive_seed

@@ -16,11 +16,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from asvspoof_cm import TFPARN, TFPARNConfig, load_audio, metrics, plots, tta_crops
-from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.calibration import fit_calibration
 from asvspoof_cm.data import read_protocol, write_miniature
 from asvspoof_cm.data.miniature import MiniaturePaths
-from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.labels import BONAFIDE, SAMPLE_RATE, SPOOF
 from asvspoof_cm.losses import focal_pairwise_loss
 from asvspoof_cm.runs import read_run
 from asvspoof_cm.scorer import Scorer

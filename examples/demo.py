@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from asvspoof_cm import BONAFIDE, Scorer, load_audio, plots
-from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.metrics import DetectionCosts
 
 AUDIO = Path(os.path.relpath(Path(__file__).parent / "audio"))

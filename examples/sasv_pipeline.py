@@ -25,12 +25,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from asvspoof_cm import Scorer, load_audio, load_published_aasist
-from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.audio.arrays import as_mono, as_waveform
+from asvspoof_cm.audio import as_mono, as_waveform
 from asvspoof_cm.augmentation import CopySynthesis
 from asvspoof_cm.calibration import Calibration, fuse_sasv
 from asvspoof_cm.data import read_protocol
-from asvspoof_cm.labels import BONAFIDE
+from asvspoof_cm.labels import BONAFIDE, SAMPLE_RATE
 from asvspoof_cm.metrics import ASVSPOOF5_SASV, SasvCosts
 from asvspoof_cm.pretrained import DEFAULT_NAME
 from asvspoof_cm.utils.files import atomic_path
@@ -121,7 +120,7 @@ class Verifier:
             raise ValueError("`waveforms` must hold at least one utterance; got none.")
         vectors = []
         for k, waveform in enumerate(waveforms):
-            speech = prepare_speech(as_waveform(_as_audio(waveform), sample_rate))
+            speech = prepare_speech(torch.from_numpy(as_waveform(_as_audio(waveform), sample_rate)))
             if len(speech) < self.min_speech_s * SAMPLE_RATE:
                 raise ValueError(
                     f"`waveforms[{k}]` must have {self.min_speech_s:g} s of speech; it has "
@@ -142,7 +141,7 @@ class Verifier:
             result = self.scorer.score(audio, sample_rate, detail=True)
             if not result.has_speech:
                 return Decision(accept=False, reason="bad audio", detail="; ".join(result.warnings))
-            speech = prepare_speech(as_waveform(audio, sample_rate))
+            speech = prepare_speech(torch.from_numpy(as_waveform(audio, sample_rate)))
             if len(speech) < self.min_speech_s * SAMPLE_RATE:
                 return self._too_short(len(speech) / SAMPLE_RATE, "speech")
             cosine = float(enrolled.voice @ self.encoder.embed(speech))

@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from torch import Tensor, as_tensor
 
 from asvspoof_cm import BONAFIDE, SPOOF, Scorer
 from asvspoof_cm.calibration import Calibration
@@ -219,7 +219,7 @@ def embed_corpus(
     shown = track(todo, total=len(todo), description="voices", unit="clip", enabled=progress)
     for n_done, row in enumerate(shown, start=1):
         with source.open(row) as audio:
-            waveform = audio.read()
+            waveform = as_tensor(audio.read())
         speech = prepare_speech(waveform)
         name = str(corpus.utterance[row])
         vectors[name] = encoder.embed(speech if len(speech) else waveform)

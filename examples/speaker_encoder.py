@@ -26,9 +26,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.checkpoint import load_tensors
+from asvspoof_cm.labels import SAMPLE_RATE
 
 N_MELS, N_FFT, HOP_LENGTH = 40, 400, 160
 N_FRAMES = 160

@@ -22,11 +22,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from asvspoof_cm import Scorer, load_audio
-from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.audio.arrays import as_mono
+from asvspoof_cm.audio import as_mono
 from asvspoof_cm.calibration import Calibration, fit_calibration
 from asvspoof_cm.data import Protocol, open_audio, read_protocol
-from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.labels import BONAFIDE, SAMPLE_RATE, SPOOF
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts, eer
 from asvspoof_cm.pretrained import DEFAULT_NAME
 from asvspoof_cm.utils.progress import track
@@ -101,9 +100,8 @@ class StreamingGate:
 
     def push(self, chunk: ArrayLike | Tensor) -> GateDecision | None:
         """Take the next chunk, of any size; return the decision once there is one."""
-        samples = as_mono(
-            chunk if isinstance(chunk, Tensor) else np.asarray(chunk), allow_empty=True
-        )
+        chunk = chunk if isinstance(chunk, Tensor) else np.asarray(chunk)
+        samples = torch.from_numpy(as_mono(chunk, allow_empty=True))
         if not len(self._heard):
             loud = (samples.abs() >= self.onset).nonzero()
             samples = samples[int(loud[0]) :] if len(loud) else samples[:0]
@@ -188,7 +186,7 @@ def score_prefixes(
     source = open_audio(protocol, folder)
     for k in track(range(len(protocol)), description="prefixes", unit="utt"):
         with source.open(k) as file:
-            audio = file.read()
+            audio = torch.from_numpy(file.read())
         loud = (audio.abs() >= onset).nonzero()
         heard = audio[int(loud[0]) :] if len(loud) else audio
         ends = [min(len(heard), round(time * SAMPLE_RATE)) for time in at_s]

@@ -37,7 +37,7 @@ from asvspoof_cm import (
     load_checkpoint,
     load_published_aasist,
 )
-from asvspoof_cm.audio import SAMPLE_RATE, resample
+from asvspoof_cm.audio import resample
 from asvspoof_cm.augmentation import (
     RandomBandLimit,
     RandomSpeed,
@@ -47,6 +47,7 @@ from asvspoof_cm.augmentation import (
 )
 from asvspoof_cm.checkpoint import load_tensors
 from asvspoof_cm.data import Protocol, open_audio, read_protocol
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.metrics import (
     OperatingPoint,
     bootstrap,
@@ -405,7 +406,7 @@ def _changed(part: Part, change: Change, description: str) -> Iterator[Array]:
     audio = open_audio(part.protocol, part.folder)
     for k in track(range(len(part.protocol)), description=description, unit="clip"):
         with audio.open(k) as clip:
-            yield change(clip.read(), k).numpy()
+            yield change(torch.from_numpy(clip.read()), k).numpy()
 
 
 def _parts(args: argparse.Namespace, names: Sequence[str] = tuple(SETS)) -> list[Part]:

@@ -33,10 +33,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm import BONAFIDE, SPOOF, load_checkpoint
-from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.recipes import augmentation
 from asvspoof_cm.checkpoint import load_tensors, save_checkpoint
-from asvspoof_cm.labels import LABEL_NAMES
+from asvspoof_cm.labels import LABEL_NAMES, SAMPLE_RATE
 from asvspoof_cm.losses import focal_loss
 from asvspoof_cm.metrics import eer
 from asvspoof_cm.models import (

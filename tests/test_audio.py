@@ -11,15 +11,15 @@ import torch
 
 from asvspoof_cm.audio import (
     AudioFile,
+    crop_starts,
     fix_length,
     load_audio,
     peak_normalize,
+    rate_ratio,
     resample,
     set_level,
     tta_crops,
 )
-from asvspoof_cm.audio.crops import crop_starts
-from asvspoof_cm.audio.resampling import rate_ratio
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_blocks_of_a_resampled_file_join_without_a_seam(tmp_path):
         whole = file.read()
         blocks = [file.read(start, 5000) for start in range(0, file.n_samples, 5000)]
         assert file.read(file.n_samples, 10).shape == (0,)
-    torch.testing.assert_close(torch.cat(blocks), whole, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate(blocks), whole, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("format_", ["WAV", "FLAC", "OGG", "MP3", "AIFF", "AU"])
@@ -99,8 +99,8 @@ def test_bytes_are_read_as_their_file_is(tmp_path, speechlike, format_, rate):
     with AudioFile((tmp_path / "a").read_bytes()) as in_memory, AudioFile(tmp_path / "a") as file:
         assert in_memory.n_samples == file.n_samples
         assert in_memory.native_rate == rate
-        assert torch.equal(in_memory.read(5000, 9000), file.read(5000, 9000))
-        assert torch.equal(in_memory.read(), file.read())
+        assert np.array_equal(in_memory.read(5000, 9000), file.read(5000, 9000))
+        assert np.array_equal(in_memory.read(), file.read())
 
 
 @pytest.mark.parametrize(
@@ -319,18 +319,18 @@ def test_peak_is_one_and_silence_stays():
     ],
 )
 def test_level(normalization, expected):
-    crops = torch.tensor([[0.125, -0.25], [0.0, 0.0]])
-    kept, wanted = crops.clone(), torch.tensor(expected)
-    assert torch.equal(set_level(crops, normalization, 0.5), wanted)
-    assert torch.equal(crops, kept)
+    crops = np.array([[0.125, -0.25], [0.0, 0.0]], np.float32)
+    kept, wanted = crops.copy(), np.array(expected)
+    assert np.array_equal(set_level(crops, normalization, 0.5), wanted)
+    assert np.array_equal(crops, kept)
     assert set_level(crops, normalization, 0.5, out=crops) is crops
-    assert torch.equal(crops, wanted)
+    assert np.array_equal(crops, wanted)
 
 
 def test_level_needs_the_peak_of_the_utterance():
     with pytest.raises(ValueError, match='`peak` must be that of the utterance with "utterance"'):
-        set_level(torch.ones(2), "utterance")
-    assert torch.equal(set_level(torch.zeros(2), "utterance", 0.0), torch.zeros(2))
+        set_level(np.ones(2, np.float32), "utterance")
+    assert not set_level(np.zeros(2, np.float32), "utterance", 0.0).any()
 
 
 # Crops
@@ -453,7 +453,7 @@ def test_blocks_of_a_long_file_join(tmp_path, monkeypatch):
     path = tmp_path / "x.flac"
     soundfile.write(path, np.random.default_rng(0).uniform(-1, 1, (10_001, 2)), 16000)
     whole = load_audio(path)
-    monkeypatch.setattr("asvspoof_cm.audio.reading._BLOCK_VALUES", 3000)
+    monkeypatch.setattr("asvspoof_cm.audio._BLOCK_VALUES", 3000)
     assert torch.equal(load_audio(path), whole)
 
 

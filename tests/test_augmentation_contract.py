@@ -19,7 +19,6 @@ from asvspoof_cm.augmentation import (
     FolderReverb,
     Gain,
     ImpulsiveNoise,
-    LogMelMask,
     NotchBands,
     OneOf,
     RandomApply,
@@ -39,6 +38,7 @@ from asvspoof_cm.augmentation import (
     transcode,
 )
 from asvspoof_cm.augmentation.resynthesis import MelVocoder
+from asvspoof_cm.models import LogMelMask
 
 INF = float("inf")
 CODECS = ("mu-law", "a-law", "gsm", "ima-adpcm", "vorbis")

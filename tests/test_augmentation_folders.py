@@ -6,8 +6,9 @@ import scipy.signal
 import soundfile
 import torch
 
-from asvspoof_cm.augmentation import FolderNoise, FolderReverb, LogMelMask
+from asvspoof_cm.augmentation import FolderNoise, FolderReverb
 from asvspoof_cm.augmentation.folders import reverberate
+from asvspoof_cm.models import LogMelMask
 
 
 def seeded(seed=0):

@@ -1,14 +1,11 @@
 """Fine-tuning on recordings of one's own: how speakers are divided and copies are made."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import soundfile
 
-from manyvoices import table, vocoders
-
 import finetune
+from manyvoices import table, vocoders
 
 
 @pytest.fixture

@@ -2,23 +2,20 @@
 
 import json
 import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import families
+import measure
+import ship
 from asvspoof_cm import load_checkpoint, save_checkpoint
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.data import read_protocol, write_miniature
 from asvspoof_cm.metrics import eer, read_scores, within_sources
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.utils.files import sha256
-
-import families
-import measure
-import ship
 
 GENERATORS = ("HiFi-GAN copy", "VALL-E", "copy-world", "AutoVC")
 

@@ -41,6 +41,20 @@ assert asvspoof_cm.TFPARN is TFPARN is vars(asvspoof_cm)["TFPARN"]
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize(
+    ("imported", "unwanted"),
+    [
+        ("import asvspoof_cm.audio", ["torch", "soundfile", "scipy.signal"]),
+        ("import asvspoof_cm.models", ["soundfile", "scipy.signal"]),
+        ("from asvspoof_cm import TFPARN", ["soundfile", "scipy.signal"]),
+    ],
+)
+def test_an_import_loads_no_more_than_it_needs(imported, unwanted):
+    code = f"import sys; {imported}; sys.exit(str([m for m in {unwanted} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.strip() == "[]"
+
+
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'TFPARM'"):
         _ = asvspoof_cm.TFPARM

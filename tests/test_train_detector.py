@@ -1,17 +1,15 @@
 """The training of the shipped detector, with one encoder of random weights on six clips."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 import torch
 
+import train_detector
 from asvspoof_cm.checkpoint import load_tensors, save_checkpoint
 from asvspoof_cm.models import Encoder, EncoderConfig
-
-import train_detector
 
 CONFIG = EncoderConfig(encoder="distillmos", d_projection=8, d_attention=4, freeze=3)
 COLUMNS = ("utterance", "path", "label", "generator", "speaker", "source", "split", "parent")

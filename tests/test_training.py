@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import nn
 
-from asvspoof_cm.augmentation import LogMelMask, augmentation, extra_spoof
+from asvspoof_cm.augmentation import augmentation, extra_spoof
 from asvspoof_cm.augmentation.recipes import AUGMENTATIONS, EXTRA_SPOOF
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data import Batch, SpoofDataset, make_loader, read_protocol, write_miniature
 from asvspoof_cm.losses import focal_pairwise_loss
 from asvspoof_cm.metrics import evaluate, read_scores
-from asvspoof_cm.models import TFPARN, TFPARNConfig
+from asvspoof_cm.models import TFPARN, LogMelMask, TFPARNConfig
 from asvspoof_cm.runs import read_history
 from asvspoof_cm.training import (
     Augmented,

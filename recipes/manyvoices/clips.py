@@ -10,7 +10,7 @@ import numpy as np
 import soundfile
 from scipy.ndimage import uniform_filter1d
 
-from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.labels import SAMPLE_RATE
 
 __all__ = ["LONGEST", "make_clip", "trimmed"]
 

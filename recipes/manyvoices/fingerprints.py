@@ -13,7 +13,7 @@ import numpy as np
 import scipy.fft
 import scipy.signal
 
-from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.labels import SAMPLE_RATE
 from minispoof.speech import Array
 
 __all__ = ["Match", "fingerprint", "shared_recordings"]

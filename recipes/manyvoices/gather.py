@@ -21,7 +21,7 @@ from typing import Final
 
 import soundfile
 
-from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.files import atomic_path
 from asvspoof_cm.utils.progress import Progress
 from manyvoices.clips import make_clip

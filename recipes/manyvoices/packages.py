@@ -28,8 +28,7 @@ from typing import Final
 import numpy as np
 import soundfile
 
-from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES
+from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, SAMPLE_RATE
 from asvspoof_cm.utils.files import atomic_path
 from asvspoof_cm.utils.progress import track
 from manyvoices.channel import normalize_peak

@@ -17,7 +17,7 @@ import numpy as np
 import soundfile
 
 from asvspoof_cm import metrics
-from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.progress import track
 from asvspoof_cm.utils.tables import render
 from manyvoices.fingerprints import Match, fingerprint, shared_recordings

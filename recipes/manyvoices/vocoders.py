@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.labels import SAMPLE_RATE
 from minispoof import vocoders as classical
 from minispoof.spectra import griffin_lim, slaney_filterbank, stft
 from minispoof.speech import Array

@@ -17,8 +17,7 @@ import numpy as np
 import scipy.signal
 import soundfile
 
-from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.labels import LABEL_NAMES, SPOOF
+from asvspoof_cm.labels import LABEL_NAMES, SAMPLE_RATE, SPOOF
 from asvspoof_cm.utils.progress import track
 from manyvoices.channel import match_spectrum, normalize_peak, recode, with_offset
 from manyvoices.clips import trimmed

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import soundfile
 
-from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.files import atomic_path
 from minispoof.randomness import generator
 from minispoof.sources import Source

@@ -19,8 +19,7 @@ from typing import Final
 import numpy as np
 import soundfile
 
-from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, SPOOF
+from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, SAMPLE_RATE, SPOOF
 from asvspoof_cm.utils.files import atomic_path, sha256
 from asvspoof_cm.utils.progress import track
 from minispoof.attacks import Attack, Fake

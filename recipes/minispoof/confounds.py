@@ -19,9 +19,9 @@ import scipy.optimize
 import scipy.special
 
 from asvspoof_cm import metrics
-from asvspoof_cm.audio import SAMPLE_RATE, load_audio
+from asvspoof_cm.audio import load_audio
 from asvspoof_cm.data import AudioFolder, Protocol, read_protocol
-from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.labels import BONAFIDE, SAMPLE_RATE, SPOOF
 from asvspoof_cm.utils.progress import track
 from minispoof.clips import FOLDERS
 from minispoof.speech import FRAME, Array, frame_powers

@@ -16,7 +16,7 @@ import soundfile
 import torch
 
 from asvspoof_cm import audio
-from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.labels import SAMPLE_RATE
 
 __all__ = [
     "Array",

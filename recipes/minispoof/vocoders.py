@@ -22,8 +22,8 @@ import scipy.linalg
 import scipy.signal
 import torch
 
-from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.frontends import mel_filterbank
+from asvspoof_cm.labels import SAMPLE_RATE
 from minispoof.spectra import griffin_lim, istft, random_phases, slaney_filterbank, stft
 from minispoof.speech import Array, resample
 

@@ -1,4 +1,4 @@
-"""The classes and the words for them, in one place.
+"""The classes and the words for them, and the sampling rate, in one place.
 
 Everywhere in this library 0 is spoof and 1 is bonafide, and a higher score means bonafide.
 """
@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal, get_args
 
-__all__ = ["ABSENT", "BONAFIDE", "SPOOF", "LABELS", "LABEL_NAMES", "SASV_CLASSES"]
+__all__ = ["ABSENT", "BONAFIDE", "SPOOF", "LABELS", "LABEL_NAMES", "SAMPLE_RATE", "SASV_CLASSES"]
+
+SAMPLE_RATE: Final = 16000
+"""The rate of waveforms, in Hz, where nothing else is said."""
 
 SPOOF: Final = 0
 BONAFIDE: Final = 1

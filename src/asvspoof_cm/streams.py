@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from asvspoof_cm.audio import SAMPLE_RATE, resample
-from asvspoof_cm.audio.arrays import Waveform, as_mono
-from asvspoof_cm.audio.resampling import rate_ratio, resampling_reach
+from asvspoof_cm.audio import Array, Waveform, as_mono, rate_ratio, resample, resampling_reach
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.scorer import Scorer, WindowScore
 from asvspoof_cm.scorer.timelines import Windows, score_windows
 from asvspoof_cm.utils.checks import check_rate
@@ -78,34 +76,34 @@ class _StreamResampler:
         self._restart()
 
     def _restart(self) -> None:
-        self._buffer: Tensor = torch.empty(0)
+        self._buffer: Array = np.empty(0, np.float32)
         self._first: int = 0  # the place of the buffer's first sample in the stream
         self._n_emitted: int = 0
 
-    def push(self, samples: Tensor) -> Tensor:
+    def push(self, samples: Array) -> Array:
         """Return the new samples that no later chunk can change."""
         if self._up == self._down:
             return samples
-        self._buffer = torch.cat([self._buffer, samples])
+        self._buffer = np.concatenate([self._buffer, samples])
         n_received = self._first + len(self._buffer)
         return self._emit(max(0, n_received - self._reach) * self._up // self._down)
 
-    def flush(self) -> Tensor:
+    def flush(self) -> Array:
         """Return the rest of the stream, and start anew."""
         n_received = self._first + len(self._buffer)
         rest = self._emit(-(-n_received * self._up // self._down))
         self._restart()
         return rest
 
-    def _emit(self, stop: int) -> Tensor:
+    def _emit(self, stop: int) -> Array:
         if stop <= self._n_emitted:
-            return torch.empty(0)
+            return np.empty(0, np.float32)
         offset = self._first * self._up // self._down
         resampled = resample(self._buffer, self.sample_rate, self.new_rate)
-        ready = resampled[self._n_emitted - offset : stop - offset].clone()
+        ready = resampled[self._n_emitted - offset : stop - offset].copy()
         self._n_emitted = stop
         # The buffer keeps the context of the next sample and starts on the polyphase grid.
         needed = max(0, stop * self._down // self._up - self._reach) // self._down * self._down
-        self._buffer = self._buffer[needed - self._first :].clone()
+        self._buffer = self._buffer[needed - self._first :].copy()
         self._first = needed
         return ready

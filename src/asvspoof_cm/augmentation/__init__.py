@@ -25,7 +25,6 @@ from asvspoof_cm.augmentation.folders import (
     FolderNoise as FolderNoise,
     FolderReverb as FolderReverb,
 )
-from asvspoof_cm.augmentation.masking import LogMelMask as LogMelMask
 from asvspoof_cm.augmentation.notch import NotchBands as NotchBands
 from asvspoof_cm.augmentation.rawboost import (
     ConvolutiveNoise as ConvolutiveNoise,

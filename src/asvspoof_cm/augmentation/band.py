@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, uniform
 from asvspoof_cm.augmentation.filters import fir_filter
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.checks import check_range
 
 _N_TAPS = 255  # with the window, 350 Hz from pass to stop at 16 kHz, and 74 dB

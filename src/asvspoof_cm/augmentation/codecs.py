@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asvspoof_cm.audio import SAMPLE_RATE, resample
+from asvspoof_cm.audio import resample
 from asvspoof_cm.augmentation.base import Augmentation, Drawn, integers, uniform
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.checks import check_between, check_finite, check_float, check_range
 
 CODECS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(

@@ -8,9 +8,9 @@ import scipy.fft
 import torch
 from torch import Tensor
 
-from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, uniform
 from asvspoof_cm.frontends import hz_to_mel
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.checks import check_between, check_gain
 
 _N_PADDING = 1024  # what the filter rings on into, so that the end does not reach the start

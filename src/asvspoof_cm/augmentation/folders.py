@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asvspoof_cm.audio import AUDIO_EXTENSIONS, SAMPLE_RATE, AudioFile, load_audio
+from asvspoof_cm.audio import AUDIO_EXTENSIONS, AudioFile, load_audio
 from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, integers, uniform
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, level
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.checks import check_snr
 
 
@@ -95,22 +98,22 @@ class FolderNoise(_FromFolder):
             start = int(offset * file.n_samples)
             excerpt = _read_around(file, start, n_samples)
             if not excerpt.any():
-                heard = _read_around(file, start, file.n_samples).nonzero()
+                heard = np.flatnonzero(_read_around(file, start, file.n_samples))
                 if not len(heard):
                     raise ValueError(
                         f"{path} must hold noise; all its samples are zero. Remove it."
                     )
                 excerpt = _read_around(file, (start + int(heard[0])) % file.n_samples, n_samples)
-            return excerpt
+            return torch.from_numpy(excerpt)
 
 
-def _read_around(file: AudioFile, start: int, n_samples: int) -> Tensor:
+def _read_around(file: AudioFile, start: int, n_samples: int) -> NDArray[np.float32]:
     """Return `(n_samples,)` from `start` on; the file's end is followed by its start."""
     head = file.read(start, n_samples)
     if len(head) == n_samples:
         return head
     rest = file.read(0, n_samples - len(head))
-    return torch.cat((head, rest.repeat(-(-n_samples // len(rest)))))[:n_samples]
+    return np.concatenate((head, np.tile(rest, -(-n_samples // len(rest)))))[:n_samples]
 
 
 @dataclass(frozen=True, kw_only=True)

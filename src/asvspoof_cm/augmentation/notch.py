@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import Drawn, beside, integers, uniform
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.checks import check_between, check_gain, check_range
 
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import fold, pad
 
-from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import (
     Augmentation,
     Drawn,
@@ -27,6 +26,7 @@ from asvspoof_cm.augmentation.base import (
     uniform,
 )
 from asvspoof_cm.frontends import mel_filterbank, stft
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.checks import check_range
 
 _TINY = 1e-8

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, row_noise, seeds, uniform
 from asvspoof_cm.augmentation.filters import fir_filter, level
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.checks import check_gain, check_range
 
 _TINY = 1e-30

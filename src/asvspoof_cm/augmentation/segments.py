@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, integers
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.checks import check_between
 
 

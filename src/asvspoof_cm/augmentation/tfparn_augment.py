@@ -14,10 +14,10 @@ import scipy.signal
 import torch
 from torch import Tensor
 
-from asvspoof_cm.audio import SAMPLE_RATE
 from asvspoof_cm.augmentation.base import Augmentation, Drawn, integers, row_noise, seeds, uniform
 from asvspoof_cm.augmentation.compose import OneOf, RandomApply
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, sos_filter
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.checks import check_between, check_range, check_snr
 
 _PASS_BANDS = ("lowpass", "highpass", "bandpass")

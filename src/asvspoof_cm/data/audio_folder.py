@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from asvspoof_cm.audio import AUDIO_EXTENSIONS, SAMPLE_RATE, AudioFile
+from asvspoof_cm.audio import AUDIO_EXTENSIONS, AudioFile
 from asvspoof_cm.data.protocol import Protocol
-from asvspoof_cm.labels import ABSENT
+from asvspoof_cm.labels import ABSENT, SAMPLE_RATE
 
 # Where the public corpora keep their files, below the folder that they unpack into.
 SUBFOLDERS: Final = ("flac_T", "flac_D", "flac_E_eval", "flac_E_prog", "flac")

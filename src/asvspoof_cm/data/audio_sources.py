@@ -7,12 +7,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol as Interface
 
-from asvspoof_cm.audio.reading import SAMPLE_RATE, OpenAudio
+from asvspoof_cm.audio import OpenAudio
 from asvspoof_cm.data.audio_folder import AudioFolder
 from asvspoof_cm.data.containers import audio_entries, check_seekable, is_container, stem
 from asvspoof_cm.data.openers import Opener
 from asvspoof_cm.data.packed import INDEX_NAME, SHARD_PATTERN, PackedAudio
 from asvspoof_cm.data.protocol import Protocol
+from asvspoof_cm.labels import SAMPLE_RATE
 
 
 class AudioSource(Interface):
@@ -42,7 +43,7 @@ def open_audio(
         >>> audio = open_audio(read_protocol(paths.dev_protocol), paths.audio_dir)
         >>> with audio.open(0) as utterance:
         ...     utterance.read(0, 1000).shape
-        torch.Size([1000])
+        (1000,)
     """
     folder = Path(audio_dir)
     if folder.is_file():

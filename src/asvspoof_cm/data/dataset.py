@@ -7,12 +7,12 @@ import os
 from dataclasses import replace
 from typing import Literal, NamedTuple, Protocol as Interface
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from asvspoof_cm.audio import InputSettings, cut, set_level
-from asvspoof_cm.audio.crops import crop_start
+from asvspoof_cm.audio import InputSettings, crop_start, cut, set_level
 from asvspoof_cm.data.audio_sources import open_audio
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.utils.checks import check_between, check_choice, check_not_negative
@@ -153,7 +153,8 @@ class SpoofDataset(Dataset["Item | Failure"]):
             if file.n_samples >= self.n_samples and normalization != "utterance":
                 crop = file.read(start, self.n_samples)
                 # In place: the crop is ours, and new memory costs more than the division.
-                return set_level(crop, normalization, out=crop)
+                return torch.from_numpy(set_level(crop, normalization, out=crop))
             whole = file.read()
             crop = cut(whole, start, self.n_samples)
-            return set_level(crop, normalization, whole.abs().max().item())
+            peak = float(np.abs(whole).max())
+            return torch.from_numpy(set_level(crop, normalization, peak))

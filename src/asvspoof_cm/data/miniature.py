@@ -12,7 +12,7 @@ import numpy as np
 import scipy.signal
 import soundfile
 
-from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.labels import SAMPLE_RATE
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol as Interface
 
 import numpy as np
-from torch import Tensor
+from numpy.typing import NDArray
 
-from asvspoof_cm.audio.reading import SAMPLE_RATE, AudioFile, OpenAudio
+from asvspoof_cm.audio import AudioFile, InMemory, OpenAudio
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.checks import one_line
 from asvspoof_cm.utils.lazy import import_extra
 
@@ -69,7 +70,7 @@ def open_cell(cells: ParquetCells, row: int, sample_rate: int = SAMPLE_RATE) -> 
     return open_bytes(content, name, sample_rate)
 
 
-class _OpenPart:
+class _OpenPart(InMemory):
     """The samples of an open file from one moment to another."""
 
     def __init__(self, file: AudioFile, start_s: float, duration_s: float | None) -> None:
@@ -85,7 +86,7 @@ class _OpenPart:
         self.n_samples = min(stop, file.n_samples) - self._first
         self.native_rate = file.native_rate
 
-    def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
+    def read(self, start: int = 0, n_samples: int | None = None) -> NDArray[np.float32]:
         """Return up to `n_samples` samples from sample `start`."""
         left = max(0, self.n_samples - start)
         n_samples = left if n_samples is None else min(left, n_samples)

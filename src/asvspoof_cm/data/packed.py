@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.audio import InMemory
 from asvspoof_cm.data.audio_folder import AudioFolder
 from asvspoof_cm.data.protocol import Protocol, read_protocol
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.checks import check_between
 from asvspoof_cm.utils.files import atomic_path, write_text
 from asvspoof_cm.utils.processes import n_cores
@@ -209,7 +209,7 @@ class PackedAudio:
         return self._maps[number]
 
 
-class PackedUtterance:
+class PackedUtterance(InMemory):
     """One utterance of a pack, read as an `AudioFile` is."""
 
     def __init__(self, samples: _Samples, native_rate: int) -> None:
@@ -217,11 +217,11 @@ class PackedUtterance:
         self.n_samples = len(samples)
         self.native_rate = native_rate
 
-    def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
+    def read(self, start: int = 0, n_samples: int | None = None) -> NDArray[np.float32]:
         """Return up to `n_samples` samples from sample `start`, shape (time,)."""
         stop = self.n_samples if n_samples is None else start + n_samples
         part = self._samples[start:stop]
-        return torch.from_numpy(np.multiply(part, 1 / _FULL_SCALE, dtype=np.float32))
+        return np.multiply(part, 1 / _FULL_SCALE, dtype=np.float32)
 
 
 def _decode(
@@ -237,7 +237,7 @@ def _decode(
 def _decode_one(folder: AudioFolder, row: int) -> _Samples | str:
     try:
         with folder.open(row) as file:
-            waveform = file.read().numpy()
+            waveform = file.read()
     except (OSError, ValueError) as error:
         return str(error)
     scaled = np.clip(np.rint(waveform * _FULL_SCALE), -_FULL_SCALE, _FULL_SCALE - 1)

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from asvspoof_cm.audio.arrays import as_waveform
-from asvspoof_cm.audio.reading import AudioFile, OpenAudio
+from asvspoof_cm.audio import AudioFile, InMemory, OpenAudio, as_waveform
 from asvspoof_cm.scorer.bulk import score_opened
 from asvspoof_cm.scorer.scorer import Scorer
-from asvspoof_cm.scorer.utterances import InMemory
 
 
 class ScoreCells:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.models.countermeasure import Attended, Countermeasure, build_model
 from asvspoof_cm.utils.checks import check_positive_finite
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from asvspoof_cm.augmentation import LogMelMask
 from asvspoof_cm.frontends import LogMel
 from asvspoof_cm.models.countermeasure import Attended, Countermeasure
+from asvspoof_cm.models.layers import LogMelMask
 from asvspoof_cm.models.pooling import POOLINGS, frame_mask
 from asvspoof_cm.models.transformer import TransformerLayer, sinusoidal_positions
 from asvspoof_cm.utils.checks import (

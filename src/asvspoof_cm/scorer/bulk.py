@@ -15,11 +15,12 @@ from typing import TypeVar
 
 import soundfile
 
-from asvspoof_cm.audio.reading import SAMPLE_RATE, OpenAudio
+from asvspoof_cm.audio import OpenAudio
 from asvspoof_cm.data.audio_sources import open_audio
 from asvspoof_cm.data.containers import audio_entries, is_container, stem
 from asvspoof_cm.data.openers import Opener, open_file
 from asvspoof_cm.data.protocol import Protocol, read_protocol
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.scorer.inference import Inference, map_ahead
 from asvspoof_cm.scorer.results import FileScore, ProtocolScores, ScoreResult
 from asvspoof_cm.scorer.shards import Resume, Row, ScoreRun, Shard, as_line, read_header

@@ -10,9 +10,9 @@ from typing import Any, Literal, Self, TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.audio.arrays import Waveform, as_waveform
+from asvspoof_cm.audio import InMemory, Waveform, as_waveform
 from asvspoof_cm.checkpoint import load_checkpoint
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.pretrained import load_pretrained
 from asvspoof_cm.scorer import bulk, timelines
@@ -23,7 +23,7 @@ from asvspoof_cm.scorer.inference import (
     run_batches as run_batches,
 )
 from asvspoof_cm.scorer.results import ScoreResult
-from asvspoof_cm.scorer.utterances import InMemory, Utterance, take_crops
+from asvspoof_cm.scorer.utterances import Utterance, take_crops
 
 Waveforms: TypeAlias = Iterable[Waveform]
 Rates: TypeAlias = int | Sequence[int]

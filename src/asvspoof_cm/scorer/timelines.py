@@ -13,13 +13,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asvspoof_cm.audio import SAMPLE_RATE, AudioFile, InputSettings, cut, fix_length, set_level
-from asvspoof_cm.audio.arrays import Waveform, as_waveform
-from asvspoof_cm.audio.reading import OpenAudio
-from asvspoof_cm.labels import Unit
+from asvspoof_cm.audio import (
+    AudioFile,
+    InMemory,
+    InputSettings,
+    OpenAudio,
+    Waveform,
+    as_waveform,
+    cut,
+    fix_length,
+    set_level,
+)
+from asvspoof_cm.labels import SAMPLE_RATE, Unit
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.scorer.inference import Inference, map_packed
-from asvspoof_cm.scorer.utterances import BLOCK_SAMPLES, InMemory
+from asvspoof_cm.scorer.utterances import BLOCK_SAMPLES
 
 
 class WindowScore(NamedTuple):
@@ -164,9 +172,9 @@ def attention(
                 f"`start_s` must lie inside the utterance of {len(samples) / rate:.3f} s; "
                 f"got {start_s}."
             )
-    peak = samples.abs().max().item()
+    peak = float(np.abs(samples).max())
     crop = set_level(cut(samples, start, n_samples), scorer.input.normalization, peak)
-    found = scorer.run(model.attend, crop[None])
+    found = scorer.run(model.attend, torch.from_numpy(crop)[None])
     return Attention(
         time_s=(start + found.hop_length * np.arange(found.features.shape[-1])) / rate,
         weight=found.weights[0].numpy(),
@@ -180,7 +188,7 @@ class Window(NamedTuple):
 
     start: int
     stop: int
-    samples: Tensor
+    samples: NDArray[np.float32]
 
 
 class Windows:
@@ -196,13 +204,13 @@ class Windows:
         self._restart()
 
     def _restart(self) -> None:
-        self._buffer: Tensor = torch.empty(0)
+        self._buffer: NDArray[np.float32] = np.empty(0, np.float32)
         self._first: int = 0  # the place of the buffer's first sample in the stream
         self._next: int = 0  # the start of the next window
 
-    def push(self, samples: Tensor) -> list[Window]:
+    def push(self, samples: NDArray[np.float32]) -> list[Window]:
         """Return the windows that end within `samples`."""
-        self._buffer = torch.cat([self._buffer, samples])
+        self._buffer = np.concatenate([self._buffer, samples])
         stop = self._first + len(self._buffer)
         windows = []
         while self._next + self.n_window <= stop:
@@ -211,7 +219,7 @@ class Windows:
         n_past = min(self._next, stop) - self._first
         self._first += n_past
         # A copy: a view would keep the whole chunk.
-        self._buffer = self._buffer[n_past:].clone()
+        self._buffer = self._buffer[n_past:].copy()
         return windows
 
     def flush(self) -> list[Window]:
@@ -246,11 +254,13 @@ def _timeline(scorer: Inference, source: OpenAudio, windows: Windows) -> Timelin
 def score_windows(scorer: Inference, windows: Iterable[Window]) -> Iterator[WindowScore]:
     """Score windows in full batches, each as an utterance of its own."""
     settings = scorer.input
+
     # Of the utterance's peak a stream knows nothing: the window is the utterance.
-    items = (
-        (window, set_level(w := window.samples, settings.normalization, w.abs().max().item())[None])
-        for window in windows
-    )
+    def levelled(window: Window) -> Tensor:
+        peak = float(np.abs(window.samples).max())
+        return torch.from_numpy(set_level(window.samples, settings.normalization, peak))[None]
+
+    items = ((window, levelled(window)) for window in windows)
     for window, (logits,) in map_packed(items, scorer.logits, scorer.batch_size):
         start_s, end_s = window.start / settings.sample_rate, window.stop / settings.sample_rate
         if not logits.isfinite().all():

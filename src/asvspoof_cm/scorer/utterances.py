@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from asvspoof_cm.audio import InputSettings, cut, set_level
-from asvspoof_cm.audio.crops import crop_starts
-from asvspoof_cm.audio.reading import OpenAudio
+from asvspoof_cm.audio import InputSettings, OpenAudio, crop_starts, cut, set_level
 
 SILENT_PEAK = 1e-4  # 80 dB below full scale
 CLIPPED_LEVEL, CLIPPED_SHARE = 0.999, 1e-3  # of full scale, of the samples
@@ -21,19 +21,6 @@ NO_SPEECH = "no speech to judge"
 """The warning of an utterance on which a decision abstains."""
 
 BLOCK_SAMPLES = 1 << 18
-
-
-class InMemory:
-    """A waveform (time,) as something to read from; `native_rate` is the rate that it had."""
-
-    def __init__(self, waveform: Tensor, native_rate: int) -> None:
-        self.waveform = waveform
-        self.n_samples = len(waveform)
-        self.native_rate = native_rate
-
-    def read(self, start: int = 0, n_samples: int | None = None) -> Tensor:
-        """Return up to `n_samples` samples from sample `start`."""
-        return self.waveform[start : None if n_samples is None else start + n_samples]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +47,12 @@ def take_crops(source: OpenAudio, settings: InputSettings) -> Utterance:
     starts = crop_starts(source.n_samples, settings.n_crops, n_samples, one_crop=settings.one_crop)
     distinct = sorted(set(starts))
     levels = _Levels()
-    crops = torch.empty(len(distinct), n_samples)
+    crops = np.empty((len(distinct), n_samples), np.float32)
     if source.n_samples < n_samples:
         whole = source.read()
         levels.add(whole)
         for crop, start in zip(crops, distinct, strict=True):
-            crop.copy_(cut(whole, start, n_samples))
+            crop[:] = cut(whole, start, n_samples)
     else:
         for first in range(0, source.n_samples, BLOCK_SAMPLES):
             block = source.read(first, BLOCK_SAMPLES)
@@ -75,7 +62,7 @@ def take_crops(source: OpenAudio, settings: InputSettings) -> Utterance:
                 if low < high:
                     crop[low - start : high - start] = block[low - first : high - first]
     return Utterance(
-        crops=set_level(crops, settings.normalization, levels.peak),
+        crops=torch.from_numpy(set_level(crops, settings.normalization, levels.peak)),
         which=[distinct.index(start) for start in starts],
         duration_s=source.n_samples / rate,
         resampled_from=None if source.native_rate == rate else source.native_rate,
@@ -90,13 +77,13 @@ class _Levels:
         self.n_samples = self.n_clipped = 0
         self.peak = self.total = self.power = 0.0
 
-    def add(self, block: Tensor) -> None:
-        magnitude = block.abs()
+    def add(self, block: NDArray[np.float32]) -> None:
+        magnitude = np.abs(block)
         self.n_samples += len(block)
-        self.peak = max(self.peak, magnitude.max().item())
-        self.n_clipped += int(torch.count_nonzero(magnitude >= CLIPPED_LEVEL))
-        self.total += block.sum(dtype=torch.float64).item()
-        self.power += block.square().sum(dtype=torch.float64).item()
+        self.peak = max(self.peak, float(magnitude.max()))
+        self.n_clipped += int(np.count_nonzero(magnitude >= CLIPPED_LEVEL))
+        self.total += float(block.sum(dtype=np.float64))
+        self.power += float(np.square(block, dtype=np.float64).sum())
 
 
 def _warnings(levels: _Levels, rate: int, n_in_crops: int) -> tuple[str, ...]:

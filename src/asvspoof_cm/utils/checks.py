@@ -261,9 +261,9 @@ def check_float(waveform: Tensor) -> None:
         )
 
 
-def check_one_waveform(waveform: Tensor) -> None:
+def check_one_waveform(waveform: Tensor | NDArray[Any]) -> None:
     """Raise unless `waveform` has shape (time,) and holds samples."""
-    if waveform.dim() != 1:
+    if waveform.ndim != 1:
         raise ValueError(
             f"`waveform` must have shape (time,); got {tuple(waveform.shape)}. "
             "Average channels, waveform.mean(0), and take batches one by one."

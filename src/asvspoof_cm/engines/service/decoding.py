@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from asvspoof_cm.audio.reading import AudioFile
+from asvspoof_cm.audio import AudioFile
 from asvspoof_cm.engines.service.messages import RefusedError
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def decode(content: bytes, sample_rate: int, max_duration_s: float) -> Decoded:
             n_frames = _BLOCK_VALUES // file.n_channels
             n_block = max(1, n_frames * sample_rate // file.native_rate)
             starts = range(0, file.n_samples, n_block)
-            blocks = [file.read_array(start, n_block) for start in starts]
+            blocks = [file.read(start, n_block) for start in starts]
             return Decoded(waveform=np.concatenate(blocks), native_rate=file.native_rate)
     except ValueError as error:
         raise _undecodable(str(error)) from error

@@ -1,4 +1,4 @@
-"""Masks over log-Mel features: D. S. Park et al., "SpecAugment", Interspeech 2019."""
+"""Layers that more than one model uses."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asvspoof_cm.augmentation.base import Drawn, beside
 from asvspoof_cm.utils.checks import as_generator, check_between
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogMelMask:
-    """Random masks over mel bands and over frames, drawn for each row.
+    """Random masks over mel bands and over frames, drawn for each row (SpecAugment, 2019).
 
     A mask's width is uniform from 0 to its maximum, its start uniform over the places where it
     fits; inside, features are the row's mean. The defaults are SpecAugment's policy "LibriSpeech
@@ -48,9 +47,9 @@ class LogMelMask:
 
     def draw(
         self, n_rows: int, n_mels: int, n_frames: int, generator: torch.Generator | None = None
-    ) -> Drawn:
+    ) -> dict[str, Tensor]:
         """Return the masks for `n_rows` features of `n_mels` bands and `n_frames`."""
-        drawn: Drawn = {}
+        drawn: dict[str, Tensor] = {}
         generator = as_generator(generator)
         widest_frames = min(self.max_frames, int(self.max_share * n_frames))
         for name, n_masks, widest, n in (
@@ -62,7 +61,7 @@ class LogMelMask:
             drawn |= {f"{name}_start": (v * (n - width + 1)).long(), f"{name}_width": width}
         return drawn
 
-    def apply(self, log_mel: Tensor, drawn: Drawn) -> Tensor:
+    def apply(self, log_mel: Tensor, drawn: dict[str, Tensor]) -> Tensor:
         """Return `(n_mels, n_frames)` or `(batch, n_mels, n_frames)` masked."""
         rows, n_rows = _as_batch(log_mel), len(drawn["mel_start"])
         if len(rows) != n_rows:
@@ -71,7 +70,7 @@ class LogMelMask:
             _covered(drawn[f"{name}_start"], drawn[f"{name}_width"], n)
             for name, n in zip(("mel", "frame"), rows.shape[1:], strict=True)
         )
-        masked = beside(mels[:, :, None] | frames[:, None, :], rows)
+        masked = (mels[:, :, None] | frames[:, None, :]).to(rows.device)
         mean = rows.mean(dim=(-2, -1), keepdim=True)
         return torch.where(masked, mean, rows).reshape(log_mel.shape)
 

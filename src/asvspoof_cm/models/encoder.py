@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm.audio import SAMPLE_RATE
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.models.countermeasure import Attended, Countermeasure
 from asvspoof_cm.models.encoders.distillmos import DistillMOSEncoder
 from asvspoof_cm.models.encoders.huggingface import huggingface_encoder, read_architecture

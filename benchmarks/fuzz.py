@@ -440,7 +440,7 @@ def checkpoint_seed() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.pt"
         calibration = {"scale": 1.0, "offset": 0.0}
-        save_checkpoint(path, small_model(), calibration=calibration, trained_on="x", n=[1, 2])
+        save_checkpoint(path, small_model(), calibration=calibration, notes={"n": [1, 2]})
         return path.read_bytes()
 
 

@@ -9,6 +9,7 @@ import random
 import re
 import time
 import warnings
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from asvspoof_cm.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from asvspoof_cm.frontends import LFCC, LogMel
 from asvspoof_cm.models import (
     AASIST,
     TFPARN,
@@ -49,11 +51,12 @@ def model():
 
 @pytest.mark.parametrize("model", SMALL, ids=lambda model: type(model).__name__)
 def test_a_model_comes_back(tmp_path, model):
-    save_checkpoint(tmp_path / "a.pt", model, seed=42, history=[{"eer": 0.1}, None])
+    meta = {"epoch": 3, "notes": {"seed": 42, "history": [{"eer": 0.1}, None]}}
+    save_checkpoint(tmp_path / "a.pt", model, **meta)
     loaded = load_checkpoint(tmp_path / "a.pt")
     assert type(loaded) is type(model)
     assert loaded.config == model.config
-    assert loaded.meta == {"seed": 42, "history": [{"eer": 0.1}, None]}
+    assert loaded.meta == meta
     assert not loaded.training
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor)
@@ -93,10 +96,86 @@ def test_the_mean_of_checkpoints(tmp_path):
 
 
 def test_meta_travels_with_the_model(tmp_path, model):
-    save_checkpoint(tmp_path / "a.pt", model, seed=1)
+    save_checkpoint(tmp_path / "a.pt", model, dev={"eer": 0.1}, epoch=2)
     loaded = load_checkpoint(tmp_path / "a.pt")
     save_checkpoint(tmp_path / "b.pt", loaded, epoch=3)
-    assert load_checkpoint(tmp_path / "b.pt").meta == {"seed": 1, "epoch": 3}
+    assert load_checkpoint(tmp_path / "b.pt").meta == {"dev": {"eer": 0.1}, "epoch": 3}
+
+
+def test_names_that_mean_nothing_are_refused(tmp_path, model):
+    path = tmp_path / "a.pt"
+    for unknown in ("meta", "calibrations", "seed"):
+        with pytest.raises(
+            TypeError, match=rf"takes averaged, calibration.*; got {unknown}\. Pass"
+        ):
+            save_checkpoint(path, model, **{unknown: {"calibration": {"scale": 2.0}}})
+    for notes in ({"calibration": {}}, {"meta": {}}, "text"):
+        with pytest.raises(ValueError, match="`notes` must be a dict without the names"):
+            save_checkpoint(path, model, notes=notes)
+    with pytest.raises(ValueError, match="cubic"):
+        save_checkpoint(path, model, calibration={"kind": "cubic"})
+    assert not path.exists()
+
+
+def test_meta_of_before_goes_to_the_notes(tmp_path, model):
+    path = edited(tmp_path, model, meta={"epoch": 1, "seed": 3, "notes": {"by": "me"}})
+    assert load_checkpoint(path).meta == {"epoch": 1, "notes": {"by": "me", "seed": 3}}
+
+
+def test_a_model_that_its_configuration_does_not_build_is_not_saved(tmp_path):
+    """It came back as another model: nothing in the file says what was replaced."""
+
+    def replace(**parts):
+        model = TFPARN(SMALL[0].config)
+        for name, part in parts.items():
+            setattr(model, name, part)
+        return model
+
+    bands = SMALL[0].config.n_mels
+    for model, said in (
+        (replace(log_mel=LFCC(n_bands=bands)), r"log_mel: LFCC\(\) for LogMel\(\)"),
+        (replace(log_mel=LogMel(n_mels=bands, hop_length=80)), "log_mel.hop_length: 80 for 160"),
+        (replace(log_mel=LogMel(n_mels=bands, f_min=300.0)), "log_mel.filterbank: other values"),
+        (replace(extra=torch.nn.Linear(2, 2)), "extra.bias"),
+        (replace(projection=torch.nn.Linear(bands, 16, bias=False)), "projection.bias"),
+        (replace(norm=torch.nn.Identity()), "norm"),
+    ):
+        with pytest.raises(ValueError, match=rf"another {said}.* Derive a subclass of TFPARN"):
+            save_checkpoint(tmp_path / "a.pt", model)
+    model = TFPARN(SMALL[0].config)
+    model.log_mel.window *= 0.5
+    with pytest.raises(ValueError, match=r"another log_mel.*window: other values"):
+        save_checkpoint(tmp_path / "a.pt", model)
+    assert not (tmp_path / "a.pt").exists()
+    model = TFPARN(SMALL[0].config).half()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.7
+    save_checkpoint(tmp_path / "a.pt", model)  # rates of dropout and precision are no structure
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_saving_and_loading_leave_the_random_state_alone(tmp_path, name):
+    model = build_model(name)
+    before = torch.get_rng_state()
+    save_checkpoint(tmp_path / "a.pt", model)
+    loaded = load_checkpoint(tmp_path / "a.pt")
+    assert torch.equal(torch.get_rng_state(), before)
+    for key, tensor in {**dict(model.named_buffers()), **model.state_dict()}.items():
+        assert torch.equal({**dict(loaded.named_buffers()), **loaded.state_dict()}[key], tensor)
+
+
+def test_a_compressed_checkpoint_is_refused_before_it_takes_memory(tmp_path, model):
+    save_checkpoint(tmp_path / "a.pt", model)
+    with (
+        zipfile.ZipFile(tmp_path / "a.pt") as source,
+        zipfile.ZipFile(tmp_path / "b.pt", "w", zipfile.ZIP_DEFLATED) as target,
+    ):
+        for entry in source.infolist():
+            content = source.read(entry.filename)
+            target.writestr(entry.filename, content + bytes(10**6 * ("data/" in entry.filename)))
+    with pytest.raises(ValueError, match=r"b\.pt is compressed or damaged: .* more memory than"):
+        load_checkpoint(tmp_path / "b.pt")
 
 
 def test_half_precision_weights_load_into_float32(tmp_path, model):
@@ -106,7 +185,7 @@ def test_half_precision_weights_load_into_float32(tmp_path, model):
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path, model, monkeypatch):
-    save_checkpoint(tmp_path / "a.pt", model, seed=1)
+    save_checkpoint(tmp_path / "a.pt", model, epoch=1)
 
     def fail(content, file):
         file.write(b"half a file")
@@ -114,14 +193,16 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, model, monkeypatch):
 
     monkeypatch.setattr(torch, "save", fail)
     with pytest.raises(OSError, match="disk full"):
-        save_checkpoint(tmp_path / "a.pt", model, seed=2)
-    assert load_checkpoint(tmp_path / "a.pt").meta == {"seed": 1}
+        save_checkpoint(tmp_path / "a.pt", model, epoch=2)
+    assert load_checkpoint(tmp_path / "a.pt").meta == {"epoch": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]
 
 
 def test_meta_must_be_plain(tmp_path, model):
-    with pytest.raises(TypeError, match=r"`meta\['path'\]` must be a plain value.*PosixPath"):
-        save_checkpoint(tmp_path / "a.pt", model, path=Path("x"))
+    with pytest.raises(
+        TypeError, match=r"`meta\['notes'\]\['path'\]` must be a plain value.*PosixPath"
+    ):
+        save_checkpoint(tmp_path / "a.pt", model, notes={"path": Path("x")})
     assert not (tmp_path / "a.pt").exists()
 
 
@@ -325,7 +406,7 @@ def test_input_settings_are_checked(change, message):
 @pytest.mark.parametrize("value", [{Path("x"): 1}, collections.Counter("a"), Path("x")])
 def test_containers_of_other_kinds_can_not_be_saved(tmp_path, model, value):
     with pytest.raises(TypeError, match="must be a plain value"):
-        save_checkpoint(tmp_path / "a.pt", model, extra=value)
+        save_checkpoint(tmp_path / "a.pt", model, notes={"extra": value})
 
 
 def test_damage_is_a_value_error_or_harmless(tmp_path, model):

@@ -277,7 +277,7 @@ def test_frozen_weights_are_stored_once(tmp_path):
     model = Encoder(EncoderConfig(freeze="all", **HEAD)).eval()
     save_checkpoint(tmp_path / "whole.pt", model)
     for name in ("best.pt", "last.pt"):
-        save_checkpoint(tmp_path / name, model, frozen_apart=True, seed=1)
+        save_checkpoint(tmp_path / name, model, frozen_apart=True, epoch=1)
         torch.nn.init.normal_(model.classifier.weight)
     (frozen,) = tmp_path.glob("frozen-*.pt")
     assert frozen.stat().st_size > 4 * 1_587_328
@@ -287,7 +287,7 @@ def test_frozen_weights_are_stored_once(tmp_path):
         first = load_checkpoint(tmp_path / "whole.pt")(waveform)
         assert torch.equal(load_checkpoint(tmp_path / "best.pt")(waveform), first)
         assert not torch.equal(load_checkpoint(tmp_path / "last.pt")(waveform), first)
-    assert load_checkpoint(tmp_path / "best.pt").meta == {"seed": 1}
+    assert load_checkpoint(tmp_path / "best.pt").meta == {"epoch": 1}
     content = torch.load(frozen)
     content["encoders.0.convolutions.0.bias"] += 1
     torch.save(content, frozen)

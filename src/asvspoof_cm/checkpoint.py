@@ -13,10 +13,11 @@ import hashlib
 import math
 import os
 import pickle
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,7 @@ __all__ = [
 
 FORMAT = 2
 _MAKERS = ("empty", "zeros", "ones", "full", "rand", "randn", "arange", "linspace", "hann_window")
+_KNOWN = ("averaged", "calibration", "card", "data", "dev", "epoch", "notes", "system", "training")
 _KEYS = {"format", "model", "config", "input", "state_dict", "meta"}
 
 
@@ -47,7 +49,7 @@ def save_checkpoint(
     /,
     *,
     frozen_apart: bool = False,
-    **meta: Any,
+    **known: Any,
 ) -> None:
     """Write a model, its configuration and what is known about it to one file, atomically.
 
@@ -57,19 +59,26 @@ def save_checkpoint(
         frozen_apart: Write the parameters that are not trained, such as those of a frozen encoder,
             to a file ``frozen-….pt`` beside it, named by their hash: once for all checkpoints of
             a run, which need it there.
-        **meta: Plain values (numbers, strings, lists, dicts, tensors), added to `model.meta`.
+        **known: What is known about the model, added to `model.meta`: ``calibration``, ``card``,
+            ``data``, ``dev``, ``epoch``, ``system``, ``training``, or ``notes``, a dict of
+            anything else. All are plain values: numbers, strings, lists and dicts.
+
+    Raises:
+        TypeError: A value is not plain, or a name is none of these.
+        ValueError: The configuration builds another model than `model`, one of whose parts was
+            replaced; or a value is not what its name says.
 
     Example:
         >>> import tempfile
         >>> from asvspoof_cm.models import TFPARN
         >>> path = Path(tempfile.mkdtemp()) / "tfparn.pt"
-        >>> save_checkpoint(path, TFPARN(), trained_on="ASVspoof 5 train", seed=42)
-        >>> load_checkpoint(path).meta["seed"]
-        42
+        >>> save_checkpoint(path, TFPARN(), notes={"trained_on": "ASVspoof 5 train"})
+        >>> load_checkpoint(path).meta["notes"]
+        {'trained_on': 'ASVspoof 5 train'}
     """
     name, config = describe_model(model)
-    meta = {**model.meta, **meta}
-    _check_plain(meta, "meta")
+    meta = _checked_meta({**model.meta, **known})
+    _check_rebuilds(model)
     _check_plain(config, "config")
     content = {
         "format": FORMAT,
@@ -128,10 +137,9 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
     if frozen is not None:
         weights = {**weights, **_load_frozen(path, frozen)}
     try:
-        with _NoLargerThan(weights.values()):
-            model = build_model(content["model"], content["config"])
+        model = _rebuild(content["model"], content["config"], weights.values())
         model.input = InputSettings.from_dict(content["input"])
-        model.meta = dict(content["meta"])
+        model.meta = _sorted_meta(content["meta"])
         if model.meta.get("calibration") is not None:
             Calibration.from_dict(model.meta["calibration"])
     except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
@@ -208,21 +216,25 @@ def _check_state(weights: Any, path: str | os.PathLike[str]) -> None:
             raise ValueError(f"{path} is damaged: its weight {name!r} is no whole tensor.")
 
 
-class _NoLargerThan(TorchFunctionMode):
-    """Refuse to make a model that is far larger than its weights, before memory is taken.
+class _Frugal(TorchFunctionMode):
+    """Draw no initial weights, make nothing far larger than `tensors`.
 
-    A front-end makes constants that no file holds, hence the margins.
+    A front-end makes constants that no file holds, hence the margins. Without `tensors` any size
+    is good.
     """
 
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
+    def __init__(self, tensors: Iterable[Tensor] | None = None) -> None:
         super().__init__()
-        sizes = [tensor.numel() for tensor in tensors]
-        self.n_values = 4 * sum(sizes) + (1 << 25)
-        self.n_calls = 200 * len(sizes) + 20_000
+        sizes = None if tensors is None else [tensor.numel() for tensor in tensors]
+        self.n_values = math.inf if sizes is None else 4 * sum(sizes) + (1 << 25)
+        self.n_calls = math.inf if sizes is None else 200 * len(sizes) + 20_000
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        kwargs = kwargs or {}
+        if function in (Tensor.uniform_, Tensor.normal_) and kwargs.get("generator") is None:
+            return args[0]
         n_values = 0
         if getattr(function, "__name__", "") in _MAKERS:
             sizes = [args[0]] if args and isinstance(args[0], tuple | list) else [args]
@@ -235,7 +247,59 @@ class _NoLargerThan(TorchFunctionMode):
         self.n_calls -= 1
         if n_values > self.n_values or self.n_values < 0 or self.n_calls < 0:
             raise ValueError("its configuration makes a far larger model than its weights are.")
-        return function(*args, **(kwargs or {}))
+        return function(*args, **kwargs)
+
+
+def _rebuild(name: str, config: Any, tensors: Iterable[Tensor] | None = None) -> Countermeasure:
+    """Return a model without initial weights, PyTorch's random state as it was before."""
+    with torch.random.fork_rng(devices=[]), _Frugal(tensors):
+        return build_model(name, config)
+
+
+def _check_rebuilds(model: Countermeasure) -> None:
+    """Raise unless the configuration builds this model: what was replaced by hand would be lost."""
+    rebuilt = _rebuild(*describe_model(model))
+    for ours, theirs in zip(_structure(model), _structure(rebuilt), strict=True):
+        for name in sorted(ours.keys() | theirs.keys()):
+            if ours.get(name) != theirs.get(name):
+                raise _replaced(model, f"{name}: {ours.get(name)} for {theirs.get(name)}")
+    constants = dict(rebuilt.named_buffers())
+    for name in constants.keys() - rebuilt.state_dict().keys():
+        found, expected = (
+            torch.view_as_real(b) if b.is_complex() else b
+            for b in (model.get_buffer(name).cpu(), constants[name])
+        )
+        atol = 0.01 * expected.abs().max().item()  # the model may be in half precision
+        if found.shape != expected.shape or not torch.allclose(
+            found.double(), expected.double(), rtol=0, atol=atol
+        ):
+            raise _replaced(model, f"{name}: other values")
+
+
+def _structure(model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the shapes of the weights, and what the modules are, rates of dropout apart."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    kinds: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.modules.dropout._DropoutNd):
+            kinds[name] = f"{type(module).__name__}({module.extra_repr()})"
+            if not [*module.children()]:  # a front-end prints nothing of itself
+                kinds |= {f"{name}.{k}": v for k, v in vars(module).items() if _is_setting(k, v)}
+    return shapes, kinds
+
+
+def _is_setting(name: str, value: Any) -> bool:
+    hidden = name.startswith("_") or name == "training"
+    return not hidden and isinstance(value, bool | int | float | str | tuple)
+
+
+def _replaced(model: Countermeasure, what: str) -> ValueError:
+    kind = type(model).__name__
+    return ValueError(
+        f"`model` must be what its configuration builds, which is all that a checkpoint stores "
+        f"beside the weights; this {kind} has another {what}. Derive a subclass of {kind} with a "
+        "configuration of its own."
+    )
 
 
 def _first_input(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -342,6 +406,7 @@ def load_tensors(path: str | os.PathLike[str]) -> Any:
         ValueError: The file is damaged or holds anything else.
     """
     with Path(path).open("rb") as file:
+        _check_archive(file, path)
         try:
             return torch.load(file, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
@@ -353,6 +418,22 @@ def load_tensors(path: str | os.PathLike[str]) -> Any:
             raise ValueError(
                 f"{path} is damaged or not a PyTorch file ({one_line(error)})"
             ) from error
+
+
+def _check_archive(file: BinaryIO, path: str | os.PathLike[str]) -> None:
+    """Raise where reading would take far more memory than the file has bytes."""
+    if zipfile.is_zipfile(file):
+        n_bytes = file.seek(0, os.SEEK_END)
+        try:
+            entries = zipfile.ZipFile(file).infolist()
+        except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+            raise ValueError(f"{path} is damaged ({one_line(error)}).") from error
+        if sum(entry.file_size for entry in entries) > n_bytes:
+            raise ValueError(
+                f"{path} is compressed or damaged: it would take more memory than it has bytes. "
+                "torch.save compresses nothing."
+            )
+    file.seek(0)
 
 
 def load_weights(
@@ -384,6 +465,33 @@ def _differences(missing: set[str], extra: set[str]) -> str:
     return "; ".join(parts)
 
 
+def _checked_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint may say about its model, or say what it may not."""
+    unknown = sorted(map(str, meta.keys() - set(_KNOWN)))
+    if unknown:
+        raise TypeError(
+            f"save_checkpoint takes {', '.join(_KNOWN)}; got {', '.join(unknown)}. Pass what else "
+            "is to be kept as notes={…}."
+        )
+    _check_plain(meta, "meta")
+    if meta.get("calibration") is not None:
+        Calibration.from_dict(meta["calibration"])
+    notes = meta.get("notes", {})
+    nested = sorted({*_KNOWN, "meta"} & set(notes)) if isinstance(notes, dict) else [repr(notes)]
+    if nested:
+        raise ValueError(
+            f"`notes` must be a dict without the names of save_checkpoint; got {', '.join(nested)}."
+        )
+    return dict(meta)
+
+
+def _sorted_meta(meta: Any) -> dict[str, Any]:
+    """Return stored meta with what has no place of its own, from before 0.3, among its notes."""
+    meta = dict(meta)
+    others = {name: meta.pop(name) for name in [*meta] if name not in _KNOWN}
+    return {**meta, "notes": {**meta.get("notes", {}), **others}} if others else meta
+
+
 def _check_plain(value: Any, name: str) -> None:
     if type(value) is dict:
         for key, item in value.items():
@@ -392,8 +500,8 @@ def _check_plain(value: Any, name: str) -> None:
     elif type(value) in (list, tuple):
         for k, item in enumerate(value):
             _check_plain(item, f"{name}[{k}]")
-    elif value is not None and type(value) not in (bool, int, float, str, Tensor):
+    elif value is not None and type(value) not in (bool, int, float, str):
         raise TypeError(
-            f"`{name}` must be a plain value (number, string, list, dict or tensor), so that "
+            f"`{name}` must be a plain value (number, string, list or dict), so that "
             f"loading stays safe; got {type(value).__name__}."
         )

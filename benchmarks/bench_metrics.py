@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from asvspoof_cm import metrics
-from asvspoof_cm.metrics.replicates import SortedSystem
+from asvspoof_cm.metrics.intervals import SortedSystem
 from harness import Options, Row, interleave
 
 # The trials of the ASVspoof 5 evaluation and development sets.
@@ -233,7 +233,7 @@ def _bootstrap(modules: ModuleType | None, options: Options) -> list[Row]:
     n_replicates = {"ours": 100, naive: 20, organisers: 2}
     functions = {
         "ours": lambda: metrics.bootstrap(
-            metrics.METRICS, bonafide, spoof, n_replicates["ours"], progress=False
+            metrics.METRICS, bonafide, spoof, n_replicates["ours"]
         ),
         naive: resample(_our_track1, n_replicates[naive]),
     }
@@ -264,7 +264,7 @@ def _bootstrap(modules: ModuleType | None, options: Options) -> list[Row]:
 
 def _replicate_deviation(bonafide: np.ndarray, spoof: np.ndarray) -> float:
     """One replicate by counts against the same trials repeated and sorted again."""
-    system = SortedSystem((bonafide, spoof), None, metrics.METRICS, metrics.ASVSPOOF5)
+    system = SortedSystem((bonafide, spoof), None, [*metrics.METRICS], metrics.ASVSPOOF5)
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 3, len(bonafide)), rng.integers(0, 3, len(spoof))
     ours = dict(zip(metrics.METRICS, system.replicate(counts), strict=True))

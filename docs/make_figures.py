@@ -59,7 +59,7 @@ def evaluation_figures() -> None:
         ax.set_title(f"{title} scores", fontsize=8)
     ax.set_ylabel("")
     save(ax, "calibration")
-    table = metrics.breakdown(scores, labels, {"attack": attack}, n_bootstrap=200, progress=False)
+    table = metrics.breakdown(scores, labels, {"attack": attack}, n_bootstrap=200)
     save(plots.breakdown(table, metric="eer"), "breakdown")
 
 

@@ -158,7 +158,7 @@ def evaluate(
     is_target = trials.kind == "target"
     labels = np.where(is_target, BONAFIDE, SPOOF)
     rows = np.arange(len(trials), dtype=np.float64)
-    options: dict[str, Any] = {"n": n_bootstrap, "seed": seed, "progress": False}
+    options: dict[str, Any] = {"n": n_bootstrap, "seed": seed}
 
     def over_trials(value: Callable[[Trials, NDArray[np.intp]], float]) -> Interval:
         # The bootstrap knows two classes of scores; here the scores are row numbers, and three

@@ -70,7 +70,7 @@ def measure(model: str, args: argparse.Namespace) -> str:
     load = Scorer.from_checkpoint if Path(model).exists() else Scorer.from_pretrained
     load(model).score_protocol(protocol, args.work, output)
     scores, human = read_scores(output).cm, protocol.label == BONAFIDE
-    interval = bootstrap("eer", scores[human], scores[~human], 1000, progress=False)
+    interval = bootstrap("eer", scores[human], scores[~human], 1000)
     return (
         f"{100 * interval.value:.1f} % [{100 * interval.low:.1f}, {100 * interval.high:.1f}], "
         f"{human.sum()} + {(~human).sum()} clips"

@@ -286,7 +286,6 @@ def _pooled(
             scores[~is_human],
             N_BOOTSTRAP,
             clusters=(sources[is_human], sources[~is_human]),
-            progress=False,
         )
     return {name: interval.as_dict() for name, interval in found.items()}
 
@@ -300,9 +299,7 @@ def _within(part: Part, scores: Array, rows: Array | slice = slice(None)) -> dic
     if not kept.any():
         return None
     with _no_warnings():
-        found = within_sources(
-            scores[kept], labels[kept], sources[kept], n_bootstrap=N_BOOTSTRAP, progress=False
-        )
+        found = within_sources(scores[kept], labels[kept], sources[kept], n_bootstrap=N_BOOTSTRAP)
     interval = found.interval
     return {"n_sources": len(found.rows), **(interval.as_dict() if interval else {})}
 

@@ -164,7 +164,7 @@ def measure(scores: Array, labels: Array, sources: Array) -> Figures:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # above 50 % is no mistake here
         pooled = eer(scores[is_human], scores[~is_human], ties="grouped").value
-        within = within_sources(scores, labels, sources, progress=False).mean_eer if mixed else None
+        within = within_sources(scores, labels, sources).mean_eer if mixed else None
     return Figures(pooled, within)
 
 

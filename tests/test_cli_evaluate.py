@@ -167,7 +167,7 @@ def test_two_score_files_are_compared(trials, other, capsys):
     expected = metrics.compare(*systems, trials.labels, "eer", 200, seed=3)
     assert names.splitlines()[:2] == [f"A: {first}", f"B: {other.path}"]
     line = next(line for line in table.splitlines() if line.startswith("EER"))
-    assert line.endswith(expected.text(metrics.METRICS["eer"]))
+    assert line.endswith(metrics.METRICS["eer"].text(expected))
     assert f"{100 * metrics.evaluate(other.scores, trials.labels).eer.value:.3f}" in line
     assert test == str(metrics.mcnemar(*systems, trials.labels))
 
@@ -192,7 +192,7 @@ def test_two_score_files_are_compared_within_sources_and_by_clusters(trials, oth
     speaker = trials.columns["speaker"]
     systems = trials.scores, other.scores
     expected = metrics.compare(*systems, trials.labels, "cllr", clusters=speaker)
-    assert expected.text(metrics.METRICS["cllr"]) in out
+    assert metrics.METRICS["cllr"].text(expected) in out
 
 
 def test_names_with_an_extension_are_joined_and_it_is_said(trials, protocol, capsys):
@@ -221,10 +221,10 @@ def test_names_with_an_extension_are_joined_and_it_is_said(trials, protocol, cap
 def test_a_protocol_in_the_place_of_another_file_is_recognised(trials, protocol, capsys):
     scores, key = trials.folder / "scores.tsv", trials.folder / "key.tsv"
     for arguments, hint in (
-        (["--scores", scores, "--key", protocol[1]], "It looks like a protocol: `evaluate` takes"),
-        (["--scores", protocol[1], "--key", key], "It has labels, as a key (--key) or a protocol"),
-        (["--scores", key, "--key", key], "It has labels, as a key (--key) or a protocol"),
-        (["--scores", scores, "--key", scores], "It looks like a score file: `evaluate` takes it"),
+        (["--scores", scores, "--key", protocol[1]], "It looks like a protocol."),
+        (["--scores", protocol[1], "--key", key], "It has labels, as a key or a protocol has."),
+        (["--scores", key, "--key", key], "It has labels, as a key or a protocol has."),
+        (["--scores", scores, "--key", scores], "It looks like a score file."),
     ):
         assert main(["evaluate", *map(str, arguments)]) == 2
         error = capsys.readouterr().err
@@ -366,7 +366,7 @@ def test_intervals_have_the_titles_and_units_of_the_breakdown(trials, protocol, 
     table, intervals, groups = capsys.readouterr().out.strip().split("\n\n")
     assert table.startswith("metric")
     lines = dict(line.split("  ", 1) for line in intervals.splitlines())
-    assert list(lines) == ["metric", "minDCF", "actDCF", "EER (%)", "Cllr"]
+    assert list(lines) == ["metric", "minDCF", "actDCF", "EER (%)", "Cllr (bits)"]
     assert lines["metric"].strip() == "value [95 % interval]"
     assert lines["EER (%)"].strip() in groups.splitlines()[-1]
 
@@ -377,7 +377,7 @@ def test_grouped_ties_reach_the_breakdown(trials, protocol, capsys):
     command = arguments(trials, *protocol, "--by", "attack", "--ties", "grouped", "--json")
     assert main(command) == 0
     content = json.loads(capsys.readouterr().out)
-    assert content["by_attack"]["rows"][-1]["eer"] == content["track1"]["eer"]["value"]
+    assert content["by_attack"]["rows"][-1]["values"]["eer"] == content["track1"]["eer"]["value"]
     grouped = metrics.evaluate(rounded, trials.labels, ties="grouped").eer.value
     assert content["track1"]["eer"]["value"] == grouped
 

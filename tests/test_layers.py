@@ -93,15 +93,6 @@ def test_a_walk_takes_no_step_back(room):
         assert not _imports(ROOT / room / f"{name}.py") & later
 
 
-def test_no_two_files_share_a_name():
-    names = [
-        path.name
-        for path in ROOT.rglob("*.py")
-        if path.name != "__init__.py" and _layer(path) != "cli"
-    ]
-    assert [name for name in sorted(set(names)) if names.count(name) > 1] == []
-
-
 def test_models_do_not_import_each_other():
     models = {"tfparn", "aasist", "rawnet2", "resnet", "lcnn", "encoder"}
     for name in models:

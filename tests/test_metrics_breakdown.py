@@ -61,9 +61,9 @@ def test_a_group_without_matching_bonafide_has_counts_only():
     lonely = result.rows[1]
     assert (lonely.group, lonely.n_bonafide, lonely.n_spoof) == (("C01",), 0, 1)
     assert np.isnan(lonely.values["eer"])
-    assert lonely.as_dict()["eer"] is None
+    assert lonely.as_dict()["values"]["eer"] is None
     assert "C01            0      1       –" in str(result)
-    assert result.csv().splitlines()[2] == "C01,0,1,,,,"
+    assert result.table().text("csv").splitlines()[2] == "C01,0,1,,,,"
 
 
 def test_intervals_are_those_of_the_bootstrap(trials):
@@ -104,22 +104,20 @@ def test_groups_in_one_cluster_are_pointed_out(trials):
 def test_forms_of_the_table(trials):
     columns = {"attack": trials["attack"]}
     result = metrics.breakdown(trials["scores"], trials["labels"], columns)
-    rows = list(csv.DictReader(io.StringIO(result.csv())))
+    rows = list(csv.DictReader(io.StringIO(result.table().text("csv"))))
     assert [row["attack"] for row in rows] == ["A09", "A10", "A_11", "pooled"]
     assert float(rows[1]["eer"]) == result.rows[1].values["eer"]
-    markdown = result.markdown().splitlines()
-    assert markdown[0] == "| attack | bonafide | spoof | minDCF | actDCF | EER (%) | Cllr |"
+    markdown = result.table().text("markdown").splitlines()
+    assert markdown[0] == "| attack | bonafide | spoof | minDCF | actDCF | EER (%) | Cllr (bits) |"
     assert markdown[1] == "| :-- | --: | --: | --: | --: | --: | --: |"
     assert len(markdown) == 2 + 4
-    latex = result.latex()
+    latex = result.table().text("latex")
     assert r"\begin{tabular}{lrrrrrr}" in latex
     assert r"A\_11 & " in latex
     assert r"EER (\%)" in latex
     assert latex.count(r"\\") == 5
-    with_intervals = metrics.breakdown(
-        trials["scores"], trials["labels"], columns, n_bootstrap=10
-    ).csv()
-    row = next(csv.DictReader(io.StringIO(with_intervals)))
+    with_intervals = metrics.breakdown(trials["scores"], trials["labels"], columns, n_bootstrap=10)
+    row = next(csv.DictReader(io.StringIO(with_intervals.table().text("csv"))))
     assert float(row["eer_low"]) <= float(row["eer"]) <= float(row["eer_high"])
 
 
@@ -167,22 +165,4 @@ def test_a_group_that_cannot_be_drawn_does_not_stop_the_table():
 def test_latex_escapes_what_it_would_take_for_commands():
     result = metrics.breakdown([1.0, 0.0], [1, 0], {"attack": ["-", "a^b~c\\d{e}"]})
     expected = r"a\textasciicircum{}b\textasciitilde{}c\textbackslash{}d\{e\} & 1"
-    assert expected in result.latex()
-
-
-def test_an_entry_of_the_table_is_in_every_table(trials, monkeypatch):
-    entry = metrics.Metric(
-        name="best",
-        function=lambda scores, costs, ties: float(scores.bonafide[-1]),
-        title="Best",
-    )
-    monkeypatch.setitem(metrics.METRICS, "best", entry)
-    scores, labels = trials["scores"], trials["labels"]
-    highest = max(s for s, label in zip(scores, labels, strict=True) if label in (1, "bonafide"))
-    result = metrics.evaluate(scores, labels)
-    assert result.as_dict()["best"] == highest
-    assert f"Best      {highest:.4f}" in str(result)
-    table = metrics.breakdown(scores, labels, {"attack": trials["attack"]}, n_bootstrap=5)
-    assert table.csv().splitlines()[0].endswith("cllr_low,cllr_high,best_low,best_high")
-    assert table.rows[0].intervals["best"].value == highest
-    assert str(table).splitlines()[0].endswith("Best")
+    assert expected in result.table().text("latex")

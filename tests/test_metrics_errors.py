@@ -113,12 +113,10 @@ ERRORS = [
     ),
     (within(["a", "b"]), "`sources` must have one with both classes; none of 2"),
     (within(["a", "a"], n_bootstrap=-1), "`n_bootstrap` must be at least 0; got -1"),
-    (within(["a", "a"], confidence=1), "`confidence` must lie between 0 and 1, excluded; got 1"),
     # Intervals and comparisons
     (bootstrap("auc"), "`metric` must be one of min_dcf, act_dcf, eer, cllr or a function"),
     (bootstrap(undefined), "`metric` must return a number; undefined returned NaN"),
     (bootstrap(n=0), "`n` must be at least 1; got 0"),
-    (bootstrap(confidence=95), "`confidence` must lie between 0 and 1, excluded; got 95"),
     (bootstrap(seed=-1), "`seed` must not be negative; got -1"),
     (
         bootstrap(clusters=([1, 2, 3], [1])),

@@ -258,7 +258,7 @@ def test_result_prints_and_serialises():
     content = json.loads(json.dumps(result.as_dict()))
     assert content["eer"] == {"value": 0.5, "threshold": 0.5}
     assert content["costs"] == {"p_spoof": 0.05, "c_miss": 1.0, "c_fa": 10.0}
-    assert "EER       50.000 %             0.5000" in str(result)
+    assert "EER (%)          50.000     0.5000" in str(result)
     assert metrics.evaluate(scores, [1, 1, 0, 0]) == result
     assert metrics.evaluate(scores, np.array([True, True, False, False])) == result
     assert metrics.evaluate(scores, ["bona-fide", "bonafide", "spoof", "spoof"]) == result

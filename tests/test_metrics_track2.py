@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from asvspoof_cm import metrics
 from asvspoof_cm.metrics import AsvRates, SasvCosts
-from asvspoof_cm.metrics.costs import ASVSPOOF5_ASV
+from asvspoof_cm.metrics.track2 import ASVSPOOF5_ASV
 
 REFERENCE = Path(__file__).parent / "reference" / "golden_metrics.json"
 GOLDEN = json.loads(REFERENCE.read_text())["sasv"]["expected"]
@@ -70,18 +70,6 @@ def test_presets_are_the_organisers_constants():
     costs = metrics.ASVSPOOF5_SASV
     assert (costs.p_target, costs.p_nontarget, costs.p_spoof) == (0.95 * 0.99, 0.95 * 0.01, 0.05)
     assert (costs.c_miss, costs.c_fa_nontarget, costs.c_fa_spoof) == (1, 10, 10)
-
-
-def test_legacy_reads_the_rejected_spoofs(trials):
-    asv, cm = trials
-    bonafide, spoof = np.concatenate(cm[:2]), cm[2]
-    right = metrics.asv_rates(*asv)
-    wrong = AsvRates(p_miss=right.p_miss, p_fa=right.p_fa, p_fa_spoof=1 - right.p_fa_spoof)
-    assert metrics.min_t_dcf(bonafide, spoof, asv=asv, legacy=True) == metrics.min_t_dcf(
-        bonafide, spoof, asv=wrong
-    )
-    with pytest.raises(ValueError, match="`legacy` must be False where `asv` gives rates"):
-        metrics.min_t_dcf(bonafide, spoof, legacy=True)
 
 
 def some_scores():

@@ -22,11 +22,9 @@ from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.cli import main
 from asvspoof_cm.data import Batch, Protocol, SpoofDataset, make_loader, read_protocol
 from asvspoof_cm.data.miniature import write_miniature
-from asvspoof_cm.labels import BONAFIDE, LABEL_NAMES
+from asvspoof_cm.labels import LABEL_NAMES
 from asvspoof_cm.losses import focal_loss
-from asvspoof_cm.metrics import METRICS, Metric, read_scores
 from asvspoof_cm.models import TFPARN, Encoder, EncoderConfig, TFPARNConfig
-from asvspoof_cm.report import summarize
 from asvspoof_cm.runs import read_history, read_run
 from asvspoof_cm.training import (
     Augmented,
@@ -360,17 +358,3 @@ def test_protocols_go_where_paths_go(tmp_path, paths):
     assert found[0] == found[1]
     for protocol in (dev, paths.dev_protocol):
         assert len(make_loader(SpoofDataset(protocol, paths.audio_dir), batch_size=4)) == 2
-
-
-def test_an_entry_of_the_table_of_metrics_reaches_the_report(tmp_path, paths, monkeypatch):
-    out = tmp_path / "run"
-    train_system(SMALL, corpus_of(paths), out, n_crops=1, progress=False)
-    assert "Best" not in summarize([read_run(out)]).main.markdown()
-    entry = Metric("best", lambda scores, costs, ties: float(scores.bonafide[-1]), "Best")
-    monkeypatch.setitem(METRICS, "best", entry)
-    evaluate_run(out, paths.dev_protocol, paths.audio_dir, n_crops=1, progress=False)
-    protocol, scores = read_protocol(paths.dev_protocol), read_scores(out / "dev_scores.tsv")
-    best = scores.cm[protocol.label == BONAFIDE].max()
-    table = summarize([read_run(out)]).main
-    assert table.rows[0].values["best"].mean == best
-    assert table.columns[-1].title == "Best"

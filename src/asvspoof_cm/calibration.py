@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_softmax, logsumexp
 
 from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
-from asvspoof_cm.metrics.costs import ASVSPOOF5, ASVSPOOF5_SASV, DetectionCosts, SasvCosts
-from asvspoof_cm.metrics.track1 import pool_adjacent_violators
+from asvspoof_cm.metrics.track1 import ASVSPOOF5, DetectionCosts, pool_adjacent_violators
+from asvspoof_cm.metrics.track2 import ASVSPOOF5_SASV, SasvCosts
 from asvspoof_cm.utils.checks import FloatArray, as_scores, check_choice, split_by_label
 
 __all__ = [

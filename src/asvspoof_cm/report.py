@@ -95,8 +95,8 @@ class Summary(NamedTuple):
 def summarize(runs: Iterable[Run], *, split: Literal["dev", "eval"] = "dev") -> Summary:
     """Return the paper's main table and its efficiency table, one row per system.
 
-    The main table has EER, minDCF, Cllr and actDCF, and what else `METRICS` holds and every run
-    has. Memory and latency are there once ``asvspoof-cm profile`` has measured the run.
+    The main table has EER, minDCF, Cllr and actDCF. Memory and latency are there once
+    ``asvspoof-cm profile`` has measured the run.
 
     Args:
         runs: What `read_run` returned, seeds and systems mixed; systems keep their order.
@@ -130,13 +130,12 @@ def summarize(runs: Iterable[Run], *, split: Literal["dev", "eval"] = "dev") -> 
         name: [_quantities(run, split) for run in group if run.is_finished]
         for name, group in groups.items()
     }
-    finals = [quantities for of_system in measured.values() for quantities in of_system]
-    extra = [n for n in METRICS if n not in _PAPER and all(n in final for final in finals)]
     main = []
-    for metric in (METRICS[name] for name in (*_PAPER, *extra)):
+    for metric in map(METRICS.__getitem__, _PAPER):
         # Two digits of a per cent are those of the paper.
         n_decimals = 2 if metric.unit == "%" else metric.n_decimals
-        main.append(Column(metric.name, metric.head, metric.scale, n_decimals))
+        head = metric.label if metric.unit == "%" else metric.title
+        main.append(Column(metric.name, head, metric.scale, n_decimals))
     rows = tuple(_row(name, group, measured[name]) for name, group in groups.items())
     return Summary(
         main=Table(columns=tuple(main), rows=rows),

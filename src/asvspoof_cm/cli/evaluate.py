@@ -15,9 +15,9 @@ import numpy as np
 from asvspoof_cm import metrics
 from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
 from asvspoof_cm.metrics import METRICS
-from asvspoof_cm.metrics.det import Ties
-from asvspoof_cm.metrics.trials import find_trials
-from asvspoof_cm.metrics.within import has_sources
+from asvspoof_cm.metrics.files import find_trials
+from asvspoof_cm.metrics.groups import has_sources
+from asvspoof_cm.metrics.track1 import Ties
 from asvspoof_cm.utils.checks import FloatArray, as_labels
 from asvspoof_cm.utils.tables import render
 
@@ -331,8 +331,8 @@ def _text(part: Any) -> str:
         return str(part)
     first = next(iter(part.values()))
     if isinstance(first, metrics.Interval):
-        rows = [(METRICS[k].head, v.text(METRICS[k])) for k, v in part.items()]
-        return render(("metric", f"value [{100 * first.confidence:g} % interval]"), rows, n_names=2)
+        rows = [(METRICS[k].label, METRICS[k].text(v)) for k, v in part.items()]
+        return render(("metric", "value [95 % interval]"), rows, n_names=2)
     rows = [(k, f"{v:.4f}" if isinstance(v, float) else str(v)) for k, v in part.items()]
     return render(("track 2", ""), rows, n_names=2)
 
@@ -344,7 +344,7 @@ def _comparison(paths: Sequence[Path], report: dict[str, Any]) -> str:
     for name, interval in report["difference"].items():
         metric = METRICS[name]
         values = (system.values()[name] for system in systems)
-        rows.append([metric.head, *map(metric.text, values), interval.text(metric)])
+        rows.append([metric.label, *map(metric.text, values), metric.text(interval)])
     if "within_source" in report["systems"][0]:
         errors = [100 * system["within_source"].mean_eer for system in report["systems"]]
         cells = [f"{value:.3f}" for value in (*errors, errors[0] - errors[1])]

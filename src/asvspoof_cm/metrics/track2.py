@@ -6,27 +6,100 @@ spoof. A higher score always speaks for acceptance.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asvspoof_cm.metrics.costs import (
-    ASVSPOOF5_ASV,
-    ASVSPOOF5_SASV,
-    AsvRates,
+from asvspoof_cm.metrics.track1 import (
+    BELOW_LOWEST,
     OperatingPoint,
-    SasvCosts,
+    SortedScores,
+    det_curve,
+    eer_of,
 )
-from asvspoof_cm.metrics.det import BELOW_LOWEST, SortedScores, det_curve
-from asvspoof_cm.metrics.track1 import eer_of
-from asvspoof_cm.utils.checks import FloatArray, IntArray, as_scores
+from asvspoof_cm.utils.checks import (
+    FloatArray,
+    IntArray,
+    as_scores,
+    check_between,
+    check_inside_unit,
+    check_positive_finite,
+)
 
 AsvScores: TypeAlias = tuple[ArrayLike, ArrayLike, ArrayLike]
 
 # The organisers put the first threshold of the a-DCF this far below the lowest score.
 A_DCF_BELOW_LOWEST = 1e-8
+
+
+@dataclass(frozen=True, kw_only=True)
+class SasvCosts:
+    """Costs and priors of spoofing-robust speaker verification: a-DCF and t-DCF.
+
+    Example:
+        >>> round(SasvCosts().rho, 6), round(SasvCosts().threshold, 4)
+        (0.840336, -0.4579)
+    """
+
+    p_target: float = 0.95 * 0.99
+    p_nontarget: float = 0.95 * 0.01
+    p_spoof: float = 0.05
+    c_miss: float = 1.0
+    c_fa_nontarget: float = 10.0
+    c_fa_spoof: float = 10.0
+
+    def __post_init__(self) -> None:
+        priors = (self.p_target, self.p_nontarget, self.p_spoof)
+        if min(priors) < 0.0 or not math.isclose(sum(priors), 1.0, abs_tol=1e-9):
+            raise ValueError(
+                "`p_target`, `p_nontarget` and `p_spoof` must be at least 0 and sum to 1; "
+                f"got {priors}."
+            )
+        check_positive_finite(
+            c_miss=self.c_miss, c_fa_nontarget=self.c_fa_nontarget, c_fa_spoof=self.c_fa_spoof
+        )
+        check_inside_unit(p_target=self.p_target)
+
+    @property
+    def rho(self) -> float:
+        """Share of spoofs in the cost of accepting everyone who must be rejected."""
+        nontarget = self.p_nontarget * self.c_fa_nontarget
+        spoof = self.p_spoof * self.c_fa_spoof
+        return spoof / (nontarget + spoof)
+
+    @property
+    def threshold(self) -> float:
+        """The Bayes threshold: accept the LLR of "target" against the rest at or above it.
+
+        The rest is nontarget and spoof, mixed by `rho` as in `calibration.fuse_sasv`.
+        """
+        accepting = self.p_nontarget * self.c_fa_nontarget + self.p_spoof * self.c_fa_spoof
+        return math.log(accepting / (self.p_target * self.c_miss))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsvRates:
+    """Error rates of the speaker verification that stands beside a countermeasure in t-DCF."""
+
+    p_miss: float
+    p_fa: float
+    p_fa_spoof: float
+
+    def __post_init__(self) -> None:
+        for name, rate in vars(self).items():
+            check_between(name, rate, 0, 1)
+
+
+ASVSPOOF5_SASV: Final = SasvCosts()
+"""Track 2 of ASVspoof 5."""
+
+ASVSPOOF5_ASV: Final = AsvRates(
+    p_miss=0.01880141010575793, p_fa=0.01881016557566423, p_fa_spoof=0.4607082907604729
+)
+"""The organisers' speaker verification, pooled over the conditions of ASVspoof 5."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +155,8 @@ def a_dcf(
     return OperatingPoint(float(cost[best]), float(max(rejected, default=lowest)))
 
 
-def asv_rates(
-    target: ArrayLike, nontarget: ArrayLike, spoof: ArrayLike, *, legacy: bool = False
-) -> AsvRates:
+def asv_rates(target: ArrayLike, nontarget: ArrayLike, spoof: ArrayLike) -> AsvRates:
     """Return the error rates of a speaker verification at its own EER threshold.
-
-    `legacy` puts the share of *rejected* spoofs where that of accepted ones belongs, as the
-    published package does for supplied ASV scores.
 
     Note:
         The threshold is the official one of `eer`, the highest rejected score, and yet a trial at
@@ -99,11 +167,10 @@ def asv_rates(
         AsvRates(p_miss=0.0, p_fa=0.5, p_fa_spoof=0.5)
     """
     threshold = eer_of(SortedScores.of(target, nontarget)).threshold
-    p_fa_spoof = float(np.mean(as_scores("spoof", spoof) >= threshold))
     return AsvRates(
         p_miss=float(np.mean(np.asarray(target) < threshold)),
         p_fa=float(np.mean(np.asarray(nontarget) >= threshold)),
-        p_fa_spoof=1.0 - p_fa_spoof if legacy else p_fa_spoof,
+        p_fa_spoof=float(np.mean(as_scores("spoof", spoof) >= threshold)),
     )
 
 
@@ -113,7 +180,6 @@ def min_t_dcf(
     *,
     asv: AsvRates | AsvScores = ASVSPOOF5_ASV,
     costs: SasvCosts = ASVSPOOF5_SASV,
-    legacy: bool = False,
 ) -> OperatingPoint:
     """Return the minimum of the normalised, ASV-constrained tandem detection cost.
 
@@ -126,25 +192,17 @@ def min_t_dcf(
         asv: Error rates of the speaker verification, the organisers' unless given; or its scores
             of target, nontarget and spoofed trials, which are taken at their EER threshold.
         costs: Costs and priors; those of ASVspoof 5 unless given.
-        legacy: See Note. Only with scores in `asv`.
 
     Note:
         With supplied ASV scores the published package reads the spoofs' *miss* rate where their
-        false-accept rate belongs. `legacy=True` reproduces its figure.
+        false-accept rate belongs. Give ``replace(rates, p_fa_spoof=1 - rates.p_fa_spoof)`` of
+        `asv_rates` for its figure.
 
     Example:
         >>> min_t_dcf([1.0, 2.0], [-1.0, 0.0]).threshold
         0.0
     """
-    if isinstance(asv, AsvRates):
-        if legacy:
-            raise ValueError(
-                "`legacy` must be False where `asv` gives rates: it concerns ASV scores. "
-                "Pass asv=(target, nontarget, spoof)."
-            )
-        rates = asv
-    else:
-        rates = asv_rates(*asv, legacy=legacy)
+    rates = asv if isinstance(asv, AsvRates) else asv_rates(*asv)
     c0 = costs.p_target * costs.c_miss * rates.p_miss
     c0 += costs.p_nontarget * costs.c_fa_nontarget * rates.p_fa
     c1 = costs.p_target * costs.c_miss - c0

@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from asvspoof_cm.metrics import ASVSPOOF5, METRICS, Breakdown, DetectionCosts, det_curve
-from asvspoof_cm.metrics.det import SortedScores, dcf, default_cost
-from asvspoof_cm.metrics.track1 import eer_of, min_dcf_of
+from asvspoof_cm.metrics.track1 import SortedScores, dcf, default_cost, eer_of, min_dcf_of
 from asvspoof_cm.plots.style import (
     BONAFIDE_COLOR,
     COLUMN_WIDTH_IN,

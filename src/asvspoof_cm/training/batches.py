@@ -15,7 +15,7 @@ from asvspoof_cm.data.dataset import SpoofDataset
 from asvspoof_cm.data.loader import Batch, Loader
 from asvspoof_cm.data.protocol import UNLABELLED
 from asvspoof_cm.labels import BONAFIDE, SPOOF
-from asvspoof_cm.metrics.within import has_sources
+from asvspoof_cm.metrics.groups import has_sources
 from asvspoof_cm.utils.settings import describe, digest
 
 

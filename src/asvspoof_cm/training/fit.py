@@ -261,7 +261,7 @@ def _within(validated: EpochResult, dev: Batches) -> dict[str, float]:
         return {}
     sources = dev.sources[validated.index]
     with quietly():
-        result = within_sources(validated.scores, validated.labels, sources, progress=False)
+        result = within_sources(validated.scores, validated.labels, sources)
     return {"eer_within": result.mean_eer}
 
 

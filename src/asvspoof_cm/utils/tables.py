@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -72,6 +74,89 @@ def render(
         ).rstrip()
         for row in table
     )
+
+
+class Quantity(NamedTuple):
+    """What a number is called and how it is printed: `scale` leads to the printed unit."""
+
+    name: str
+    title: str
+    unit: str = ""
+    scale: float = 1.0
+    n_decimals: int = 4
+
+    @property
+    def label(self) -> str:
+        """The head of a column, the label of an axis."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+    def text(self, value: Any) -> str:
+        """Return a number, or an interval with `value`, `low` and `high`, in the printed unit."""
+        if hasattr(value, "low"):
+            return f"{self.text(value.value)} [{self.text(value.low)}, {self.text(value.high)}]"
+        return "–" if math.isnan(value) else f"{self.scale * value:.{self.n_decimals}f}"
+
+
+@dataclass(frozen=True, repr=False)
+class Table:
+    """A table of results: ``print`` it, or take it in a form for papers and programs.
+
+    A cell is text, a whole number, None, or a float or interval of the `Quantity` that its column
+    is, or else the first cell of its row. `n_names` columns from the left hold names; `n_totals`
+    rows at the end are ruled off.
+    """
+
+    columns: Sequence[str | Quantity]
+    rows: Sequence[Sequence[Any]]
+    n_names: int = 1
+    n_totals: int = 0
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, form: Form = "text") -> str:
+        """Return the table in one of the forms of `render`.
+
+        "csv" has all digits, in base units: rates are fractions. There an interval has two columns
+        more, ``eer_low`` and ``eer_high``.
+        """
+        if form == "csv":
+            return self._csv()
+        heads = [c.label if isinstance(c, Quantity) else c for c in self.columns]
+        rows = []
+        for row in self.rows:
+            pairs = zip(row, self.columns, strict=True)
+            rows.append([_text(cell, column, row[0]) for cell, column in pairs])
+        return render(heads, rows, form, n_names=self.n_names, n_totals=self.n_totals)
+
+    def _csv(self) -> str:
+        columns = [*zip(*self.rows, strict=True)]
+        header: list[str] = []
+        cells: list[list[Any]] = []
+        for column, values in zip(self.columns, columns, strict=True):
+            name = column.name if isinstance(column, Quantity) else column
+            header.append(name)
+            cells.append([_plain(getattr(value, "value", value)) for value in values])
+            if any(hasattr(value, "low") for value in values):
+                for end in ("low", "high"):
+                    header.append(f"{name}_{end}")
+                    cells.append([getattr(value, end, None) for value in values])
+        return render(header, zip(*cells, strict=True), "csv")
+
+
+def _text(cell: Any, column: str | Quantity, first: Any) -> str:
+    if isinstance(cell, Quantity):
+        return cell.label
+    if cell is None or isinstance(cell, str | int):
+        return "" if cell is None else str(cell)
+    quantity = column if isinstance(column, Quantity) else first
+    return str(quantity.text(cell))
+
+
+def _plain(cell: Any) -> Any:
+    if isinstance(cell, Quantity):
+        return cell.name
+    return None if isinstance(cell, float) and math.isnan(cell) else cell
 
 
 class Tabular:

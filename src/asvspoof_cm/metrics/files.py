@@ -1,4 +1,4 @@
-r"""The challenge's score and key files.
+r"""The challenge's score and key files, and how scores are joined to labels by the trials' names.
 
 Cells are separated by tabs, semicolons or commas, which may then be quoted, or by spaces. A header
 is optional; without it the columns are those of the challenge:
@@ -21,10 +21,13 @@ import codecs
 import math
 import os
 import re
+import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,10 +41,11 @@ from asvspoof_cm.labels import (
     SPOOF,
     UNITS,
 )
-from asvspoof_cm.metrics.trials import Key, Names, Scores, check_unique
 from asvspoof_cm.utils.checks import FloatArray, IntArray, as_column, as_scores, check_choice
 from asvspoof_cm.utils.files import atomic_path, write_text
 from asvspoof_cm.utils.tables import first_row, read_table
+
+Names: TypeAlias = NDArray[np.str_]
 
 CM_COLUMNS: Final = ("cm-score", *UNITS, "score")
 """What a countermeasure's column may be called: by its unit, or as in the challenge."""
@@ -60,6 +64,103 @@ _KEY: Final[Mapping[str, Collection[str]]] = {
     "cm-label": LABEL_COLUMNS,
     "asv-label": ["asv-label"],
 }
+# What a name may have in one file and not in the other.
+_DROPPED: Final = {
+    "an extension": re.compile(r"\.(flac|wav|ogg|opus|mp3|aiff?|au|m4a)$", re.IGNORECASE),
+    "a folder": re.compile(r"^.*[/\\]"),
+}
+_N_SHOWN = 3
+
+
+class _Trials:
+    """What scores and keys share."""
+
+    filename: Names
+    speaker: Names | None
+
+    def __repr__(self) -> str:
+        columns = [name for name, column in vars(self).items() if column is not None]
+        return f"{type(self).__name__}({len(self.filename)} trials: {', '.join(columns)})"
+
+    def trials(self) -> list[Any]:
+        """What identifies a trial: the file name, in Track 2 with the claimed speaker."""
+        names: list[str] = self.filename.tolist()
+        return names if self.speaker is None else [*zip(self.speaker.tolist(), names, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Key(_Trials):
+    """The labels of a set of trials, (n_trials,) each; the last two in Track 2 only.
+
+    `cm_label` is 0 (spoof) or 1 (bonafide), `asv_label` "target", "nontarget" or "spoof".
+    """
+
+    filename: Names
+    cm_label: IntArray
+    speaker: Names | None = None
+    asv_label: Names | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Scores(_Trials):
+    """The scores of a set of trials, (n_trials,) each; None for those that the file leaves out.
+
+    `cm` is the countermeasure's, `unit` what it is, "llr" or "log-odds", where the file says so. In
+    Track 2 there are the claimed speaker and the scores of speaker verification and of both systems
+    combined.
+
+    Example:
+        >>> Scores(filename=np.array(["E_1", "E_2"]), cm=np.array([0.5, -1.0]))
+        Scores(2 trials: filename, cm)
+    """
+
+    filename: Names
+    cm: FloatArray | None
+    speaker: Names | None = None
+    asv: FloatArray | None = None
+    sasv: FloatArray | None = None
+    unit: str | None = None
+
+    def for_key(self, key: Key, *, skip_missing: bool = False) -> Scores:
+        """Return these scores in the order of the trials of `key`, with its names.
+
+        Where only one side's names have a folder, or the ending of an audio file such as ``.flac``,
+        they are joined without it and a warning says so. With `skip_missing`, a trial without a
+        score gets NaN, and scores of other trials are left out.
+
+        Raises:
+            ValueError: Where a trial is missing, not in the key or there twice, naming the first
+                few.
+
+        Example:
+            >>> names, labels = np.array(["E_1", "E_2"]), np.array([0, 1])
+            >>> key = Key(filename=names, cm_label=labels)
+            >>> Scores(filename=names[::-1], cm=np.array([2.0, -1.0])).for_key(key).cm
+            array([-1.,  2.])
+        """
+        if (self.speaker is None) != (key.speaker is None):
+            with_speaker = "key" if self.speaker is None else "scores"
+            raise ValueError(
+                f"`scores` and `key` must be of the same track; only the {with_speaker} have a "
+                "speaker column."
+            )
+        scored, wanted = self.trials(), key.trials()
+        _check_unique("the scores", scored)
+        _check_unique("the key", wanted)
+        order = find_trials(wanted, scored)
+        missing = [wanted[index] for index in np.flatnonzero(order < 0)]
+        if not skip_missing and (missing or len(scored) != len(wanted)):
+            found = set(order.tolist())
+            extra = [trial for index, trial in enumerate(scored) if index not in found]
+            raise ValueError(
+                f"the scores must cover the trials of the key; {_count('missing', missing)}, "
+                f"{_count('not in the key', extra)}."
+            )
+        columns: dict[str, Any] = {"filename": key.filename, "speaker": key.speaker}
+        for name in ("cm", "asv", "sasv"):
+            if (column := getattr(self, name)) is not None:
+                columns[name] = np.where(order < 0, np.nan, column[order])
+        return replace(self, **columns)
 
 
 def read_scores(path: str | os.PathLike[str]) -> Scores:
@@ -72,11 +173,12 @@ def read_scores(path: str | os.PathLike[str]) -> Scores:
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "scores.tsv"
-        >>> _ = path.write_text("filename\tcm-score\nE_1\t0.5\nE_2\t-1\n")
-        >>> read_scores(path).cm
-        array([ 0.5, -1. ])
+        >>> _ = path.write_text("filename\tllr\nE_1\t0.5\nE_2\t-1\n")
+        >>> scores = read_scores(path)
+        >>> scores.cm, scores.unit
+        (array([ 0.5, -1. ]), 'llr')
     """
-    names, columns, lines = _read(path, _SCORES, ("cm-score", "asv-score", "sasv-score"))
+    heads, columns, lines = _read(path, _SCORES, ("cm-score", "asv-score", "sasv-score"))
     values = {
         name: _numbers(path, name, column.tolist(), lines)
         for name, column in columns.items()
@@ -85,11 +187,12 @@ def read_scores(path: str | os.PathLike[str]) -> Scores:
     if all(value is None for value in values.values()):
         raise ValueError(f"{path}: every score is absent ({ABSENT!r}).")
     return Scores(
-        filename=names,
+        filename=columns["filename"],
         cm=values.get("cm-score"),
         speaker=columns.get("spk"),
         asv=values.get("asv-score"),
         sasv=values.get("sasv-score"),
+        unit=next((unit for unit in UNITS if unit == heads.get("cm-score")), None),
     )
 
 
@@ -107,7 +210,7 @@ def read_key(path: str | os.PathLike[str]) -> Key:
         >>> read_key(path).cm_label
         array([1, 0])
     """
-    names, columns, lines = _read(path, _KEY, ("cm-label",))
+    _, columns, lines = _read(path, _KEY, ("cm-label",))
     words = columns["cm-label"].tolist()
     _check_labels(path, words, lines, LABELS)
     labels = np.array([LABELS[word] for word in words], dtype=np.int64)
@@ -121,8 +224,12 @@ def read_key(path: str | os.PathLike[str]) -> Key:
                 f"target, bonafide nontarget or spoof spoof; got {words[wrong[0]]} "
                 f"{asv_label[wrong[0]]}."
             )
-    speaker = columns.get("spk")
-    return Key(filename=names, cm_label=labels, speaker=speaker, asv_label=asv_label)
+    return Key(
+        filename=columns["filename"],
+        cm_label=labels,
+        speaker=columns.get("spk"),
+        asv_label=asv_label,
+    )
 
 
 def write_scores(
@@ -177,31 +284,87 @@ def write_submission(path: str | os.PathLike[str], *columns: Any, **more: Any) -
         archive.writestr(member, text)
 
 
+def find_trials(wanted: Sequence[Any], there: Sequence[Any]) -> IntArray:
+    """Return where each wanted trial is, -1 where it isn't; see `Scores.for_key` for its names."""
+    order = _places(wanted, there)
+    if (order >= 0).all():
+        return order
+    sides: list[list[Any]] = [[*wanted], [*there]]
+    dropped = []
+    for what, pattern in _DROPPED.items():
+        short = [[_drop(pattern, trial) for trial in side] for side in sides]
+        if sum(new != old for new, old in zip(short, sides, strict=True)) == 1:
+            sides = short
+            dropped.append(what)
+    if dropped and all(len(set(side)) == len(side) for side in sides):
+        found = _places(*sides)
+        if (found >= 0).sum() > (order >= 0).sum():
+            pairs = zip((*wanted, *there), (*sides[0], *sides[1]), strict=True)
+            long = next(trial for trial, without in pairs if trial != without)
+            warnings.warn(
+                f"only one of the files has names with {' and '.join(dropped)}, such as "
+                f"{_text(long)}; they were joined without it.",
+                stacklevel=3,
+            )
+            return found
+    return order
+
+
+def _places(wanted: Sequence[Any], there: Sequence[Any]) -> IntArray:
+    place = {trial: index for index, trial in enumerate(there)}
+    return np.fromiter((place.get(t, -1) for t in wanted), dtype=np.int64, count=len(wanted))
+
+
+def _drop(pattern: re.Pattern[str], trial: Any) -> Any:
+    return (
+        pattern.sub("", trial) if isinstance(trial, str) else (trial[0], _drop(pattern, trial[1]))
+    )
+
+
+def _check_unique(where: str, trials: Sequence[Any]) -> None:
+    """Raise where a trial occurs twice."""
+    if len(set(trials)) < len(trials):
+        twice = [trial for trial, n in Counter(trials).items() if n > 1]
+        raise ValueError(f"{where}: every trial must occur once; {_count('repeated', twice)}.")
+
+
+def _count(what: str, trials: Sequence[Any]) -> str:
+    if not trials:
+        return f"0 are {what}"
+    more = ", …" if len(trials) > _N_SHOWN else ""
+    return f"{len(trials)} are {what} ({', '.join(map(_text, trials[:_N_SHOWN]))}{more})"
+
+
+def _text(trial: Any) -> str:
+    return trial if isinstance(trial, str) else " ".join(trial)
+
+
 def _read(
     path: str | os.PathLike[str], known: Mapping[str, Collection[str]], wanted: Sequence[str]
-) -> tuple[Names, dict[str, Names], IntArray]:
-    """Return the names, the other columns that are `known`, and the line of each row."""
+) -> tuple[dict[str, str], dict[str, Names], IntArray]:
+    """Return what the header calls each column, the columns that are `known`, and their lines."""
     data = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)
+    heads: dict[str, str] = {}
     try:
         row, delimiter = first_row(data)
         if delimiter in (None, "\t"):
             data, delimiter = _by_tabs(data), "\t"
             row, _ = first_row(data)
         header = [cell.strip().lower() for cell in row]
-        positions = {
-            name: header.index(found)
-            for name, spellings in known.items()
-            if (found := next((s for s in spellings if s in header), None))
-        }
+        for name, spellings in known.items():
+            if found := next((s for s in spellings if s in header), None):
+                heads[name] = found
         # Data may hold a word of a header, but a header holds neither numbers nor labels.
         words = (ABSENT, *LABELS, *SASV_CLASSES)
-        has_header = bool(positions) and not any(_is_finite(c) or c in words for c in header)
-        if has_header:
+        if any(_is_finite(cell) or cell in words for cell in header):
+            heads = {}
+        positions = {name: header.index(head) for name, head in heads.items()}
+        if heads:
             n_scores = sum(header.count(spelling) for spelling in CM_COLUMNS)
-            twice = any(header.count(header[place]) > 1 for place in positions.values())
+            twice = any(header.count(head) > 1 for head in heads.values())
             if twice or ("cm-score" in known and n_scores > 1):
                 raise ValueError(f"the header must name every column once; got {' '.join(header)}.")
-            if "filename" not in positions or not set(wanted) & set(positions):
+            if "filename" not in heads or not set(wanted) & set(heads):
                 raise ValueError(
                     f"the header must name filename and {' or '.join(wanted)}; got "
                     f"{' '.join(header)}.{_hint(header, wanted)}"
@@ -220,18 +383,19 @@ def _read(
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    columns = {name: np.char.strip(column[has_header:], " ") for name, column in columns.items()}
-    lines = lines[has_header:]
+    start = 1 if heads else 0
+    columns = {name: np.char.strip(column[start:], " ") for name, column in columns.items()}
+    lines = lines[start:]
     if not len(lines):
         raise ValueError(f"{path}: the file holds no trial.")
     if "asv-label" in known and "asv-label" not in columns:
         columns.pop("spk", None)
-    names = columns.pop("filename")
+    names = columns["filename"]
     if (names == "").any():
         raise ValueError(f"{path}, line {lines[np.argmax(names == '')]}: the file name is empty.")
-    scores = Scores(filename=names, cm=None, speaker=columns.get("spk"))
-    check_unique(str(path), scores.trials())
-    return names, columns, lines
+    trials = Scores(filename=names, cm=None, speaker=columns.get("spk"))
+    _check_unique(str(path), trials.trials())
+    return heads, columns, lines
 
 
 def _by_tabs(data: bytes) -> bytes:
@@ -254,10 +418,10 @@ def _hint(row: Sequence[str], wanted: Sequence[str]) -> str:
     """Say what a file is that was taken for another."""
     if any(cell in (*LABELS, *LABEL_COLUMNS) for cell in row):
         if "cm-label" not in wanted:
-            return " It has labels, as a key (--key) or a protocol (--protocol) has."
-        return " It looks like a protocol: `evaluate` takes it as --protocol."
+            return " It has labels, as a key or a protocol has."
+        return " It looks like a protocol."
     if "cm-label" in wanted and any(cell in CM_COLUMNS or _is_finite(cell) for cell in row):
-        return " It looks like a score file: `evaluate` takes it as --scores."
+        return " It looks like a score file."
     return ""
 
 

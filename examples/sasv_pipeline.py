@@ -28,10 +28,10 @@ from asvspoof_cm import Scorer, load_audio, load_published_aasist
 from asvspoof_cm.audio import as_mono, as_waveform
 from asvspoof_cm.augmentation import CopySynthesis
 from asvspoof_cm.calibration import Calibration, fuse_sasv
+from asvspoof_cm.checkpoint import DEFAULT_NAME
 from asvspoof_cm.data import read_protocol
 from asvspoof_cm.labels import BONAFIDE, SAMPLE_RATE
 from asvspoof_cm.metrics import ASVSPOOF5_SASV, SasvCosts
-from asvspoof_cm.pretrained import DEFAULT_NAME
 from asvspoof_cm.utils.files import atomic_path
 from sasv_evaluation import Evaluation, evaluate, fit, markdown
 from sasv_trials import Encoder, TrialScores, make_trials, score_trials

@@ -45,7 +45,7 @@ from asvspoof_cm.augmentation import (
     available_codecs,
     transcode,
 )
-from asvspoof_cm.checkpoint import load_tensors
+from asvspoof_cm.checkpoint import load_published_lcnn, load_tensors
 from asvspoof_cm.data import Protocol, open_audio, read_protocol
 from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.metrics import (
@@ -56,7 +56,6 @@ from asvspoof_cm.metrics import (
     within_sources,
     write_scores,
 )
-from asvspoof_cm.published import load_published_lcnn
 from asvspoof_cm.utils.files import atomic_path, sha256
 from asvspoof_cm.utils.progress import track
 from families import FAMILIES, family

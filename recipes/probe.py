@@ -30,7 +30,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asvspoof_cm import BONAFIDE, load_checkpoint, pretrained
+from asvspoof_cm import BONAFIDE, load_checkpoint
+from asvspoof_cm.checkpoint import PRETRAINED, load_pretrained
 from asvspoof_cm.data import Protocol, SpoofDataset, read_protocol
 from asvspoof_cm.metrics import eer, within_sources
 from asvspoof_cm.models import Countermeasure, Encoder, EncoderConfig
@@ -52,8 +53,8 @@ class Figures(NamedTuple):
 
 def load(name: str, n_layers: int | None = None) -> Countermeasure:
     """Return a shipped model, that of a checkpoint, or an encoder with its published weights."""
-    if name in pretrained.available():
-        return pretrained.load_pretrained(name)
+    if name in PRETRAINED:
+        return load_pretrained(name)
     if Path(name).is_file():
         return load_checkpoint(name)
     model = Encoder(EncoderConfig(encoder=name, n_layers=n_layers))

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from asvspoof_cm import load_checkpoint
-from asvspoof_cm.checkpoint import save_checkpoint
-from asvspoof_cm.pretrained import INDEX
+from asvspoof_cm.checkpoint import SHIPPED, load_tensors, save_checkpoint
 from asvspoof_cm.utils.files import atomic_path, sha256
 from asvspoof_cm.utils.tables import render
 from measure import FIGURES
 
+INDEX = "models.json"
 ABOUT = FIGURES.with_name("about.json")
 MEASURED = ("demopages dev", "corpus eval")  # the sets of the table of families
 CARD = Path(__file__).parent.parent / "docs" / "model_card.md"
@@ -52,21 +52,20 @@ def ship(checkpoint: Path, package: Path, replaces: Sequence[str] = ()) -> Path:
     n_parameters = sum(p.numel() for p in model.parameters())
     save_checkpoint(path, model.half())
     index = json.loads((package / INDEX).read_text())
-    for name in replaces:
-        old = index["models"].pop(name, None)
-        if old is not None:
+    for name in [*replaces, about["name"]]:
+        old = index.pop(name, None)
+        if old is not None and old["file"] != path.name:
             (package / old["file"]).unlink(missing_ok=True)
-        index["replaced"][name] = about["name"]
-    index["models"][about["name"]] = {
+    entry = {
         "file": path.name,
-        "sha256": sha256(path),
+        "sha256": load_tensors(path)["sha256"],
         "n_bytes": path.stat().st_size,
         "n_parameters": n_parameters,
         "use": about["use"],
         "licence": about["licences"]["weights"],
         "figures": headline(figures),
     }
-    index["default"] = about["name"]
+    index = {about["name"]: entry, **index}  # the first is the default
     with atomic_path(package / INDEX) as temporary:
         temporary.write_text(json.dumps(index, indent=1, ensure_ascii=False) + "\n")
     return path
@@ -198,12 +197,10 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--replaces", nargs="*", default=(), metavar="NAME")
     args = parser.parse_args()
-    import asvspoof_cm.pretrained
-
-    path = ship(args.checkpoint, Path(asvspoof_cm.pretrained.__file__).parent, args.replaces)
+    path = ship(args.checkpoint, SHIPPED, args.replaces)
     with atomic_path(CARD) as temporary:
         temporary.write_text(fill(CARD.read_text(), tables(json.loads(FIGURES.read_text()))))
-    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, SHA-256 {sha256(path)}")
+    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, SHA-256 {load_tensors(path)['sha256']}")
 
 
 if __name__ == "__main__":

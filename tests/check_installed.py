@@ -22,7 +22,7 @@ def main() -> str | None:
     for module in pkgutil.walk_packages(asvspoof_cm.__path__, "asvspoof_cm."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    from asvspoof_cm.pretrained import DEFAULT_NAME
+    from asvspoof_cm.checkpoint import DEFAULT_NAME
 
     scorer = asvspoof_cm.Scorer.from_pretrained(DEFAULT_NAME, device="cpu")
     if scorer.score([0.1, -0.1] * 8000, detail=True).llr is None:

@@ -1,6 +1,7 @@
 """Checkpoints: they come back, they refuse, they execute nothing."""
 
 import collections
+import contextlib
 import copy
 import math
 import os
@@ -20,7 +21,9 @@ from asvspoof_cm.calibration import Calibration, fit_calibration
 from asvspoof_cm.checkpoint import (
     FORMAT,
     average_checkpoints,
+    content_hash,
     load_checkpoint,
+    load_published_aasist,
     save_checkpoint,
 )
 from asvspoof_cm.frontends import LFCC, LogMel
@@ -34,7 +37,6 @@ from asvspoof_cm.models import (
     build_model,
 )
 from asvspoof_cm.models.countermeasure import model_names
-from asvspoof_cm.published import load_published_aasist
 from asvspoof_cm.scorer import Scorer
 
 SMALL = [
@@ -76,13 +78,13 @@ def test_the_mean_of_checkpoints(tmp_path):
     for name, tensor in mean.state_dict().items():
         expected = sum(model.state_dict()[name] for model in models) / 3
         assert torch.allclose(tensor, expected, atol=1e-7)
-    thirds = pytest.approx([1 / 3] * 3)
-    assert mean.meta == {"epoch": 2, "averaged": ["0.pt", "1.pt", "2.pt"], "shares": thirds}
+    names = [f"{tmp_path.name}/{k}.pt" for k in range(3)]
+    assert mean.meta == {"epoch": 2, "averaged": pytest.approx(dict.fromkeys(names, 1 / 3))}
     mixed = average_checkpoints(paths[:2], [6, 4])
     for name, tensor in mixed.state_dict().items():
         expected = torch.lerp(*(model.state_dict()[name] for model in models[:2]), 0.4)
         assert torch.allclose(tensor, expected, atol=1e-7)
-    assert mixed.meta["shares"] == pytest.approx([0.6, 0.4])
+    assert [*mixed.meta["averaged"].values()] == pytest.approx([0.6, 0.4])
     for shares in ([1], [1, 0], [1, math.inf], [1, math.nan]):
         with pytest.raises(
             ValueError, match="`shares` must be a positive number for each of the 2"
@@ -117,11 +119,6 @@ def test_names_that_mean_nothing_are_refused(tmp_path, model):
     assert not path.exists()
 
 
-def test_meta_of_before_goes_to_the_notes(tmp_path, model):
-    path = edited(tmp_path, model, meta={"epoch": 1, "seed": 3, "notes": {"by": "me"}})
-    assert load_checkpoint(path).meta == {"epoch": 1, "notes": {"by": "me", "seed": 3}}
-
-
 def test_a_model_that_its_configuration_does_not_build_is_not_saved(tmp_path):
     """It came back as another model: nothing in the file says what was replaced."""
 
@@ -133,18 +130,18 @@ def test_a_model_that_its_configuration_does_not_build_is_not_saved(tmp_path):
 
     bands = SMALL[0].config.n_mels
     for model, said in (
-        (replace(log_mel=LFCC(n_bands=bands)), r"log_mel: LFCC\(\) for LogMel\(\)"),
-        (replace(log_mel=LogMel(n_mels=bands, hop_length=80)), "log_mel.hop_length: 80 for 160"),
-        (replace(log_mel=LogMel(n_mels=bands, f_min=300.0)), "log_mel.filterbank: other values"),
-        (replace(extra=torch.nn.Linear(2, 2)), "extra.bias"),
-        (replace(projection=torch.nn.Linear(bands, 16, bias=False)), "projection.bias"),
-        (replace(norm=torch.nn.Identity()), "norm"),
+        (replace(log_mel=LFCC(n_bands=bands)), r"log_mel of this TFPARN is LFCC\(\), not LogMel\(\)"),
+        (replace(log_mel=LogMel(n_mels=bands, hop_length=80)), "log_mel.hop_length of this TFPARN is 80, not 160"),
+        (replace(log_mel=LogMel(n_mels=bands, f_min=300.0)), "log_mel.filterbank of this TFPARN has other values"),
+        (replace(extra=torch.nn.Linear(2, 2)), "extra of"),
+        (replace(projection=torch.nn.Linear(bands, 16, bias=False)), r"projection of this TFPARN is Linear\(.*, bias=False\), not"),
+        (replace(norm=torch.nn.Identity()), r"norm of this TFPARN is Identity\(\)"),
     ):
-        with pytest.raises(ValueError, match=rf"another {said}.* Derive a subclass of TFPARN"):
+        with pytest.raises(ValueError, match=rf"{said}.* Derive a subclass of TFPARN"):
             save_checkpoint(tmp_path / "a.pt", model)
     model = TFPARN(SMALL[0].config)
     model.log_mel.window *= 0.5
-    with pytest.raises(ValueError, match=r"another log_mel.*window: other values"):
+    with pytest.raises(ValueError, match=r"log_mel\.window of this TFPARN has other values"):
         save_checkpoint(tmp_path / "a.pt", model)
     assert not (tmp_path / "a.pt").exists()
     model = TFPARN(SMALL[0].config).half()
@@ -174,7 +171,7 @@ def test_a_compressed_checkpoint_is_refused_before_it_takes_memory(tmp_path, mod
         for entry in source.infolist():
             content = source.read(entry.filename)
             target.writestr(entry.filename, content + bytes(10**6 * ("data/" in entry.filename)))
-    with pytest.raises(ValueError, match=r"b\.pt is compressed or damaged: .* more memory than"):
+    with pytest.raises(ValueError, match=r"b\.pt is damaged .* compressed, as torch.save"):
         load_checkpoint(tmp_path / "b.pt")
 
 
@@ -227,12 +224,13 @@ def test_code_is_refused_and_not_executed(tmp_path, monkeypatch, how):
 def edited(tmp_path, model, /, **changes):
     save_checkpoint(tmp_path / "a.pt", model)
     content = torch.load(tmp_path / "a.pt", weights_only=True)
-    del content["sha256"]  # it tells damage, which is not meant here
     for key, value in changes.items():
         if value is None:
             del content[key]
         else:
             content[key] = value
+    with contextlib.suppress(TypeError, LookupError):
+        content["sha256"] = content_hash(content)  # it tells damage, which is not meant here
     torch.save(content, tmp_path / "a.pt")
     return tmp_path / "a.pt"
 
@@ -265,8 +263,8 @@ CALIBRATIONS = [5, {"kind": "cubic"}, {"scale": "x"}, {"knots": 1}]
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 3}, r"has checkpoint format 3; this version .* reads 1 to 2"),
-        *(({"format": number}, "has checkpoint format") for number in (0, -1, True, "1")),
+        ({"format": 3}, r"has checkpoint format 3; this version .* reads 2\."),
+        *(({"format": number}, "has checkpoint format") for number in (0, 1, True, "2")),
         ({"config": None}, r"is damaged: 1 missing \(config\)"),
         ({"notes": "x"}, r"is damaged: 1 unexpected \(notes\)"),
         ({"model": "ResNext"}, r"`name` must be one of .*TFPARN.*; got 'ResNext'"),
@@ -282,6 +280,7 @@ CALIBRATIONS = [5, {"kind": "cubic"}, {"scale": "x"}, {"knots": 1}]
         ),
         ({"state_dict": {**WEIGHTS, "more": torch.zeros(1)}}, r"1 unexpected \(more\)"),
         *(({name: 5}, "can't be rebuilt") for name in ("meta", "config", "input")),
+        ({"meta": {"epoch": torch.zeros(2)}}, "is damaged: .* must be a plain value .* got Tensor"),
         ({"input": {"crop_s": 1.0, "window": "hann"}}, "input settings have unknown fields window"),
         ({"input": {"crop_s": "long"}}, "can't be rebuilt"),
         (
@@ -362,19 +361,6 @@ def test_input_settings_travel_with_the_model(tmp_path, model):
 
 
 @pytest.mark.parametrize(
-    ("meta", "crop_s"),
-    [
-        ({}, 4.0),
-        ({"recipe": {"crop_s": 1.0}}, 1.0),
-        ({"recipe": {"crop_s": 1.0}, "crop_s": 2.0}, 2.0),
-    ],
-)
-def test_files_of_the_first_format_say_what_they_were_scored_with(tmp_path, model, meta, crop_s):
-    path = edited(tmp_path, model, format=1, input=None, meta=meta)
-    assert load_checkpoint(path).input == InputSettings(crop_s=crop_s, normalization="utterance")
-
-
-@pytest.mark.parametrize(
     ("change", "message"),
     [
         (
@@ -446,10 +432,10 @@ def test_a_configuration_larger_than_the_weights_takes_no_memory(tmp_path, name)
     path = tmp_path / "model.pt"
     save_checkpoint(path, build_model(name))
     content = torch.load(path, weights_only=True)
-    del content["sha256"]
     numbers = [k for k, value in content["config"].items() if type(value) is int]
     for field in numbers:
-        torch.save({**content, "config": {**content["config"], field: 10**9}}, path)
+        changed = {**content, "config": {**content["config"], field: 10**9}}
+        torch.save({**changed, "sha256": content_hash(changed)}, path)
         start, told = time.process_time(), ""
         try:
             load_checkpoint(path)  # as with a hop of a billion samples

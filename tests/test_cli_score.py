@@ -211,7 +211,7 @@ def test_doctor(capsys, monkeypatch):
     for word in ("asvspoof-cm", "torch", "devices", "threads", "bf16", "extras", "cache"):
         assert word in out
     assert "self-test    well: llr" in out
-    monkeypatch.setattr("asvspoof_cm.pretrained.checkpoint_path", lambda name: "gone.pt")
+    monkeypatch.setattr("asvspoof_cm.checkpoint.pretrained_path", lambda name: "gone.pt")
     assert main(["doctor"]) == 1
     assert "failed: FileNotFoundError" in capsys.readouterr().out
 

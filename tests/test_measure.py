@@ -12,10 +12,10 @@ import measure
 import ship
 from asvspoof_cm import load_checkpoint, save_checkpoint
 from asvspoof_cm.audio import InputSettings
+from asvspoof_cm.checkpoint import load_tensors
 from asvspoof_cm.data import read_protocol, write_miniature
 from asvspoof_cm.metrics import eer, read_scores, within_sources
 from asvspoof_cm.models import TFPARN, TFPARNConfig
-from asvspoof_cm.utils.files import sha256
 
 GENERATORS = ("HiFi-GAN copy", "VALL-E", "copy-world", "AutoVC")
 
@@ -125,7 +125,7 @@ def test_figures_are_those_of_the_score_files(data, figures):
     found = content["sets"]["corpus eval"]["systems"]["old"]
     with measure._no_warnings():
         pooled = eer(scores.cm[part.is_human], scores.cm[~part.is_human])
-        within = within_sources(scores.cm, part.protocol.label, part.sources, progress=False)
+        within = within_sources(scores.cm, part.protocol.label, part.sources)
     assert found["eer"]["value"] == pooled.value
     assert found["within"]["value"] == pytest.approx(within.mean_eer)
     assert found["within"]["n_sources"] == 2
@@ -177,16 +177,13 @@ def test_shipping(data, figures, tmp_path, monkeypatch):
     monkeypatch.setattr(ship, "FIGURES", work / "f.json")
     monkeypatch.setattr(ship, "ABOUT", tmp_path / "about.json")
     (tmp_path / "older.pt").write_bytes(b"old")
-    models = {"older": {"file": "older.pt"}}
-    index = {"default": "older", "models": models, "replaced": {}}
-    (tmp_path / "models.json").write_text(json.dumps(index))
+    (tmp_path / "models.json").write_text(json.dumps({"older": {"file": "older.pt"}}))
     with pytest.raises(SystemExit, match="was measured on another checkpoint"):
         ship.ship(data / "1.pt", tmp_path)
     path = ship.ship(data / "0.pt", tmp_path, ["older"])
     written = json.loads((tmp_path / "models.json").read_text())
-    assert written["default"] == "new"
-    assert written["replaced"] == {"older": "new"}
-    assert written["models"]["new"]["sha256"] == sha256(path)
+    assert [*written] == ["new"]
+    assert written["new"]["sha256"] == load_tensors(path)["sha256"]
     assert not (tmp_path / "older.pt").exists()
     shipped, measured = load_checkpoint(path), load_checkpoint(data / "0.pt")
     assert shipped.meta["calibration"] == content["calibration"]

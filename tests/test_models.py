@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from asvspoof_cm import Scorer, export_onnx, load_checkpoint, load_onnx, save_checkpoint
+from asvspoof_cm.checkpoint import load_published_aasist
 from asvspoof_cm.models import (
     AASIST,
     LCNN,
@@ -35,7 +36,6 @@ from asvspoof_cm.models.transformer import (
     dropout,
     sinusoidal_positions,
 )
-from asvspoof_cm.published import load_published_aasist
 
 MODELS = {
     "TFPARN": lambda: TFPARN(),

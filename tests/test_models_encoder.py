@@ -7,12 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from asvspoof_cm.checkpoint import (
-    load_checkpoint,
-    load_trained,
-    save_checkpoint,
-    trained_state,
-)
+from asvspoof_cm.checkpoint import load_checkpoint, save_checkpoint
 from asvspoof_cm.models import Encoder, EncoderConfig, build_model
 from asvspoof_cm.models.pooling import attentive_statistics
 
@@ -268,62 +263,6 @@ def test_heads_that_are_missing_or_do_not_fit():
         model.load_from(torch.nn.Linear(1, 1))
     with pytest.raises(ValueError, match="`frame_head` must be True or False; got 2"):
         EncoderConfig(frame_head=2)
-
-
-# What is stored
-
-
-def test_frozen_weights_are_stored_once(tmp_path):
-    model = Encoder(EncoderConfig(freeze="all", **HEAD)).eval()
-    save_checkpoint(tmp_path / "whole.pt", model)
-    for name in ("best.pt", "last.pt"):
-        save_checkpoint(tmp_path / name, model, frozen_apart=True, epoch=1)
-        torch.nn.init.normal_(model.classifier.weight)
-    (frozen,) = tmp_path.glob("frozen-*.pt")
-    assert frozen.stat().st_size > 4 * 1_587_328
-    assert (tmp_path / "last.pt").stat().st_size < 100_000
-    waveform = torch.randn(1, 4000)
-    with torch.no_grad():
-        first = load_checkpoint(tmp_path / "whole.pt")(waveform)
-        assert torch.equal(load_checkpoint(tmp_path / "best.pt")(waveform), first)
-        assert not torch.equal(load_checkpoint(tmp_path / "last.pt")(waveform), first)
-    assert load_checkpoint(tmp_path / "best.pt").meta == {"epoch": 1}
-    content = torch.load(frozen)
-    content["encoders.0.convolutions.0.bias"] += 1
-    torch.save(content, frozen)
-    with pytest.raises(ValueError, match=r"does not hold the frozen weights of .*best.pt"):
-        load_checkpoint(tmp_path / "best.pt")
-    frozen.unlink()
-    with pytest.raises(FileNotFoundError, match=r"best.pt needs its frozen weights, frozen-.*.pt"):
-        load_checkpoint(tmp_path / "best.pt")
-
-
-def test_frozen_weights_stay_in_their_folder(tmp_path):
-    model = Encoder(EncoderConfig(freeze="all", **HEAD))
-    save_checkpoint(tmp_path / "inner" / "best.pt", model, frozen_apart=True)
-    content = torch.load(tmp_path / "inner" / "best.pt")
-    content["frozen"]["file"] = "../best.pt"
-    torch.save(content, tmp_path / "inner" / "best.pt")
-    with pytest.raises(FileNotFoundError, match="in the same folder"):
-        load_checkpoint(tmp_path / "inner" / "best.pt")
-    content["frozen"] = "x"
-    torch.save(content, tmp_path / "inner" / "best.pt")
-    with pytest.raises(ValueError, match="does not say where its frozen weights are"):
-        load_checkpoint(tmp_path / "inner" / "best.pt")
-
-
-def test_nothing_frozen_is_one_file(tmp_path):
-    save_checkpoint(tmp_path / "best.pt", Encoder(EncoderConfig(**HEAD)), frozen_apart=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["best.pt"]
-
-
-def test_trained_state_goes_on_with_other_frozen_weights_in_place():
-    first, second = (Encoder(EncoderConfig(freeze=6, n_layers=1, **HEAD)) for _ in range(2))
-    kept = second.encoders[0].convolutions[0].weight.clone()
-    load_trained(second, trained_state(first))
-    assert torch.equal(second.encoders[0].convolutions[0].weight, kept)
-    for name in ("classifier.weight", "encoders.0.layers.0.qkv.weight"):
-        assert torch.equal(second.get_parameter(name), first.get_parameter(name))
 
 
 # transformers

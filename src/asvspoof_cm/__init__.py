@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     )
     from asvspoof_cm.checkpoint import (
         load_checkpoint as load_checkpoint,
+        load_pretrained as load_pretrained,
+        load_published_aasist as load_published_aasist,
         save_checkpoint as save_checkpoint,
     )
     from asvspoof_cm.data.dataset import SpoofDataset as SpoofDataset
@@ -52,8 +54,6 @@ if TYPE_CHECKING:
         ResNet as ResNet,
         TFPARNConfig as TFPARNConfig,
     )
-    from asvspoof_cm.pretrained import load_pretrained as load_pretrained
-    from asvspoof_cm.published import load_published_aasist as load_published_aasist
     from asvspoof_cm.scorer import Scorer as Scorer
     from asvspoof_cm.streams import StreamingScorer as StreamingScorer
     from asvspoof_cm.training import (

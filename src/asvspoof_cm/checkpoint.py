@@ -1,23 +1,26 @@
-"""One safe file per model: tensors and plain values, read with ``torch.load(weights_only=True)``.
+"""Models as files: save and load, what ships with the package, what others published.
 
-It holds the format number, the model's name and configuration, its input settings, its weights,
-and what else is known about it. Format 1, of version 0.1.0, has no input settings of its own. The
-checkpoints of a run leave out what was not trained: it stands once in a file beside them, which
-they name by its hash. A hash of all that decides a score tells damage from anything else.
+A checkpoint is one file of tensors and plain values, read with ``torch.load(weights_only=True)``:
+the format number, the model's name and configuration, its input settings, its weights, what else is
+known about it, and the hash of all that. The hash tells damage, and which model it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
+import logging
 import math
 import os
 import pickle
+import pickletools
+import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import torch
 from torch import Tensor, nn
@@ -25,40 +28,55 @@ from torch.overrides import TorchFunctionMode
 
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
-from asvspoof_cm.models import Countermeasure, build_model
+from asvspoof_cm.models import AASIST, LCNN, AASISTConfig, Countermeasure, LCNNConfig, build_model
 from asvspoof_cm.models.countermeasure import describe_model
 from asvspoof_cm.utils.checks import one_line
 from asvspoof_cm.utils.files import atomic_path
-from asvspoof_cm.utils.settings import describe
 
 __all__ = [
+    "DEFAULT_NAME",
+    "PRETRAINED",
     "average_checkpoints",
     "load_checkpoint",
+    "load_pretrained",
+    "load_published_aasist",
+    "load_published_lcnn",
+    "load_tensors",
+    "pretrained_path",
     "save_checkpoint",
+    "save_tensors",
 ]
 
+logger = logging.getLogger(__name__)
+
 FORMAT = 2
-_MAKERS = ("empty", "zeros", "ones", "full", "rand", "randn", "arange", "linspace", "hann_window")
-_KNOWN = ("averaged", "calibration", "card", "data", "dev", "epoch", "notes", "system", "training")
+SHIPPED: Final = Path(__file__).with_name("pretrained")
+"""The folder of what ships; ``models.json`` in it lists the models."""
+
+PRETRAINED: Final[Mapping[str, Mapping[str, Any]]] = json.loads(
+    (SHIPPED / "models.json").read_text("utf-8")
+)
+"""The models that ship with the package, by name, the default first: file, hash, size, use."""
+
+DEFAULT_NAME: Final = next(iter(PRETRAINED))
+"""The model that is used where none is named."""
+
 _KEYS = {"format", "model", "config", "input", "state_dict", "meta"}
+_KNOWN = ("averaged", "calibration", "card", "data", "dev", "epoch", "notes", "system", "training")
+_MAKERS = ("empty", "zeros", "ones", "full", "rand", "randn", "arange", "linspace", "hann_window")
+_CLASSES = re.compile(
+    r"collections OrderedDict|torch \w+Storage|torch._utils _rebuild_(tensor_v2|parameter)"
+)
+_MOST_VALUES, _DEEPEST = 1 << 24, 32
+_said: set[str] = set()
 
 
-def save_checkpoint(
-    path: str | os.PathLike[str],
-    model: Countermeasure,
-    /,
-    *,
-    frozen_apart: bool = False,
-    **known: Any,
-) -> None:
+def save_checkpoint(path: str | os.PathLike[str], model: Countermeasure, /, **known: Any) -> None:
     """Write a model, its configuration and what is known about it to one file, atomically.
 
     Args:
         path: The file to write or replace.
         model: The model; its configuration and its `input` settings are stored too.
-        frozen_apart: Write the parameters that are not trained, such as those of a frozen encoder,
-            to a file ``frozen-….pt`` beside it, named by their hash: once for all checkpoints of
-            a run, which need it there.
         **known: What is known about the model, added to `model.meta`: ``calibration``, ``card``,
             ``data``, ``dev``, ``epoch``, ``system``, ``training``, or ``notes``, a dict of
             anything else. All are plain values: numbers, strings, lists and dicts.
@@ -78,8 +96,8 @@ def save_checkpoint(
     """
     name, config = describe_model(model)
     meta = _checked_meta({**model.meta, **known})
+    _plain(config, "config")
     _check_rebuilds(model)
-    _check_plain(config, "config")
     content = {
         "format": FORMAT,
         "model": name,
@@ -88,11 +106,7 @@ def save_checkpoint(
         "state_dict": {name: tensor.cpu() for name, tensor in model.state_dict().items()},
         "meta": meta,
     }
-    frozen = _frozen(model) if frozen_apart else {}
-    if frozen:
-        content["state_dict"] = trained_state(model)
-        content["frozen"] = _save_frozen(Path(path).parent, frozen)
-    save_tensors(path, {**content, "sha256": _hash(content)})
+    save_tensors(path, {**content, "sha256": content_hash(content)})
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
@@ -112,81 +126,250 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
         Traceback (most recent call last):
         FileNotFoundError: [Errno 2] No such file or directory: 'missing.pt'
     """
-    content = load_tensors(path)
-    if not isinstance(content, dict) or "format" not in content:
-        hint = ""
-        if isinstance(content, dict) and "pos_S" in content:
-            hint = " It looks like published AASIST weights: use load_published_aasist."
-        raise ValueError(f"{path} is not a checkpoint of asvspoof-cm.{hint}")
-    if type(content["format"]) is not int or not 1 <= content["format"] <= FORMAT:
-        shown = " ".join(repr(content["format"]).split())[:40]
-        raise ValueError(
-            f"{path} has checkpoint format {shown}; this version of asvspoof-cm reads 1 to "
-            f"{FORMAT}. Upgrade asvspoof-cm."
+    return _load(path)[0]
+
+
+def load_pretrained(name: str | None = None) -> Countermeasure:
+    """Return a model that ships with the package, after checking that its file is the one shipped.
+
+    Args:
+        name: One of `PRETRAINED`. None takes `DEFAULT_NAME` and logs once that it does.
+
+    Raises:
+        ValueError: No model has that name, or the file holds another one than was shipped.
+
+    Example:
+        >>> model = load_pretrained(DEFAULT_NAME)
+        >>> sorted(model.meta)
+        ['calibration', 'card']
+    """
+    path = pretrained_path(name or DEFAULT_NAME)
+    if name is None and "default" not in _said:
+        _said.add("default")
+        logger.warning(
+            "asvspoof-cm: no model was named, so %r is used: %s. See `asvspoof-cm models`.",
+            DEFAULT_NAME,
+            PRETRAINED[DEFAULT_NAME]["use"],
         )
-    if content["format"] == 1 and isinstance(content.get("meta"), dict):
-        content["input"] = _first_input(content["meta"])
-    frozen, found = content.pop("frozen", None), content.pop("sha256", None)
-    if content.keys() != _KEYS:
-        missing, extra = _KEYS - content.keys(), content.keys() - _KEYS
-        raise ValueError(f"{path} is damaged: {_differences(missing, extra)}.")
-    weights = content["state_dict"]
-    _check_state(weights, path)
-    if found is not None and _hash(content) != found:
-        raise ValueError(f"{path} is damaged: its content is not what was written.")
-    if frozen is not None:
-        weights = {**weights, **_load_frozen(path, frozen)}
-    try:
-        model = _rebuild(content["model"], content["config"], weights.values())
-        model.input = InputSettings.from_dict(content["input"])
-        model.meta = _sorted_meta(content["meta"])
-        if model.meta.get("calibration") is not None:
-            Calibration.from_dict(model.meta["calibration"])
-    except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
-        raise ValueError(f"{path} can't be rebuilt: {one_line(error)}") from error
-    load_weights(model, weights, path)
+    model, found = _load(path)
+    expected = PRETRAINED[name or DEFAULT_NAME]["sha256"]
+    if found != expected:
+        raise ValueError(
+            f"{path} does not hold the model that was shipped: its hash is {found}, not {expected}."
+            " Install asvspoof-cm again, or load a file of your own with load_checkpoint."
+        )
+    return model
+
+
+def pretrained_path(name: str) -> Path:
+    """Return where a model that ships with the package lies.
+
+    Example:
+        >>> pretrained_path(DEFAULT_NAME).suffix
+        '.pt'
+    """
+    if name not in PRETRAINED:
+        raise ValueError(
+            f"`name` must be one of {', '.join(PRETRAINED)}; got {name!r}. A checkpoint of your "
+            "own is loaded with load_checkpoint or Scorer.from_checkpoint."
+        )
+    return SHIPPED / str(PRETRAINED[name]["file"])
+
+
+def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:
+    """Read the weights that the authors of AASIST and the ASVspoof 5 organisers published.
+
+    The file decides whether the model is AASIST or AASIST-L, by the width of its graphs. Its input
+    is that of the published evaluation: the first 64,600 samples, as they were read.
+
+    Args:
+        path: A ``.pth`` file with the state dict of a published AASIST.
+
+    Returns:
+        The model, on the CPU and in evaluation mode.
+
+    Example:
+        >>> load_published_aasist("AASIST-L.pth").config.n_channels  # doctest: +SKIP
+        24
+    """
+    weights = load_tensors(path)
+    if not isinstance(weights, Mapping) or not isinstance(weights.get("pos_S"), Tensor):
+        raise ValueError(f"{path} does not hold the weights of a published AASIST.")
+    width = weights["pos_S"].shape[-1]
+    for config in (AASISTConfig(), AASISTConfig.light()):
+        if width == config.n_channels:
+            model = AASIST(config)
+            model.input = InputSettings(
+                crop_s=64600 / 16000, n_crops=1, one_crop="start", normalization="none"
+            )
+            load_weights(model, weights, path)
+            return model.eval()
+    raise ValueError(
+        f"{path} holds an AASIST with {width} channels; the published ones have 64 (AASIST) or 24 "
+        "(AASIST-L)."
+    )
+
+
+def load_published_lcnn(path: str | os.PathLike[str]) -> LCNN:
+    """Read the weights of LFCC-LCNN-LSTM-sum that Wang and Yamagishi published.
+
+    The file decides whether the head is "sigmoid" or "cosine" (P2SGrad). The published score of the
+    first is the difference of the logits, the default; that of the second the logit of bonafide.
+    Waveforms are taken as they were read.
+
+    Args:
+        path: A ``.pt`` file with the state dict of a published LCNN.
+
+    Returns:
+        The model, on the CPU and in evaluation mode.
+
+    Example:
+        >>> load_published_lcnn("trained_network.pt").config.head  # doctest: +SKIP
+        'sigmoid'
+    """
+    weights = load_tensors(path)
+    if not isinstance(weights, Mapping) or "m_transform.0.0.weight" not in weights:
+        raise ValueError(f"{path} does not hold the weights of a published LCNN.")
+    renamed = {
+        "m_transform.0.": "convolutions.",
+        "m_before_pooling.0.0.l_blstm.": "lstm1.",
+        "m_before_pooling.0.1.l_blstm.": "lstm2.",
+        "m_output_act.0.": "output.",
+        "m_angle.0.weight": "classes",
+    }
+    # The front-end is made from its formula; the rest normalises by 0 and 1.
+    fixed = ("m_frontend.", "input_mean", "input_std", "output_mean", "output_std")
+    ours = {}
+    for name, tensor in weights.items():
+        if not name.startswith(fixed):
+            prefix = next((prefix for prefix in renamed if name.startswith(prefix)), "")
+            ours[renamed.get(prefix, "") + name.removeprefix(prefix)] = tensor
+    model = LCNN(LCNNConfig(head="cosine" if "classes" in ours else "sigmoid"))
+    model.input = InputSettings(normalization="none")
+    load_weights(model, ours, path)
     return model.eval()
 
 
-def trained_state(model: Countermeasure) -> dict[str, Tensor]:
-    """Return the state dict without the parameters that are not trained."""
-    frozen = _frozen(model)
-    return {name: t.cpu() for name, t in model.state_dict().items() if name not in frozen}
+def average_checkpoints(
+    paths: Sequence[str | os.PathLike[str]],
+    shares: Sequence[float] | None = None,
+    *,
+    batches: Iterable[Tensor] | None = None,
+) -> Countermeasure:
+    """Return a model whose weights are the mean of several checkpoints of one training.
 
+    Late epochs of a run, or of runs that continue each other, lie close enough for their mean to be
+    a model too, often one that generalises better (Izmailov et al., UAI 2018). Runs from other
+    random weights do not.
 
-def load_trained(model: Countermeasure, state: Mapping[str, Tensor]) -> None:
-    """Load what `trained_state` returned into a model like that one."""
-    model.load_state_dict({**_frozen(model), **state})
+    Args:
+        paths: Checkpoints of the same model and configuration, two or more.
+        shares: The weight of each in the mean, positive; their sum does not matter. None gives all
+            the same. A fine-tuned model mixed with the one it began with keeps more of what that
+            one knew (Wortsman et al., CVPR 2022).
+        batches: Waveforms (batch, time) as the model was trained on, a few hundred of them: needed
+            by a model with batch normalisation, whose statistics must be those of the mean.
 
+    Returns:
+        The model; its `meta` is that of the last checkpoint, with ``averaged``, the share of each
+        file, named with its folder. Buffers are those of the last checkpoint too.
 
-def _frozen(model: Countermeasure) -> dict[str, Tensor]:
-    return {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
-
-
-def _save_frozen(folder: Path, frozen: Mapping[str, Tensor]) -> dict[str, str]:
-    """Write the tensors unless they are there; return the name of their file and their hash."""
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in frozen.items()}
-    digest = hash_tensors(tensors)
-    path = folder / f"frozen-{digest[:16]}.pt"
-    if not path.exists():
-        save_tensors(path, tensors)
-    return {"file": path.name, "sha256": digest}
-
-
-def _load_frozen(path: str | os.PathLike[str], frozen: Any) -> dict[str, Tensor]:
-    if not isinstance(frozen, Mapping) or frozen.keys() != {"file", "sha256"}:
-        raise ValueError(f"{path} is damaged: it does not say where its frozen weights are.")
-    name = str(frozen["file"])
-    beside = Path(path).parent / name
-    if Path(name).name != name or not beside.is_file():
-        raise FileNotFoundError(
-            f"{path} needs its frozen weights, {name}, in the same folder. Copy both; "
-            "save_checkpoint(path, load_checkpoint(…)) makes one file of them."
+    Example:
+        >>> average_checkpoints(["a/best.pt", "b/best.pt"]).meta["averaged"]  # doctest: +SKIP
+        {'a/best.pt': 0.5, 'b/best.pt': 0.5}
+    """
+    models = [load_checkpoint(path) for path in paths]
+    if len(models) < 2:
+        raise ValueError(f"`paths` must name two checkpoints or more; got {len(models)}.")
+    shares = [1.0] * len(models) if shares is None else list(shares)
+    if len(shares) != len(models) or not all(0 < share < math.inf for share in shares):
+        raise ValueError(
+            f"`shares` must be a positive number for each of the {len(models)} `paths`; got "
+            f"{shares}."
         )
-    tensors: dict[str, Tensor] = load_tensors(beside)
-    if not isinstance(tensors, dict) or hash_tensors(tensors) != frozen["sha256"]:
-        raise ValueError(f"{beside} does not hold the frozen weights of {path}.")
-    return tensors
+    result = models[-1]
+    for path, model in zip(paths, models, strict=True):
+        if type(model) is not type(result) or model.config != result.config:
+            raise ValueError(
+                f"`paths` must hold one model and configuration; {path} has a "
+                f"{type(model).__name__} with {model.config}, the last a {type(result).__name__} "
+                f"with {result.config}."
+            )
+    norms = [m for m in result.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    if norms and batches is None:
+        raise ValueError(
+            f"`batches` must be given for {type(result).__name__}, which has batch normalisation: "
+            "its statistics are not those of any checkpoint. Pass waveforms of the training set."
+        )
+    weights = torch.tensor(shares, dtype=torch.float64)
+    weights /= weights.sum()
+    columns = zip(*(model.parameters() for model in models), strict=True)
+    with torch.no_grad():
+        for of_models in columns:
+            stacked = torch.stack([parameter.double() for parameter in of_models])
+            of_models[-1].copy_(torch.tensordot(weights, stacked, dims=1))
+    if batches is not None and norms:
+        _renew_statistics(result, norms, batches)
+    names = ["/".join(Path(path).parts[-2:]) for path in paths]
+    result.meta["averaged"] = dict(zip(names, weights.tolist(), strict=True))
+    return result
+
+
+def _renew_statistics(
+    model: Countermeasure,
+    norms: Sequence[nn.modules.batchnorm._BatchNorm],
+    batches: Iterable[Tensor],
+) -> None:
+    """Give batch normalisation the mean statistics of the batches."""
+    momenta = [module.momentum for module in norms]
+    for module in norms:
+        module.reset_running_stats()
+        module.momentum = None  # a plain mean over the batches
+        module.train()
+    with torch.no_grad():
+        for waveforms in batches:
+            model(waveforms)
+    for module, momentum in zip(norms, momenta, strict=True):
+        module.momentum = momentum
+    model.eval()
+
+
+def save_tensors(path: str | os.PathLike[str], content: Any) -> None:
+    """Write tensors and plain values to a file, whole or not at all."""
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        torch.save(content, file)
+
+
+def load_tensors(path: str | os.PathLike[str]) -> Any:
+    """Read a file of tensors and plain values; nothing in it is executed.
+
+    Raises:
+        ValueError: The file is damaged or holds anything else.
+    """
+    refused = (
+        f"{path} is not a file of tensors and plain values; it was refused and nothing in it was "
+        "executed."
+    )
+    with Path(path).open("rb") as file:
+        try:
+            if zipfile.is_zipfile(file):
+                _check_archive(file, refused)
+            file.seek(0)
+            return torch.load(file, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise ValueError(refused) from error
+        except Exception as error:  # a damaged pickle can raise anything
+            if str(error) == refused:
+                raise
+            raise ValueError(
+                f"{path} is damaged or not a PyTorch file ({one_line(error)})"
+            ) from error
+
+
+def content_hash(content: Mapping[str, Any]) -> str:
+    """Return the hash of a checkpoint: of its model, configuration, input, weights and meta."""
+    about = [_plain(content[name], name) for name in ("model", "config", "input", "meta")]
+    return hash_tensors(content["state_dict"], repr(about))
 
 
 def hash_tensors(tensors: Mapping[str, Tensor], about: str = "") -> str:
@@ -199,12 +382,79 @@ def hash_tensors(tensors: Mapping[str, Tensor], about: str = "") -> str:
     return digest.hexdigest()
 
 
-def _hash(content: Mapping[str, Any]) -> str:
-    about = describe([content[name] for name in ("model", "config", "input", "meta")])
-    return hash_tensors(content["state_dict"], repr(about))
+def load_weights(
+    model: Countermeasure, weights: Mapping[str, Any], path: str | os.PathLike[str]
+) -> None:
+    """Load weights that came from `path`; every one must be there, and nothing else."""
+    _check_whole(weights, path)
+    expected = model.state_dict()
+    missing, extra = expected.keys() - weights.keys(), weights.keys() - expected.keys()
+    misfit = f"{path} does not fit {type(model).__name__}"
+    if missing or extra:
+        raise ValueError(f"{misfit}: {_differences(missing, extra)}.")
+    for name, tensor in expected.items():
+        given = weights[name]
+        if given.shape != tensor.shape:
+            shapes = f"{tuple(tensor.shape)}; got {tuple(given.shape)}"
+            raise ValueError(f"{misfit}: {name} must have shape {shapes}.")
+        if given.is_floating_point() != tensor.is_floating_point():
+            raise ValueError(f"{misfit}: {name} must be {tensor.dtype}; got {given.dtype}.")
+    model.load_state_dict(weights)
 
 
-def _check_state(weights: Any, path: str | os.PathLike[str]) -> None:
+def _load(path: str | os.PathLike[str]) -> tuple[Countermeasure, str]:
+    """Return the model in a file, and its hash."""
+    content = load_tensors(path)
+    if not isinstance(content, dict) or "format" not in content:
+        hint = ""
+        if isinstance(content, dict) and "pos_S" in content:
+            hint = " It looks like published AASIST weights: use load_published_aasist."
+        raise ValueError(f"{path} is not a checkpoint of asvspoof-cm.{hint}")
+    if type(content["format"]) is not int or content["format"] != FORMAT:
+        shown = " ".join(repr(content["format"]).split())[:40]
+        raise ValueError(
+            f"{path} has checkpoint format {shown}; this version of asvspoof-cm reads {FORMAT}. "
+            "A higher one needs a newer version; version 0.2 reads 1 and writes 2."
+        )
+    stored = content.pop("sha256", None)
+    if content.keys() != _KEYS:
+        missing, extra = _KEYS - content.keys(), content.keys() - _KEYS
+        raise ValueError(f"{path} is damaged: {_differences(missing, extra)}.")
+    weights = content["state_dict"]
+    _check_whole(weights, path)
+    try:
+        found = content_hash(content)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {one_line(error)}") from error
+    if found != stored:
+        raise ValueError(f"{path} is damaged: its content is not what was written.")
+    try:
+        model = _rebuild(content["model"], content["config"], weights.values())
+        model.input = InputSettings.from_dict(content["input"])
+        model.meta = dict(content["meta"])
+        if model.meta.get("calibration") is not None:
+            Calibration.from_dict(model.meta["calibration"])
+    except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(f"{path} can't be rebuilt: {one_line(error)}") from error
+    load_weights(model, weights, path)
+    return model.eval(), found
+
+
+def _check_archive(file: BinaryIO, refused: str) -> None:
+    """Raise where reading would take far more memory than the file has bytes, or make objects."""
+    n_bytes = file.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        if sum(entry.file_size for entry in entries) > n_bytes:
+            raise ValueError("it is compressed, as torch.save never does")
+        for entry in entries:
+            if entry.filename.endswith("/data.pkl"):
+                for code, argument, _ in pickletools.genops(archive.read(entry)):
+                    if code.name == "GLOBAL" and not _CLASSES.fullmatch(str(argument)):
+                        raise ValueError(refused)
+
+
+def _check_whole(weights: Any, path: str | os.PathLike[str]) -> None:
     """Raise unless these are named tensors whose every value is in memory."""
     if not isinstance(weights, Mapping):
         raise ValueError(f"{path} is damaged: its weights are a {type(weights).__name__}.")
@@ -214,6 +464,12 @@ def _check_state(weights: Any, path: str | os.PathLike[str]) -> None:
             tensor.nbytes > tensor.untyped_storage().nbytes()  # an expanded view
         ):
             raise ValueError(f"{path} is damaged: its weight {name!r} is no whole tensor.")
+
+
+def _rebuild(name: str, config: Any, tensors: Iterable[Tensor] | None = None) -> Countermeasure:
+    """Return a model without initial weights, PyTorch's random state as it was before."""
+    with torch.random.fork_rng(devices=[]), _Frugal(tensors):
+        return build_model(name, config)
 
 
 class _Frugal(TorchFunctionMode):
@@ -250,42 +506,33 @@ class _Frugal(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def _rebuild(name: str, config: Any, tensors: Iterable[Tensor] | None = None) -> Countermeasure:
-    """Return a model without initial weights, PyTorch's random state as it was before."""
-    with torch.random.fork_rng(devices=[]), _Frugal(tensors):
-        return build_model(name, config)
-
-
 def _check_rebuilds(model: Countermeasure) -> None:
     """Raise unless the configuration builds this model: what was replaced by hand would be lost."""
-    rebuilt = _rebuild(*describe_model(model))
-    for ours, theirs in zip(_structure(model), _structure(rebuilt), strict=True):
-        for name in sorted(ours.keys() | theirs.keys()):
-            if ours.get(name) != theirs.get(name):
-                raise _replaced(model, f"{name}: {ours.get(name)} for {theirs.get(name)}")
-    constants = dict(rebuilt.named_buffers())
-    for name in constants.keys() - rebuilt.state_dict().keys():
-        found, expected = (
-            torch.view_as_real(b) if b.is_complex() else b
-            for b in (model.get_buffer(name).cpu(), constants[name])
-        )
-        atol = 0.01 * expected.abs().max().item()  # the model may be in half precision
-        if found.shape != expected.shape or not torch.allclose(
-            found.double(), expected.double(), rtol=0, atol=atol
-        ):
-            raise _replaced(model, f"{name}: other values")
+    kind, rebuilt = type(model).__name__, _rebuild(*describe_model(model))
+    ours, theirs = _structure(model), _structure(rebuilt)
+    for name in dict.fromkeys([*theirs, *ours]):
+        found, expected = ours.get(name), theirs.get(name)
+        if not _is_alike(found, expected):
+            is_constant = isinstance(found, Tensor)
+            what = "has other values" if is_constant else f"is {found}, not {expected}"
+            raise ValueError(
+                f"`model` must be what its configuration builds, which is all that a checkpoint "
+                f"stores beside the weights; {name} of this {kind} {what}. Derive a "
+                f"subclass of {kind} with a configuration of its own."
+            )
 
 
-def _structure(model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the shapes of the weights, and what the modules are, rates of dropout apart."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    kinds: dict[str, Any] = {}
+def _structure(model: nn.Module) -> dict[str, Any]:
+    """Return what makes a model beside its weights: modules, shapes, settings, constants."""
+    structure: dict[str, Any] = {}
     for name, module in model.named_modules():
-        if not isinstance(module, nn.modules.dropout._DropoutNd):
-            kinds[name] = f"{type(module).__name__}({module.extra_repr()})"
-            if not [*module.children()]:  # a front-end prints nothing of itself
-                kinds |= {f"{name}.{k}": v for k, v in vars(module).items() if _is_setting(k, v)}
-    return shapes, kinds
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            continue  # its rate decides no score
+        structure[name or "the whole"] = f"{type(module).__name__}({module.extra_repr()})"
+        if not [*module.children()]:  # a front-end, which prints nothing of itself
+            structure |= {f"{name}.{k}": v for k, v in vars(module).items() if _is_setting(k, v)}
+    weights = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    return {**structure, **dict(model.named_buffers()), **weights}
 
 
 def _is_setting(name: str, value: Any) -> bool:
@@ -293,176 +540,13 @@ def _is_setting(name: str, value: Any) -> bool:
     return not hidden and isinstance(value, bool | int | float | str | tuple)
 
 
-def _replaced(model: Countermeasure, what: str) -> ValueError:
-    kind = type(model).__name__
-    return ValueError(
-        f"`model` must be what its configuration builds, which is all that a checkpoint stores "
-        f"beside the weights; this {kind} has another {what}. Derive a subclass of {kind} with a "
-        "configuration of its own."
-    )
-
-
-def _first_input(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the input settings of a file of format 1, scored by the peak of the utterance."""
-    recipe = meta.get("recipe")
-    trained_s = recipe.get("crop_s", 4.0) if isinstance(recipe, dict) else 4.0
-    return {"crop_s": meta.get("crop_s", trained_s), "normalization": "utterance"}
-
-
-def average_checkpoints(
-    paths: Sequence[str | os.PathLike[str]],
-    shares: Sequence[float] | None = None,
-    *,
-    batches: Iterable[Tensor] | None = None,
-) -> Countermeasure:
-    """Return a model whose weights are the mean of several checkpoints of one training.
-
-    Late epochs of a run, or of runs that continue each other, lie close enough for their mean to be
-    a model too, often one that generalises better (Izmailov et al., UAI 2018). Runs from other
-    random weights do not.
-
-    Args:
-        paths: Checkpoints of the same model and configuration, two or more.
-        shares: The weight of each in the mean, positive; their sum does not matter. None gives all
-            the same. A fine-tuned model mixed with the one it began with keeps more of what that
-            one knew (Wortsman et al., CVPR 2022).
-        batches: Waveforms (batch, time) as the model was trained on, a few hundred of them: needed
-            by a model with batch normalisation, whose statistics must be those of the mean.
-
-    Returns:
-        The model; its `meta` is that of the last checkpoint, with ``averaged``, the file names, and
-        ``shares``, which sum to 1. Buffers are those of the last checkpoint too.
-
-    Example:
-        >>> average_checkpoints(["epoch7.pt", "epoch8.pt"]).meta["shares"]  # doctest: +SKIP
-        [0.5, 0.5]
-    """
-    models = [load_checkpoint(path) for path in paths]
-    if len(models) < 2:
-        raise ValueError(f"`paths` must name two checkpoints or more; got {len(models)}.")
-    shares = [1.0] * len(models) if shares is None else list(shares)
-    if len(shares) != len(models) or not all(0 < share < math.inf for share in shares):
-        raise ValueError(
-            f"`shares` must be a positive number for each of the {len(models)} `paths`; got "
-            f"{shares}."
-        )
-    result = models[-1]
-    for path, model in zip(paths, models, strict=True):
-        if type(model) is not type(result) or model.config != result.config:
-            raise ValueError(
-                f"`paths` must hold one model and configuration; {path} has a "
-                f"{type(model).__name__} with {model.config}, the last a {type(result).__name__} "
-                f"with {result.config}."
-            )
-    weights = torch.tensor(shares, dtype=torch.float64)
-    weights /= weights.sum()
-    norms = [m for m in result.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    if norms and batches is None:
-        raise ValueError(
-            f"`batches` must be given for {type(result).__name__}, which has batch normalisation: "
-            "its statistics are not those of any checkpoint. Pass waveforms of the training set."
-        )
-    columns = zip(*(model.parameters() for model in models), strict=True)
-    with torch.no_grad():
-        for of_models in columns:
-            stacked = torch.stack([parameter.double() for parameter in of_models])
-            of_models[-1].copy_(torch.tensordot(weights, stacked, dims=1))
-    if batches is not None and norms:
-        _renew_statistics(result, norms, batches)
-    result.meta["averaged"] = [Path(path).name for path in paths]
-    result.meta["shares"] = weights.tolist()
-    return result
-
-
-def _renew_statistics(
-    model: Countermeasure,
-    norms: Sequence[nn.modules.batchnorm._BatchNorm],
-    batches: Iterable[Tensor],
-) -> None:
-    """Give batch normalisation the mean statistics of the batches."""
-    momenta = [module.momentum for module in norms]
-    for module in norms:
-        module.reset_running_stats()
-        module.momentum = None  # a plain mean over the batches
-        module.train()
-    with torch.no_grad():
-        for waveforms in batches:
-            model(waveforms)
-    for module, momentum in zip(norms, momenta, strict=True):
-        module.momentum = momentum
-    model.eval()
-
-
-def save_tensors(path: str | os.PathLike[str], content: Any) -> None:
-    """Write tensors and plain values to a file, whole or not at all."""
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        torch.save(content, file)
-
-
-def load_tensors(path: str | os.PathLike[str]) -> Any:
-    """Read a file of tensors and plain values; nothing in it is executed.
-
-    Raises:
-        ValueError: The file is damaged or holds anything else.
-    """
-    with Path(path).open("rb") as file:
-        _check_archive(file, path)
-        try:
-            return torch.load(file, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:
-            raise ValueError(
-                f"{path} is not a file of tensors and plain values; it was refused and nothing in "
-                "it was executed."
-            ) from error
-        except Exception as error:  # a damaged pickle can raise anything
-            raise ValueError(
-                f"{path} is damaged or not a PyTorch file ({one_line(error)})"
-            ) from error
-
-
-def _check_archive(file: BinaryIO, path: str | os.PathLike[str]) -> None:
-    """Raise where reading would take far more memory than the file has bytes."""
-    if zipfile.is_zipfile(file):
-        n_bytes = file.seek(0, os.SEEK_END)
-        try:
-            entries = zipfile.ZipFile(file).infolist()
-        except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-            raise ValueError(f"{path} is damaged ({one_line(error)}).") from error
-        if sum(entry.file_size for entry in entries) > n_bytes:
-            raise ValueError(
-                f"{path} is compressed or damaged: it would take more memory than it has bytes. "
-                "torch.save compresses nothing."
-            )
-    file.seek(0)
-
-
-def load_weights(
-    model: Countermeasure, weights: Mapping[str, Any], path: str | os.PathLike[str]
-) -> None:
-    """Load weights that came from `path`; every one must be there, and nothing else."""
-    _check_state(weights, path)
-    expected = model.state_dict()
-    missing, extra = expected.keys() - weights.keys(), weights.keys() - expected.keys()
-    misfit = f"{path} does not fit {type(model).__name__}"
-    if missing or extra:
-        raise ValueError(f"{misfit}: {_differences(missing, extra)}.")
-    for name, tensor in expected.items():
-        given = weights[name]
-        if given.shape != tensor.shape:
-            shapes = f"{tuple(tensor.shape)}; got {tuple(given.shape)}"
-            raise ValueError(f"{misfit}: {name} must have shape {shapes}.")
-        if given.is_floating_point() != tensor.is_floating_point():
-            raise ValueError(f"{misfit}: {name} must be {tensor.dtype}; got {given.dtype}.")
-    model.load_state_dict(weights)
-
-
-def _differences(missing: set[str], extra: set[str]) -> str:
-    parts = []
-    for word, names in (("missing", missing), ("unexpected", extra)):
-        if names:
-            shown = ", ".join(sorted(map(str, names))[:3])
-            parts.append(f"{len(names)} {word} ({shown}{', …' if len(names) > 3 else ''})")
-    return "; ".join(parts)
+def _is_alike(ours: Any, theirs: Any) -> bool:
+    """Return whether two settings are equal, or two constants but for a lower precision."""
+    if not isinstance(ours, Tensor) or not isinstance(theirs, Tensor) or ours.is_complex():
+        return type(ours) is type(theirs) and bool(ours == theirs)
+    ours, theirs = ours.cpu().double(), theirs.double()
+    atol = 0.01 * theirs.abs().amax().item() if theirs.numel() else 0.0
+    return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=0, atol=atol)
 
 
 def _checked_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -473,7 +557,7 @@ def _checked_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
             f"save_checkpoint takes {', '.join(_KNOWN)}; got {', '.join(unknown)}. Pass what else "
             "is to be kept as notes={…}."
         )
-    _check_plain(meta, "meta")
+    _plain(meta, "meta")
     if meta.get("calibration") is not None:
         Calibration.from_dict(meta["calibration"])
     notes = meta.get("notes", {})
@@ -485,23 +569,33 @@ def _checked_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     return dict(meta)
 
 
-def _sorted_meta(meta: Any) -> dict[str, Any]:
-    """Return stored meta with what has no place of its own, from before 0.3, among its notes."""
-    meta = dict(meta)
-    others = {name: meta.pop(name) for name in [*meta] if name not in _KNOWN}
-    return {**meta, "notes": {**meta.get("notes", {}), **others}} if others else meta
-
-
-def _check_plain(value: Any, name: str) -> None:
+def _plain(value: Any, name: str, depth: int = _DEEPEST, left: list[int] | None = None) -> Any:
+    """Return a plain value with lists for tuples, or say what in it is not plain."""
+    left = [_MOST_VALUES] if left is None else left  # a file can name one part many times
+    left[0] -= len(value) if isinstance(value, str | list | tuple | dict) else 1
+    if depth < 0 or left[0] < 0:
+        raise ValueError(f"`{name}` must have at most {_MOST_VALUES:,} values, {_DEEPEST} deep.")
     if type(value) is dict:
-        for key, item in value.items():
-            _check_plain(key, f"a key of {name}")
-            _check_plain(item, f"{name}[{key!r}]")
-    elif type(value) in (list, tuple):
-        for k, item in enumerate(value):
-            _check_plain(item, f"{name}[{k}]")
-    elif value is not None and type(value) not in (bool, int, float, str):
-        raise TypeError(
-            f"`{name}` must be a plain value (number, string, list or dict), so that "
-            f"loading stays safe; got {type(value).__name__}."
-        )
+        return {
+            str(_plain(key, f"a key of {name}", 0, left)): _plain(
+                item, f"{name}[{key!r}]", depth - 1, left
+            )
+            for key, item in value.items()
+        }
+    if type(value) in (list, tuple):
+        return [_plain(item, f"{name}[{k}]", depth - 1, left) for k, item in enumerate(value)]
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    raise TypeError(
+        f"`{name}` must be a plain value (number, string, list or dict), so that loading stays "
+        f"safe; got {type(value).__name__}."
+    )
+
+
+def _differences(missing: set[str], extra: set[str]) -> str:
+    parts = []
+    for word, names in (("missing", missing), ("unexpected", extra)):
+        if names:
+            shown = ", ".join(sorted(map(str, names))[:3])
+            parts.append(f"{len(names)} {word} ({shown}{', …' if len(names) > 3 else ''})")
+    return "; ".join(parts)

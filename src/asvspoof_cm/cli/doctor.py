@@ -50,7 +50,8 @@ def _about() -> dict[str, str]:
     import soundfile
     import torch
 
-    from asvspoof_cm import __version__, pretrained
+    from asvspoof_cm import __version__
+    from asvspoof_cm.checkpoint import PRETRAINED, SHIPPED
     from asvspoof_cm.models.encoders.weights import cache_folders
     from asvspoof_cm.utils.processes import resolve_device, resolve_precision
 
@@ -58,7 +59,7 @@ def _about() -> dict[str, str]:
     found += ["MPS"] if torch.backends.mps.is_available() else []
     present = {extra: all(map(_is_there, names)) for extra, names in EXTRAS.items()}
     return {
-        "asvspoof-cm": f"{__version__} in {Path(pretrained.__file__).parents[1]}",
+        "asvspoof-cm": f"{__version__} in {SHIPPED.parent}",
         "python": f"{platform.python_version()} on {platform.platform()}",
         "torch": f"{torch.__version__}, CUDA {torch.version.cuda or 'not built in'}",
         "numpy": f"{np.__version__}, scipy {scipy.__version__}",
@@ -68,7 +69,7 @@ def _about() -> dict[str, str]:
         "bf16": resolve_precision("auto", resolve_device())[1],
         "extras": ", ".join(name for name, is_in in present.items() if is_in) or "none",
         "not there": ", ".join(name for name, is_in in present.items() if not is_in) or "none",
-        "models": ", ".join(pretrained.available()),
+        "models": ", ".join(PRETRAINED),
         "cache": f"{cache_folders()[0]}, where weights of encoders are looked for",
     }
 
@@ -80,7 +81,7 @@ def _self_test() -> str:
     import numpy as np
     import soundfile
 
-    from asvspoof_cm.pretrained import DEFAULT_NAME
+    from asvspoof_cm.checkpoint import DEFAULT_NAME
     from asvspoof_cm.scorer import Scorer
 
     place_s = np.arange(2 * 16000) / 16000

@@ -21,11 +21,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the list or the card."""
-    from asvspoof_cm import pretrained
+    from asvspoof_cm.checkpoint import load_pretrained
 
     if args.name is None:
-        text = pretrained.overview()
+        text = overview()
     else:
-        text = json.dumps(pretrained.card(args.name), indent=1, ensure_ascii=False)
+        text = json.dumps(load_pretrained(args.name).meta["card"], indent=1, ensure_ascii=False)
     sys.stdout.write(f"{text}\n")
     return 0
+
+
+def overview() -> str:
+    """Return a table of the models: size, errors, licence, and what each is for.
+
+    The errors are EERs in %, pooled over all clips of a set and as a mean within its sources.
+    """
+    from asvspoof_cm.checkpoint import PRETRAINED
+    from asvspoof_cm.utils.tables import render
+
+    rows = []
+    for name, entry in PRETRAINED.items():
+        errors = "; ".join(
+            f"{title} {100 * found['eer']:.1f}"
+            + ("" if found["within"] is None else f" / {100 * found['within']:.1f}")
+            for title, found in entry["figures"].items()
+        )
+        size = f"{entry['n_bytes'] / 1e6:.1f} MB"
+        rows.append([name, size, errors, entry["licence"], entry["use"]])
+    return render(("model", "size", "EER % / within sources", "licence", "use"), rows, n_names=5)

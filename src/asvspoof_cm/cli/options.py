@@ -36,8 +36,7 @@ def add_model(parser: argparse.ArgumentParser, checkpoint: str = "a checkpoint")
 
 def load_model(args: argparse.Namespace) -> Countermeasure:
     """Return the model that the options of `add_model` name."""
-    from asvspoof_cm.checkpoint import load_checkpoint
-    from asvspoof_cm.pretrained import load_pretrained
+    from asvspoof_cm.checkpoint import load_checkpoint, load_pretrained
 
     if args.checkpoint is not None:
         return load_checkpoint(args.checkpoint)
@@ -55,10 +54,10 @@ def load_any(args: argparse.Namespace) -> Countermeasure | OnnxModel:
 
 def find_checkpoint(text: str) -> Path:
     """Return the file that `text` names, or that of the trained model of that name."""
-    from asvspoof_cm.pretrained import checkpoint_path
+    from asvspoof_cm.checkpoint import pretrained_path
 
     is_file = Path(text).exists() or len(Path(text).parts) > 1 or Path(text).suffix == ".pt"
-    return Path(text) if is_file else checkpoint_path(text)
+    return Path(text) if is_file else pretrained_path(text)
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:

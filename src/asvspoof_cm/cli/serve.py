@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    from asvspoof_cm import pretrained
+    from asvspoof_cm.checkpoint import DEFAULT_NAME
     from asvspoof_cm.engines.service import ServiceSettings, serve
     from asvspoof_cm.scorer import Scorer
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         given["token"] = args.token_file.read_text().strip()
     model = load_model(args)
     if args.checkpoint is None:
-        given["name"] = args.model or pretrained.DEFAULT_NAME
+        given["name"] = args.model or DEFAULT_NAME
         given["note"] = model.meta["card"]["use"]
     else:
         given["name"] = args.checkpoint.stem

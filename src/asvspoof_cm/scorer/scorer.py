@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asvspoof_cm.audio import InMemory, Waveform, as_waveform
-from asvspoof_cm.checkpoint import load_checkpoint
+from asvspoof_cm.checkpoint import load_checkpoint, load_pretrained
 from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.models import Countermeasure
-from asvspoof_cm.pretrained import load_pretrained
 from asvspoof_cm.scorer import bulk, timelines
 from asvspoof_cm.scorer.inference import (
     FloatArray,
@@ -97,12 +96,12 @@ class Scorer(Inference):
         """Return a scorer of a checkpoint that comes with the package; its SHA-256 is checked.
 
         Args:
-            name: One of `asvspoof_cm.pretrained.available()`; None takes the default and logs once
+            name: One of `asvspoof_cm.checkpoint.PRETRAINED`; None takes the default and logs once
                 which that is.
             **options: The other arguments of `Scorer`.
 
         Example:
-            >>> from asvspoof_cm.pretrained import DEFAULT_NAME
+            >>> from asvspoof_cm.checkpoint import DEFAULT_NAME
             >>> scorer = Scorer.from_pretrained(DEFAULT_NAME, device="cpu")
             >>> result = scorer.score(np.zeros(16000), detail=True)
             >>> result.unit, result.decision(), result.warnings

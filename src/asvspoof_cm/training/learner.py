@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from asvspoof_cm.checkpoint import load_trained, trained_state
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.training.objective import BatchLoss
 from asvspoof_cm.training.recipe import Recipe
@@ -160,10 +159,9 @@ class Learner:
                 torch._foreach_copy_(self.parameters, kept)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that training goes on from; what is frozen is stored elsewhere."""
-        ours = self.model if isinstance(self.model, Countermeasure) else None
+        """Return everything that training goes on from."""
         return {
-            "model": self.model.state_dict() if ours is None else trained_state(ours),
+            "model": self.model.state_dict(),
             "loss": self.loss.state_dict() if isinstance(self.loss, nn.Module) else {},
             "optimizer": self.optimizer.state_dict(),
             "average": self.average,
@@ -172,10 +170,7 @@ class Learner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        if isinstance(self.model, Countermeasure):
-            load_trained(self.model, state["model"])
-        else:
-            self.model.load_state_dict(state["model"])
+        self.model.load_state_dict(state["model"])
         if isinstance(self.loss, nn.Module):
             self.loss.load_state_dict(state["loss"])
         self.optimizer.load_state_dict(state["optimizer"])

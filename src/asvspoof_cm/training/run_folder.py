@@ -100,7 +100,7 @@ class RunFolder:
         training = {name: value for name, value in settings.items() if name != "meta"}
         meta = {**settings["meta"], "training": training, "epoch": record["epoch"]}
         for name in (BEST_NAME, LAST_NAME) if record["is_best"] else (LAST_NAME,):
-            save_checkpoint(self.path / name, model, frozen_apart=True, **meta, dev=record["dev"])
+            save_checkpoint(self.path / name, model, **meta, dev=record["dev"])
 
     def save_state(self, state: dict[str, Any], history: list[dict[str, Any]]) -> None:
         """Write the state that makes the epoch count, then the history.

@@ -32,7 +32,7 @@ from asvspoof_cm.augmentation import (
 )
 from asvspoof_cm.augmentation.base import row_noise
 from asvspoof_cm.augmentation.filters import sos_filter
-from asvspoof_cm.augmentation.tfparn_augment import butterworth_sos
+from asvspoof_cm.augmentation.tfparn import butterworth_sos
 from asvspoof_cm.losses import focal_pairwise_loss
 from asvspoof_cm.models import TFPARN, Encoder, EncoderConfig, ResNet
 from harness import Options, Row, interleave
@@ -277,7 +277,7 @@ def _recipes(waveform: torch.Tensor, n_rounds: int) -> list[Row]:
             focal_pairwise_loss(model(batch), labels).backward()
             optimizer.step()
 
-        for name in ("channel", "robust"):
+        for name in ("channels", "robust"):
             augment = augmentation(name)
             if augment is None:
                 raise ValueError(f"{name} is no augmentation")

@@ -365,7 +365,7 @@ def main() -> None:
     training.add_argument("--epochs", type=int, default=20)
     training.add_argument("--batch-size", type=int, default=32)
     training.add_argument("--crop-s", type=float, default=2.5)
-    training.add_argument("--augment", default="light")
+    training.add_argument("--augment", default="tfparn")
     training.add_argument("--crops", type=int, default=3, help="crops of each clip in scoring")
     training.add_argument("--clusters", default="speaker", help="column of the clusters to draw")
     training.add_argument("--replicates", type=int, default=1000)

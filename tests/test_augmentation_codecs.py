@@ -1,13 +1,26 @@
 """Codecs: which there are, that they leave length, level and alignment, and that they code."""
 
+import math
+from pathlib import Path
+
 import numpy as np
 import pytest
+import scipy.linalg
 import soundfile
 import torch
 
-from asvspoof_cm.augmentation import CODECS, Codec, available_codecs, codecs as module, transcode
+from asvspoof_cm import load_audio
+from asvspoof_cm.augmentation import (
+    CODECS,
+    Codec,
+    SpeechCoder,
+    available_codecs,
+    codecs as module,
+    transcode,
+)
 
 AVAILABLE = available_codecs()
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def seeded(seed=0):
@@ -160,3 +173,31 @@ def test_every_compression_level_is_coded(codec, level):
     y = transcode(wave(8000), codec, compression_level=level)
     assert y.isfinite().all()
     assert y.abs().max() > 0.01
+
+
+def test_levinson_solves_the_normal_equations():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 5, 400, generator=generator, dtype=torch.float64).cumsum(-1)
+    r = torch.fft.irfft(torch.fft.rfft(x, 1024).abs().square())[..., :17]
+    found = module.levinson(r).reshape(-1, 17).numpy()
+    for a, row in zip(found, r.reshape(-1, 17).numpy(), strict=True):
+        expected = scipy.linalg.solve_toeplitz(row[:-1], -row[1:])
+        np.testing.assert_allclose(a[1:], expected, rtol=1e-6, atol=1e-8)
+        assert a[0] == 1
+
+
+def test_the_imitated_coder_is_aligned_and_better_with_more_pulses():
+    speech = load_audio(ROOT / "examples" / "audio" / "human_asterisk_en.flac")[:32000]
+    ratios_db = []
+    for n_pulses in (2, 8, 16, 32):
+        coder = SpeechCoder(n_pulses=(n_pulses, n_pulses), strength=(1.0, 1.0))
+        error = coder(speech) - speech
+        ratios_db.append(10 * math.log10(speech.square().sum() / error.square().sum()))
+    assert ratios_db == sorted(ratios_db)
+    assert ratios_db[0] < 3
+    assert ratios_db[3] > 6
+    coded = SpeechCoder(n_pulses=(16, 16), strength=(1.0, 1.0))(speech)
+    lag = torch.fft.irfft(torch.fft.rfft(coded, 65536) * torch.fft.rfft(speech, 65536).conj())
+    assert lag.argmax() == 0
+    assert coded.norm() / speech.norm() == pytest.approx(1, abs=0.25)
+    assert torch.equal(SpeechCoder(strength=(0.0, 0.0))(speech), speech)

@@ -13,7 +13,7 @@ from asvspoof_cm.augmentation.filters import (
     polynomial_filter,
     sos_filter,
 )
-from asvspoof_cm.augmentation.tfparn_augment import butterworth_sos
+from asvspoof_cm.augmentation.tfparn import butterworth_sos
 
 
 def seeded(seed=0):

@@ -302,7 +302,7 @@ def test_short_epochs_of_matched_pairs_from_the_command_line(tmp_path, pages, ca
     arguments = ["train", "--protocol", str(pages), "--out", str(out), "--batch-size", "16"]
     arguments += ["--order", "matched", "--parent-share", "1", "--epoch-clips", "16"]
     arguments += ["--schedule", "constant", "--decay-epochs", "1", "--warmup-epochs", "0"]
-    arguments += ["--select", "eer_mean", "--pairs-alike", "1", "--augment", "light"]
+    arguments += ["--select", "eer_mean", "--pairs-alike", "1", "--augment", "rawboost"]
     arguments += ["--epochs", "2", "--crop-s", "0.3", "--crops", "1", "--workers", "0", "--quiet"]
     assert main(arguments) == 0
     run = read_run(out)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from asvspoof_cm.augmentation.band import RandomBandLimit
+from torch import Tensor
+
 from asvspoof_cm.augmentation.base import Augmentation
-from asvspoof_cm.augmentation.codecs import Codec
-from asvspoof_cm.augmentation.colour import ColouredNoise
-from asvspoof_cm.augmentation.compose import Compose, OneOf, RandomApply
-from asvspoof_cm.augmentation.equalizer import RandomEqualizer
-from asvspoof_cm.augmentation.rawboost import RawBoost
-from asvspoof_cm.augmentation.resynthesis import CopySynthesis
-from asvspoof_cm.augmentation.rooms import RandomRoom
-from asvspoof_cm.augmentation.segments import ShuffleSegments
-from asvspoof_cm.augmentation.speed import RandomSpeed
-from asvspoof_cm.augmentation.tfparn_augment import (
-    RandomButterworth,
-    RandomFIR,
-    TFPARNAugment,
-    WhiteNoise,
+from asvspoof_cm.augmentation.channel import (
+    AutomaticGain,
+    Clipping,
+    ColouredNoise,
+    Gain,
+    Gaps,
+    PacketLoss,
+    Polarity,
+    RandomBandLimit,
+    RandomEqualizer,
+    RandomRoom,
+    RandomSpeed,
+    RecordedNoise,
 )
+from asvspoof_cm.augmentation.codecs import Codec, SpeechCoder
+from asvspoof_cm.augmentation.compose import Compose, OneOf, RandomApply
+from asvspoof_cm.augmentation.rawboost import RawBoost
+from asvspoof_cm.augmentation.spoof import CopySynthesis, ShuffleSegments
+from asvspoof_cm.augmentation.tfparn import TFPARNAugment, WhiteNoise
 from asvspoof_cm.utils.checks import check_choice
 
 
@@ -30,38 +35,16 @@ def _some(p: float, *choices: Augmentation, weights: list[float] | None = None) 
     return RandomApply(chosen, p=p)
 
 
-def _codec() -> Augmentation:
-    # The others encode fewer than 30 four-second clips per second on one core.
-    quick = ("mu-law", "a-law", "ima-adpcm", "mp3", "vorbis")
-    return _some(0.5, Codec(codecs=quick, narrowband_p=0.25))
-
-
-def _light(p: float) -> Augmentation:
-    telephone = Codec(codecs=("mu-law", "a-law"))
-    return _some(p, WhiteNoise(snr_db=(15.0, 45.0)), RandomButterworth(), telephone)
-
-
-def _equalizer() -> Augmentation:
-    return _some(0.7, RandomEqualizer(gain_db=(-8.0, 8.0)))
-
-
-def _telephone() -> Augmentation:
-    codecs = ("mu-law", "a-law", "gsm", "g721", "ima-adpcm", "mp3", "vorbis", "opus")
-    noise, codec = WhiteNoise(snr_db=(5.0, 40.0)), Codec(codecs=codecs, narrowband_p=0.35)
-    return Compose([_equalizer(), _some(0.6, noise, RandomButterworth(), codec, weights=[2, 1, 3])])
-
-
-def _wide() -> Augmentation:
-    channel = _some(0.5, RandomFIR(), RandomButterworth(), RawBoost(algorithm=5))
-    return Compose([channel, _codec(), _some(0.33, WhiteNoise())])
+def _speed() -> Augmentation:
+    return RandomSpeed(percent=(88, 112))
 
 
 def _robust() -> Augmentation:
     codecs = Codec(codecs=("mp3", "vorbis", "opus", "gsm", "mu-law"), compression_level=(0.2, 0.9))
     return Compose(
         [
-            _some(0.4, RandomSpeed(percent=(88, 112))),
-            _equalizer(),
+            _some(0.4, _speed()),
+            _some(0.7, RandomEqualizer(gain_db=(-8.0, 8.0))),
             _some(0.25, RandomRoom()),
             _some(0.5, ColouredNoise(), WhiteNoise(snr_db=(5.0, 35.0)), RawBoost(algorithm=5)),
             _some(
@@ -74,43 +57,98 @@ def _robust() -> Augmentation:
     )
 
 
+def _replay() -> Augmentation:
+    """A loudspeaker, a small room and a microphone."""
+    return Compose(
+        [
+            RandomBandLimit(low_hz=(80.0, 400.0), high_hz=(4500.0, 8000.0)),
+            RandomEqualizer(gain_db=(-8.0, 8.0), n_points=12),
+            Clipping(below_peak_db=(0.0, 10.0), soft_p=1.0),
+            RandomRoom(decay_s=(0.05, 0.4), direct_db=(-3.0, 15.0)),
+            ColouredNoise(snr_db=(15.0, 45.0)),
+        ]
+    )
+
+
+def _line() -> Augmentation:
+    """What a call or a message goes through: one coder, or two in tandem."""
+    narrow = RandomBandLimit(low_hz=(200.0, 350.0), high_hz=(3200.0, 3900.0))
+    wide = RandomBandLimit(low_hz=(0.0, 100.0), high_hz=(6000.0, 7800.0))
+    coder = SpeechCoder()
+    quick = Codec(codecs=("mu-law", "a-law"), narrowband_p=0.8)
+    adaptive = Codec(codecs=("gsm", "g721", "ima-adpcm"), narrowband_p=1.0)
+    music = Codec(codecs=("mp3", "vorbis"), compression_level=(0.4, 0.99))
+    return OneOf(
+        [
+            Compose([narrow, _some(0.5, coder, quick)]),
+            Compose([coder, narrow]),
+            Compose([coder, wide]),
+            Compose([narrow, adaptive]),
+            Compose([quick, wide, coder]),
+            music,
+        ],
+        weights=[2, 2, 3, 2, 1, 1],
+    )
+
+
+def _channels(noises: Sequence[Tensor] = ()) -> Augmentation:
+    noise: list[Augmentation] = [WhiteNoise(snr_db=(0.0, 30.0)), ColouredNoise(snr_db=(0.0, 30.0))]
+    if len(noises):
+        noise += [RecordedNoise(clips=noises), RecordedNoise(clips=noises, n_clips=(3, 6))]
+    return Compose(
+        [
+            Polarity(),
+            _some(0.3, _speed()),
+            _some(0.3, RandomRoom(), _replay()),
+            _some(0.35, *noise),
+            _some(0.5, RandomEqualizer(gain_db=(-8.0, 8.0))),
+            _some(0.3, Clipping(), AutomaticGain(), Gain(gain_db=(-30.0, 6.0)), weights=[1, 2, 2]),
+            _some(0.55, _line()),
+            _some(0.15, PacketLoss(), Gaps()),
+            _some(0.1, Gaps(n_gaps=(1, 1), duration_s=(0.0, 0.5), at_start=True)),
+        ]
+    )
+
+
 AUGMENTATIONS: dict[str, Callable[[], Augmentation]] = {
-    "tfparn": lambda: TFPARNAugment(p=0.5),
+    "tfparn": TFPARNAugment,
     "rawboost": lambda: RawBoost(algorithm=4, p=0.5),
-    "codec": _codec,
-    "speed": lambda: _some(0.5, RandomSpeed(percent=(88, 112))),
-    "band": lambda: _some(0.4, RandomBandLimit()),
-    "light": lambda: _light(0.5),
-    "channel": lambda: Compose([_equalizer(), _light(0.4)]),
-    "telephone": _telephone,
-    "wide": _wide,
+    "speed": lambda: _some(0.5, _speed()),
     "robust": _robust,
+    "channels": _channels,
 }
 
 
-def augmentation(name: str) -> Augmentation | None:
+def augmentation(name: str, *, noises: Sequence[Tensor] = ()) -> Augmentation | None:
     """Return the augmentation of a name, or of names joined by "+", in turn; None for "none".
 
-    "tfparn" is the paper's, "robust" is for detectors that meet any channel; docs/training.md has
-    the table of all names.
+    "tfparn" is the paper's. "channels" is what voices go through today: rooms, loudspeakers, noise,
+    microphones, telephones and networks. "robust" is the shorter list that the detector of version
+    0.2 was trained with.
+
+    Args:
+        name: The name, or the names.
+        noises: Recordings (time,) of street noise, music and voices, which "channels" adds one at
+            a time, or several as babble.
 
     Example:
         >>> type(augmentation("tfparn")).__name__
         'TFPARNAugment'
-        >>> type(augmentation("speed+telephone")).__name__
+        >>> type(augmentation("speed+rawboost")).__name__
         'Compose'
     """
     if name == "none":
         return None
-    # Earlier runs call it "voices".
-    stages = ["speed" if stage == "voices" else stage for stage in name.split("+")]
+    stages = name.split("+")
     if not set(stages) <= set(AUGMENTATIONS):
         names = ", ".join(AUGMENTATIONS)
         raise ValueError(
             f"`augmentation` must be none, one of {names}, or several of them joined by +; got "
             f"{name!r}."
         )
-    made = [AUGMENTATIONS[stage]() for stage in stages]
+    made = [
+        _channels(noises) if stage == "channels" else AUGMENTATIONS[stage]() for stage in stages
+    ]
     return made[0] if len(made) == 1 else Compose(made)
 
 

@@ -12,7 +12,7 @@ from asvspoof_cm.augmentation import (
     ShuffleSegments,
     as_extra_spoof,
 )
-from asvspoof_cm.augmentation.resynthesis import mel_magnitude, reconstruct_phase
+from asvspoof_cm.augmentation.spoof import mel_magnitude, reconstruct_phase
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 
 

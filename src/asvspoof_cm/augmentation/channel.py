@@ -1,0 +1,628 @@
+"""Channels: what microphones, rooms, lines and networks do to a recording.
+
+Countermeasures that know corpora by their channel learn nothing about synthesis. Give these to both
+classes alike, and to both recordings of a matched pair with the same draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import scipy.fft
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool1d, interpolate, pad
+from torch.nn.utils.rnn import pad_sequence
+
+from asvspoof_cm.audio import resample
+from asvspoof_cm.augmentation.base import (
+    Augmentation,
+    Drawn,
+    beside,
+    integers,
+    row_noise,
+    seeds,
+    uniform,
+)
+from asvspoof_cm.augmentation.filters import add_noise, fir_filter, level
+from asvspoof_cm.frontends import hz_to_mel
+from asvspoof_cm.labels import SAMPLE_RATE
+from asvspoof_cm.utils.checks import check_between, check_gain, check_range, check_snr
+
+_N_PADDING = 1024  # what the equalizer rings on into, so that the end does not reach the start
+_N_TAPS = 255  # with the window, 350 Hz from pass to stop at 16 kHz, and 74 dB
+_DB_PER_OCTAVE = 6.0206  # of a spectrum whose amplitude is in proportion to frequency
+_DECADES = 3  # of the amplitude: the reverberation time is that of a decay by 60 dB
+_BLOCK_S = 0.01  # between two values of the automatic gain
+_TINY = 1e-30
+
+
+# Levels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain(Augmentation):
+    """Multiply each row by a gain uniform in dB; nothing is clipped.
+
+    Args:
+        gain_db: Range of the gain.
+
+    Example:
+        >>> Gain(gain_db=(-20, -20))(torch.ones(3))
+        tensor([0.1000, 0.1000, 0.1000])
+    """
+
+    gain_db: tuple[float, float] = (-12.0, 6.0)
+
+    def __post_init__(self) -> None:
+        check_gain("gain_db", self.gain_db)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {"gain_db": uniform((n_rows,), self.gain_db, generator)}
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        return waveform * 10 ** (beside(drawn["gain_db"], waveform) / 20)[:, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Polarity(Augmentation):
+    """Turn some rows upside down, as a microphone or a line connected the other way round does.
+
+    Args:
+        p: Probability that a row is multiplied by −1.
+
+    Example:
+        >>> Polarity(p=1.0)(torch.ones(3))
+        tensor([-1., -1., -1.])
+    """
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_between("p", self.p, 0, 1)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {"is_inverted": uniform((n_rows,), (0, 1), generator) < self.p}
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        return waveform * (1 - 2 * beside(drawn["is_inverted"], waveform).to(waveform))[:, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipping(Augmentation):
+    """Overload: what lies above a share of the row's peak is cut off, or bent for some rows.
+
+    Args:
+        below_peak_db: Range of how far below the peak of the row the limit lies.
+        soft_p: Probability of limit · tanh(x / limit), as of an amplifier, instead of a hard limit.
+
+    Example:
+        >>> Clipping(below_peak_db=(6.0206, 6.0206), soft_p=0.0)(torch.tensor([0.2, -0.8, 0.4]))
+        tensor([ 0.2000, -0.4000,  0.4000])
+    """
+
+    below_peak_db: tuple[float, float] = (3.0, 20.0)
+    soft_p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_range("below_peak_db", self.below_peak_db, 0, 200)
+        check_between("soft_p", self.soft_p, 0, 1)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {
+            "below_peak_db": uniform((n_rows,), self.below_peak_db, generator),
+            "is_soft": uniform((n_rows,), (0, 1), generator) < self.soft_p,
+        }
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        limit = 10 ** (-beside(drawn["below_peak_db"], waveform) / 20)[:, None]
+        limit = limit * waveform.abs().amax(dim=1, keepdim=True).clamp_min(_TINY)
+        hard = torch.minimum(torch.maximum(waveform, -limit), limit)
+        is_soft = beside(drawn["is_soft"], waveform)[:, None]
+        return torch.where(is_soft, limit * torch.tanh(waveform / limit), hard)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutomaticGain(Augmentation):
+    """Automatic gain control: a gain that follows the level and evens it out.
+
+    The level is the mean power of the past, weighted by exp(−t / τ). Where it lies d dB below the
+    power of the whole row, the gain is strength · d, limited to ± `max_gain_db`.
+
+    Args:
+        time_s: Range of τ.
+        strength: Range of the strength: 0 leaves the row as it is, 1 evens its level out entirely.
+        max_gain_db: The largest gain, in both directions.
+        sample_rate: Of the waveforms, in Hz.
+
+    Example:
+        >>> AutomaticGain()(torch.randn(2, 16000)).shape
+        torch.Size([2, 16000])
+    """
+
+    time_s: tuple[float, float] = (0.05, 1.0)
+    strength: tuple[float, float] = (0.3, 1.0)
+    max_gain_db: float = 25.0
+    sample_rate: int = SAMPLE_RATE
+
+    def __post_init__(self) -> None:
+        check_range("time_s", self.time_s, 1e-3, 100)
+        check_range("strength", self.strength, 0, 1)
+        check_between("max_gain_db", self.max_gain_db, 0, 100)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {
+            "time_s": uniform((n_rows,), self.time_s, generator),
+            "strength": uniform((n_rows,), self.strength, generator),
+        }
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        n_samples, n_block = waveform.shape[1], max(1, round(_BLOCK_S * self.sample_rate))
+        time_s, strength = (
+            beside(drawn[name], waveform)[:, None] for name in ("time_s", "strength")
+        )
+        squares = waveform.square()[:, None]
+        power = avg_pool1d(squares, n_block, ceil_mode=True)[:, 0]
+        age_s = torch.arange(power.shape[1], device=waveform.device) * _BLOCK_S
+        weight = torch.exp(-age_s / time_s)
+        recent = fir_filter(power, weight) / weight.cumsum(dim=1)
+        mean = power.mean(dim=1, keepdim=True).clamp_min(_TINY)
+        below_db = -10 * torch.log10((recent / mean).clamp_min(1e-12))
+        gain_db = (strength * below_db).clamp(-self.max_gain_db, self.max_gain_db)
+        # Up to 10 ms late, as a controller is: the gain of a block is reached at its end.
+        smooth = interpolate(gain_db[:, None], n_block * power.shape[1], mode="linear")[:, 0]
+        return waveform * 10 ** (smooth[:, :n_samples] / 20)
+
+
+# Frequency responses
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomEqualizer(Augmentation):
+    """Give each row a random smooth frequency response, at the power it had and without delay.
+
+    A countermeasure that knows corpora by their channel learns nothing about synthesis; with this
+    the long-term spectrum tells it less.
+
+    Args:
+        gain_db: Range of the gain at each point; from point to point it runs straight, in dB.
+        n_points: From 0 Hz to half the sample rate, evenly on the Mel scale.
+        sample_rate: Of the waveforms, in Hz.
+
+    Example:
+        >>> RandomEqualizer()(torch.randn(2, 16000)).shape
+        torch.Size([2, 16000])
+    """
+
+    gain_db: tuple[float, float] = (-12.0, 12.0)
+    n_points: int = 8
+    sample_rate: int = SAMPLE_RATE
+
+    def __post_init__(self) -> None:
+        check_gain("gain_db", self.gain_db)
+        check_between("n_points", self.n_points, 2)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {"gain_db": uniform((n_rows, self.n_points), self.gain_db, generator)}
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        gain_db, n_samples = beside(drawn["gain_db"], waveform), waveform.shape[1]
+        n_fft = scipy.fft.next_fast_len(n_samples + _N_PADDING, real=True)
+        bins = torch.fft.rfftfreq(n_fft, 1 / self.sample_rate, device=waveform.device)
+        highest = hz_to_mel(torch.tensor(self.sample_rate / 2, device=waveform.device))
+        place = hz_to_mel(bins) / highest * (self.n_points - 1)
+        left = place.floor().clamp_max(self.n_points - 2).long()
+        share = (place - left).to(waveform.dtype)
+        curve_db = gain_db[:, left] * (1 - share) + gain_db[:, left + 1] * share
+        spectrum = torch.fft.rfft(waveform, n=n_fft) * 10 ** (curve_db / 20)
+        filtered = torch.fft.irfft(spectrum, n=n_fft)[:, :n_samples]
+        power, new_power = (x.square().sum(dim=1, keepdim=True) for x in (waveform, filtered))
+        tiny = torch.finfo(waveform.dtype).tiny
+        result: Tensor = filtered * (power / new_power.clamp_min(tiny)).sqrt()
+        return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomBandLimit(Augmentation):
+    """Cut each row off below and above random frequencies, steeply and without delay.
+
+    Corpora differ in where their spectrum ends, by sample rate, codec and generator, and a
+    countermeasure that learns these edges knows corpora, not synthesis.
+
+    Args:
+        high_hz: Range of the upper frequency, where the gain is −6 dB.
+        low_hz: Range of the lower one; 0 cuts nothing off.
+        sample_rate: Of the waveforms, in Hz.
+
+    Example:
+        >>> telephone = RandomBandLimit(low_hz=(300.0, 300.0), high_hz=(3400.0, 3400.0))
+        >>> telephone(torch.randn(2, 16000)).shape
+        torch.Size([2, 16000])
+    """
+
+    high_hz: tuple[float, float] = (3000.0, 8000.0)
+    low_hz: tuple[float, float] = (0.0, 0.0)
+    sample_rate: int = SAMPLE_RATE
+
+    def __post_init__(self) -> None:
+        check_range("high_hz", self.high_hz, 0, self.sample_rate / 2)
+        check_range("low_hz", self.low_hz, 0, self.high_hz[0])
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {
+            "high_hz": uniform((n_rows,), self.high_hz, generator),
+            "low_hz": uniform((n_rows,), self.low_hz, generator),
+        }
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        low, high = (
+            _low_pass(drawn[name], waveform, self.sample_rate) for name in ("low_hz", "high_hz")
+        )
+        return fir_filter(waveform, high - low, delay=_N_TAPS // 2)
+
+
+def _low_pass(cut_off_hz: Tensor, like: Tensor, sample_rate: int) -> Tensor:
+    """Return `(n_rows, _N_TAPS)`: windowed low-pass filters of gain 1 at 0 Hz; zeros for 0 Hz."""
+    dtype, device = like.dtype, like.device
+    k = torch.arange(_N_TAPS, dtype=dtype, device=device) - _N_TAPS // 2
+    per_sample = 2 * beside(cut_off_hz, like)[:, None] / sample_rate
+    window = torch.blackman_window(_N_TAPS, periodic=False, dtype=dtype, device=device)
+    taps = torch.sinc(per_sample * k) * window
+    return torch.where(per_sample > 0, taps / taps.sum(dim=1, keepdim=True), 0)
+
+
+# Noises
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColouredNoise(Augmentation):
+    """Add noise whose spectrum rises or falls steadily, at a signal-to-noise ratio.
+
+    Args:
+        snr_db: Range of the signal-to-noise ratio.
+        slope_db: Range of the slope in dB per octave: 0 is white, -3 pink, -6 brown noise.
+
+    Example:
+        >>> x = torch.sin(torch.arange(16000) / 10)
+        >>> noisy = ColouredNoise(snr_db=(20, 20))(x)
+        >>> round(float(20 * (x.norm() / (noisy - x).norm()).log10()), 2)
+        20.0
+    """
+
+    snr_db: tuple[float, float] = (8.0, 40.0)
+    slope_db: tuple[float, float] = (-7.0, 2.0)
+
+    def __post_init__(self) -> None:
+        check_snr("snr_db", self.snr_db)
+        check_gain("slope_db", self.slope_db)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {
+            "snr_db": uniform((n_rows,), self.snr_db, generator),
+            "slope_db": uniform((n_rows,), self.slope_db, generator),
+            "seed": seeds(n_rows, generator),
+        }
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        noise = coloured_noise(waveform, beside(drawn["slope_db"], waveform), drawn["seed"])
+        return add_noise(waveform, noise, drawn["snr_db"])
+
+
+def coloured_noise(like: Tensor, slope_db: Tensor, seed: Tensor) -> Tensor:
+    """Return noise like `like` `(n_rows, time)` with a slope `(n_rows,)` in dB per octave."""
+    # Made as a spectrum: half the work of filtering noise in time. The lowest five bins have one
+    # level, so that brown noise is no drift.
+    n_fft = scipy.fft.next_fast_len(like.shape[1], real=True)
+    n_bins = n_fft // 2 + 1
+    parts = row_noise(like.new_empty(len(like), 2 * n_bins), seed)
+    number = torch.arange(n_bins, device=like.device, dtype=like.dtype).clamp_min(5)
+    shape = (number / n_bins) ** (slope_db[:, None] / _DB_PER_OCTAVE)
+    spectrum = torch.complex(parts[:, :n_bins] * shape, parts[:, n_bins:] * shape)
+    noise: Tensor = torch.fft.irfft(spectrum, n_fft)[:, : like.shape[1]]
+    return noise
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordedNoise(Augmentation):
+    """Add excerpts of recordings: street noise, music, or the babble of several voices.
+
+    An excerpt starts anywhere in its clip and runs on at the clip's start when it reaches its end;
+    several are added up at one level.
+
+    Args:
+        clips: Noises, tensors of shape (time,).
+        snr_db: Range of the signal-to-noise ratio.
+        n_clips: Range of the number of clips that are added up, both ends included.
+
+    Example:
+        >>> babble = RecordedNoise(clips=[torch.randn(8000), torch.randn(9000)], n_clips=(2, 2))
+        >>> babble(torch.ones(2, 16000)).shape
+        torch.Size([2, 16000])
+    """
+
+    clips: Sequence[Tensor]
+    snr_db: tuple[float, float] = (0.0, 25.0)
+    n_clips: tuple[int, int] = (1, 1)
+
+    def __post_init__(self) -> None:
+        check_snr("snr_db", self.snr_db)
+        check_range("n_clips", self.n_clips, 1)
+        _check_clips("clips", self.clips)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        shape = (n_rows, self.n_clips[1])
+        is_used = torch.arange(shape[1]) < integers((n_rows, 1), self.n_clips, generator)
+        clip = integers(shape, (0, len(self.clips) - 1), generator)
+        return {
+            "clip": torch.where(is_used, clip, -1),
+            "offset": uniform(shape, (0, 1), generator),
+            "snr_db": uniform((n_rows,), self.snr_db, generator),
+        }
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        place = torch.arange(waveform.shape[1])
+        noise = torch.zeros(waveform.shape, dtype=waveform.dtype)
+        for row, clips, offsets in zip(
+            noise, drawn["clip"].tolist(), drawn["offset"].tolist(), strict=True
+        ):
+            for clip, offset in zip(clips, offsets, strict=True):
+                if clip >= 0:
+                    samples = self.clips[clip]
+                    excerpt = samples[(place + int(offset * len(samples))) % len(samples)]
+                    row += excerpt / level(excerpt).clamp_min(_TINY)
+        return add_noise(waveform, beside(noise, waveform), drawn["snr_db"])
+
+
+def _check_clips(name: str, clips: Sequence[Tensor]) -> None:
+    for clip in clips:
+        if clip.dim() != 1 or not clip.is_floating_point() or not clip.any():
+            raise ValueError(
+                f"`{name}` must be float tensors (time,) that are not silent; got one of "
+                f"{clip.dtype} and shape {tuple(clip.shape)}."
+            )
+    if not len(clips):
+        raise ValueError(f"`{name}` must hold at least one recording; got none.")
+
+
+# Rooms and speed
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomRoom(Augmentation):
+    """Put each row into a room: noise that decays exponentially follows each sound.
+
+    That is the classical model of late reverberation (Polack 1988). The direct sound stays where it
+    is, and each row keeps its power.
+
+    Args:
+        decay_s: Range of the reverberation time, in which the sound decays by 60 dB.
+        direct_db: Range of the level of the direct sound above all that follows.
+        sample_rate: Of the waveforms, in Hz.
+
+    Example:
+        >>> heard = RandomRoom()(torch.eye(1, 16000))  # a click
+        >>> bool(heard[0, 0] == heard.max()), bool(heard[0, 1000].abs() > 0)
+        (True, True)
+    """
+
+    decay_s: tuple[float, float] = (0.1, 0.6)
+    direct_db: tuple[float, float] = (-3.0, 12.0)
+    sample_rate: int = SAMPLE_RATE
+
+    def __post_init__(self) -> None:
+        check_range("decay_s", self.decay_s, 1e-3, 10)
+        check_gain("direct_db", self.direct_db)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {
+            "decay_s": uniform((n_rows,), self.decay_s, generator),
+            "direct_db": uniform((n_rows,), self.direct_db, generator),
+            "seed": seeds(n_rows, generator),
+        }
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        # As long for every row, so that nothing depends on the others; later sound is below -60 dB.
+        n_taps = min(waveform.shape[1], math.ceil(self.decay_s[1] * self.sample_rate))
+        wet = fir_filter(waveform, self._response(waveform, drawn, n_taps))
+        return wet * (level(waveform) / level(wet).clamp_min(_TINY))[:, None]
+
+    def _response(self, like: Tensor, drawn: Drawn, n_taps: int) -> Tensor:
+        """Return `(n_rows, n_taps)`: first 1, then noise of the energy 10^(−direct_db / 10)."""
+        decay_s, direct_db = (beside(drawn[name], like) for name in ("decay_s", "direct_db"))
+        tail = row_noise(like.new_empty(len(like), n_taps), drawn["seed"])
+        times = torch.arange(n_taps, device=like.device, dtype=like.dtype) / self.sample_rate
+        tail = tail * 10 ** (-_DECADES * times / decay_s[:, None])
+        tail[:, 0] = 0
+        energy = tail.square().sum(dim=1, keepdim=True).clamp_min(torch.finfo(like.dtype).tiny)
+        response = tail * 10 ** (-direct_db[:, None] / 20) / energy.sqrt()
+        response[:, 0] = 1
+        return response
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordedRoom(Augmentation):
+    """Convolve with a random room impulse response out of several.
+
+    The largest value of the response, the direct path, stays in place; each row keeps its power.
+
+    Args:
+        responses: Impulse responses, tensors of shape (time,) at the rate of the waveforms.
+
+    Example:
+        >>> RecordedRoom(responses=[0.5 ** torch.arange(1000.0)])(torch.ones(16000)).shape
+        torch.Size([16000])
+    """
+
+    responses: Sequence[Tensor]
+
+    def __post_init__(self) -> None:
+        _check_clips("responses", self.responses)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {"response": integers((n_rows,), (0, len(self.responses) - 1), generator)}
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        taps = [self.responses[k] for k in drawn["response"].tolist()]
+        return reverberate(waveform, pad_sequence(taps, batch_first=True))
+
+
+def reverberate(waveform: Tensor, taps: Tensor) -> Tensor:
+    """Convolve waveforms `(n_rows, time)` with room impulse responses `(n_rows, n_taps)`."""
+    taps = taps.to(waveform.dtype)
+    taps = taps / level(taps)[:, None]
+    direct = taps.abs().argmax(dim=1, keepdim=True)
+    delay = int(direct.max())
+    # Rows whose direct path is earlier wait for the latest.
+    place = torch.arange(taps.shape[1] + delay) - (delay - direct)
+    inside = (place >= 0) & (place < taps.shape[1])
+    taps = taps.gather(1, place.clamp(0, taps.shape[1] - 1)) * inside
+    wet = fir_filter(waveform, taps, delay)
+    wet_level = level(wet)
+    return wet * torch.where(wet_level > 0, level(waveform) / wet_level, 0)[:, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomSpeed(Augmentation):
+    """Change the speed of each row by a random whole percentage, in the time it had.
+
+    Pitch, formants and tempo move together, as with another speaker (Ko, Peddinti, Povey and
+    Khudanpur, "Audio augmentation for speech recognition", Interspeech 2015). What then lasts
+    longer loses its end; what is over sooner begins again. Rows go through the CPU, and no gradient
+    passes. Give it to both classes: on one alone, a detector learns the change.
+
+    Args:
+        percent: Range of the speed, 100 being unchanged, 110 faster and higher.
+
+    Example:
+        >>> RandomSpeed()(torch.randn(2, 16000)).shape
+        torch.Size([2, 16000])
+    """
+
+    percent: tuple[int, int] = (90, 110)
+
+    def __post_init__(self) -> None:
+        for value in self.percent:
+            if not 50 <= value <= 200 or value != int(value):
+                raise ValueError(f"`percent` must be whole numbers from 50 to 200; got {value}.")
+        if len(self.percent) != 2 or self.percent[0] > self.percent[1]:
+            raise ValueError(f"`percent` must be (low, high); got {self.percent}.")
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        return {"percent": integers((n_rows,), self.percent, generator)}
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        place, rows = torch.arange(waveform.shape[1], device=waveform.device), []
+        for row, percent in zip(waveform, drawn["percent"].tolist(), strict=True):
+            played = resample(row, 160 * percent, 16000)
+            rows.append(played[place % len(played)])
+        return torch.stack(rows)
+
+
+# Networks
+
+
+@dataclass(frozen=True, kw_only=True)
+class PacketLoss(Augmentation):
+    """Lose packets, and conceal that by the last one that came: repeated, and ever softer.
+
+    The first packet always comes.
+
+    Args:
+        share: Range of the share of lost packets.
+        burst: Range of the packets that are lost one after another, both ends included.
+        fade: Range of the factor for each packet since the last that came: 1 repeats it as it was,
+            0 leaves a gap.
+        packet_s: The duration of a packet.
+        sample_rate: Of the waveforms, in Hz.
+
+    Example:
+        >>> PacketLoss()(torch.randn(2, 16000)).shape
+        torch.Size([2, 16000])
+    """
+
+    share: tuple[float, float] = (0.01, 0.15)
+    burst: tuple[int, int] = (1, 3)
+    fade: tuple[float, float] = (0.0, 1.0)
+    packet_s: float = 0.02
+    sample_rate: int = SAMPLE_RATE
+
+    def __post_init__(self) -> None:
+        check_range("share", self.share, 0, 1)
+        check_range("burst", self.burst, 1)
+        check_range("fade", self.fade, 0, 1)
+        check_between("packet_s", self.packet_s, 1 / self.sample_rate)
+
+    @property
+    def _n_packet(self) -> int:
+        return round(self.packet_s * self.sample_rate)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        shape = (n_rows, -(-n_samples // self._n_packet))
+        share = uniform((n_rows, 1), self.share, generator)
+        number, length = torch.arange(shape[1]), integers(shape, self.burst, generator)
+        # A burst begins at a packet so often that the wanted share of all is lost.
+        mean_length = (self.burst[0] + self.burst[1]) / 2
+        begins = uniform(shape, (0, 1), generator) < 1 - (1 - share) ** (1 / mean_length)
+        lost_until = torch.where(begins, number + length, 0).cummax(dim=1).values
+        is_lost = (number < lost_until) & (number > 0)
+        return {"is_lost": is_lost, "fade": uniform((n_rows,), self.fade, generator)}
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        n_samples, n_packet = waveform.shape[1], self._n_packet
+        is_lost, fade = (beside(drawn[name], waveform) for name in ("is_lost", "fade"))
+        number = torch.arange(is_lost.shape[1], device=waveform.device)
+        heard = torch.where(is_lost, 0, number).cummax(dim=1).values
+        gain = fade[:, None] ** (number - heard)
+        packets = pad(waveform, (0, len(number) * n_packet - n_samples))
+        packets = packets.reshape(len(waveform), -1, n_packet)
+        repeated = packets.gather(1, heard[:, :, None].expand_as(packets)) * gain[:, :, None]
+        return repeated.flatten(1)[:, :n_samples]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaps(Augmentation):
+    """Insert silence: packets that come late, or a call that begins with nothing.
+
+    What comes after a gap is later by its duration; what does not fit any more is lost.
+
+    Args:
+        n_gaps: Range of the number of gaps, both ends included.
+        duration_s: Range of the duration of a gap.
+        at_start: Put the first gap at the start of the row.
+        sample_rate: Of the waveforms, in Hz.
+
+    Example:
+        >>> late = Gaps(n_gaps=(1, 1), duration_s=(0.25, 0.25), at_start=True)(torch.ones(16000))
+        >>> int(late.argmax())
+        4000
+    """
+
+    n_gaps: tuple[int, int] = (1, 4)
+    duration_s: tuple[float, float] = (0.01, 0.1)
+    at_start: bool = False
+    sample_rate: int = SAMPLE_RATE
+
+    def __post_init__(self) -> None:
+        check_range("n_gaps", self.n_gaps, 0, 1000)
+        check_range("duration_s", self.duration_s, 0)
+
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        n_gaps = integers((n_rows, 1), self.n_gaps, generator)
+        number = torch.arange(self.n_gaps[1])
+        start = (uniform((n_rows, len(number)), (0, 1), generator) * n_samples).long()
+        if self.at_start:
+            start[:, :1] = 0
+        duration_s = uniform((n_rows, len(number)), self.duration_s, generator)
+        length = (duration_s * self.sample_rate).round().long() * (number < n_gaps)
+        return {"start": start, "n_samples": length}
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        start, length = (beside(drawn[name], waveform) for name in ("start", "n_samples"))
+        place = torch.arange(waveform.shape[1], device=waveform.device)
+        is_gap = torch.zeros_like(waveform, dtype=torch.bool)
+        for first, n in zip(start.T[:, :, None], length.T[:, :, None], strict=True):
+            is_gap |= (place >= first) & (place < first + n)
+        source = ((~is_gap).cumsum(dim=1) - 1).clamp_min(0)
+        return waveform.gather(1, source).masked_fill(is_gap, 0)

@@ -143,7 +143,7 @@ def _track1(args: argparse.Namespace) -> dict[str, Any]:
     systems = []
     for path in args.scores:
         values = metrics.read_scores(path).for_key(key).cm
-        if values is None or key.speaker is not None:
+        if values is None or key.asv_label is not None:
             raise ValueError(f"{path} holds scores of Track 2; add --track 2.")
         systems.append(values)
     if protocol is not None:

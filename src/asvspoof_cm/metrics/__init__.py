@@ -4,14 +4,18 @@ Scores are arrays of one class each, bonafide first; a higher score means bonafi
 fractions, Cllr is in bits. Results carry their threshold.
 """
 
-from asvspoof_cm.metrics.decisions import mcnemar as mcnemar
+from asvspoof_cm.metrics.decisions import (
+    RATES as RATES,
+    Decisions as Decisions,
+    decisions as decisions,
+    mcnemar as mcnemar,
+)
 from asvspoof_cm.metrics.files import (
     Key as Key,
     Scores as Scores,
     read_key as read_key,
     read_scores as read_scores,
     write_scores as write_scores,
-    write_submission as write_submission,
 )
 from asvspoof_cm.metrics.groups import (
     Breakdown as Breakdown,

@@ -1,14 +1,270 @@
-"""Decisions at a threshold: accept a score at or above it."""
+"""Decisions at a threshold, on all trials and per group: accept a score at or above it.
+
+What a detector finds is spoofs. So a *refusal* is a bonafide trial below the threshold, a *pass* a
+spoof at or above it, and precision, recall and F1 are those of the spoofs. With the outcomes
+
+    TP = spoofs refused,  FN = spoofs passed,  FP = bonafide refused,  TN = bonafide accepted
+
+the rates are those of scikit-learn with spoof as the positive class. A rate without a trial in its
+denominator is NaN.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr
 
-from asvspoof_cm.metrics.track1 import ASVSPOOF5, DetectionCosts
-from asvspoof_cm.utils.checks import Plain, as_trials
+from asvspoof_cm.metrics.groups import combinations
+from asvspoof_cm.metrics.intervals import Interval, check_draws, draw, encode, wilson
+from asvspoof_cm.metrics.track1 import ASVSPOOF5
+from asvspoof_cm.utils.checks import FloatArray, IntArray, Plain, as_column, as_trials
+from asvspoof_cm.utils.tables import Quantity, Table
+
+RATES: Final[dict[str, Quantity]] = {
+    quantity.name: quantity
+    for quantity in (
+        Quantity("refusal_rate", "bonafide refused", "%", 100.0, 2),
+        Quantity("pass_rate", "spoof passed", "%", 100.0, 2),
+        Quantity("accuracy", "accuracy", "%", 100.0, 2),
+        Quantity("balanced_accuracy", "balanced accuracy", "%", 100.0, 2),
+        Quantity("precision", "precision", "%", 100.0, 2),
+        Quantity("recall", "recall", "%", 100.0, 2),
+        Quantity("f1", "F1"),
+        Quantity("f1_macro", "F1, macro"),
+    )
+}
+"""The rates of `decisions`, by name, and how they are printed."""
+
+ALL = "all"
+_IN_GROUPS = ("refusal_rate", "pass_rate", "accuracy", "balanced_accuracy", "f1_macro")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionRow(Plain):
+    """The outcomes of one group of trials and their rates; see `RATES`.
+
+    A share of trials has a Wilson interval, or with `clusters` a bootstrap one. The others have a
+    bootstrap interval where one was asked for.
+    """
+
+    group: tuple[str, ...]
+    n_bonafide: int
+    n_spoof: int
+    n_refused: int
+    n_passed: int
+    rates: Mapping[str, Interval | float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap(Plain):
+    """Between which groups a rate differs most, and by how much."""
+
+    highest: tuple[str, ...]
+    lowest: tuple[str, ...]
+    difference: Interval | float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decisions(Plain):
+    """What `decisions` returns; ``print`` shows a table."""
+
+    threshold: float
+    columns: tuple[str, ...]
+    rows: tuple[DecisionRow, ...]
+    """One per group, and all trials together at the end."""
+    gaps: Mapping[str, Gap]
+    """The largest gap of each rate between two groups."""
+
+    @property
+    def rates(self) -> Mapping[str, Interval | float]:
+        """The rates of all trials."""
+        return self.rows[-1].rates
+
+    def table(self) -> Table:
+        """Return the table that ``print`` shows: the rates of all trials, or some per group."""
+        if not self.columns:
+            rows: list[Sequence[Any]] = [(RATES[k], rate) for k, rate in self.rates.items()]
+            return Table((f"at the threshold {self.threshold:.4f}", "value"), rows)
+        rows = [
+            (*row.group, row.n_bonafide, row.n_spoof, *map(row.rates.__getitem__, _IN_GROUPS))
+            for row in self.rows
+        ]
+        gaps = [self.gaps[k].difference if k in self.gaps else math.nan for k in _IN_GROUPS]
+        rows.append(("largest gap", *[""] * (len(self.columns) - 1), None, None, *gaps))
+        columns: list[str | Quantity] = [*self.columns, "bonafide", "spoof"]
+        columns += map(RATES.__getitem__, _IN_GROUPS)
+        return Table(columns, rows, n_names=len(self.columns), n_totals=2)
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+
+def decisions(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    threshold: float = ASVSPOOF5.threshold,
+    *,
+    groups: Mapping[str, ArrayLike] | None = None,
+    n_bootstrap: int = 0,
+    clusters: ArrayLike | None = None,
+    seed: int = 0,
+) -> Decisions:
+    """Return error rates, accuracy, precision, recall and F1 at a threshold, with intervals.
+
+    Args:
+        scores: One score per trial, shape (n_trials,). Higher means bonafide.
+        labels: 0 or "spoof", 1 or "bonafide" per trial, shape (n_trials,).
+        threshold: Accept scores at or above it. The default is the Bayes threshold of ASVspoof 5,
+            for log-likelihood ratios.
+        groups: Columns of shape (n_trials,) by name, such as ``{"gender": protocol.gender}``. Two
+            or more are crossed. Each group is measured on its own trials of both classes.
+        n_bootstrap: Replicates for intervals on what is no share of trials (balanced accuracy, F1),
+            and with `clusters` on everything; 0 for none.
+        clusters: The cluster of each trial, shape (n_trials,); see `bootstrap`.
+        seed: Seed of the draws.
+
+    Note:
+        The interval of a gap is put together from those of its two groups, taken as independent
+        (MOVER; Zou and Donner, 2008; Newcombe's for two shares). Of many groups the highest and the
+        lowest differ by chance alone: a gap between two groups chosen beforehand is evidence, the
+        largest of ten is a hint.
+
+    Example:
+        >>> scores, labels = [2.0, 1.0, -1.0, 0.5, -2.0, -3.0], [1, 1, 1, 0, 0, 0]
+        >>> gender = ["F", "F", "M", "M", "F", "M"]
+        >>> found = decisions(scores, labels, 0.0, groups={"gender": gender})
+        >>> print(found.rates["accuracy"])
+        0.6667 [0.3000, 0.9032]
+        >>> found.gaps["refusal_rate"].highest
+        ('M',)
+    """
+    values, is_bonafide = as_trials(scores, labels)
+    columns = {k: as_column(k, column, len(values)) for k, column in (groups or {}).items()}
+    units = None
+    if clusters is not None:
+        units = encode(as_column("clusters", clusters, len(values)))
+    names, group_of = combinations(columns) if columns else ([], 0)
+    # Outcomes in the order of `_rates`: spoof refused and passed, bonafide refused and accepted.
+    code = 4 * group_of + 2 * is_bonafide + (values >= threshold)
+    n_codes = 4 * max(len(names), 1)
+    counts = _with_sum(np.bincount(code, minlength=n_codes), names)
+    drawn: list[FloatArray | None] = [None] * len(counts)
+    if n_bootstrap:
+        check_draws(n_bootstrap, seed)
+        rng = np.random.Generator(np.random.SFC64(seed))
+        if units is None:
+            replicates = _draw_trials(rng, counts, n_bootstrap)
+        else:
+            each = _draw_clusters(rng, code, units, n_bootstrap, n_codes)
+            replicates = np.stack([_with_sum(of_draw, names) for of_draw in each])
+        drawn = [*replicates.transpose(1, 2, 0)]
+    all_names = [*names, (ALL, *[""] * (len(columns) - 1))]
+    rows = tuple(
+        _row(name, of_row, replicates, is_clustered=units is not None)
+        for name, of_row, replicates in zip(all_names, counts, drawn, strict=True)
+    )
+    return Decisions(
+        threshold=float(threshold), columns=tuple(columns), rows=rows, gaps=_gaps(rows[:-1])
+    )
+
+
+def _with_sum(counts: NDArray[Any], names: Sequence[Any]) -> NDArray[Any]:
+    """The outcomes of each group, and of all trials at the end: (n_rows, 4)."""
+    table = counts.reshape(-1, 4)
+    return np.concatenate([table, table.sum(axis=0, keepdims=True)]) if names else table
+
+
+def _draw_trials(rng: np.random.Generator, counts: IntArray, n: int) -> NDArray[Any]:
+    """Outcomes where the trials of each class are drawn on their own: (n, n_rows, 4)."""
+    of_class = counts.reshape(-1, 2, 2)
+    totals = of_class.sum(axis=2)
+    first = rng.binomial(totals, of_class[..., 0] / np.maximum(totals, 1), (n, *totals.shape))
+    return np.stack([first, totals - first], axis=-1).reshape(n, -1, 4)
+
+
+def _draw_clusters(
+    rng: np.random.Generator, code: IntArray, units: IntArray, n: int, n_codes: int
+) -> Iterator[NDArray[Any]]:
+    """Outcomes of each group where whole clusters are drawn: (n_codes,) for each of n draws."""
+    counts = np.empty(1 + int(units.max()), dtype=np.int32)
+    for _ in range(n):
+        yield np.bincount(code, weights=draw(rng, counts)[units], minlength=n_codes)
+
+
+def _rates(outcomes: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """The rates of outcomes (4, …): spoofs refused and passed, bonafide refused and accepted."""
+    tp, fn, fp, tn = outcomes.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        found = {
+            "refusal_rate": fp / (fp + tn),
+            "pass_rate": fn / (tp + fn),
+            "accuracy": (tp + tn) / (tp + fn + fp + tn),
+            "precision": tp / (tp + fp),
+            "recall": tp / (tp + fn),
+            "f1": 2 * tp / (2 * tp + fp + fn),
+        }
+        found["balanced_accuracy"] = 1 - (found["refusal_rate"] + found["pass_rate"]) / 2
+        found["f1_macro"] = (found["f1"] + 2 * tn / (2 * tn + fp + fn)) / 2
+    return {name: found[name] for name in RATES}
+
+
+def _row(
+    group: tuple[str, ...],
+    outcomes: IntArray,
+    replicates: FloatArray | None,
+    *,
+    is_clustered: bool,
+) -> DecisionRow:
+    tp, fn, fp, tn = outcomes.tolist()
+    rates: dict[str, Interval | float] = {
+        name: float(value) for name, value in _rates(outcomes).items()
+    }
+    if replicates is not None:
+        for name, values in _rates(replicates).items():
+            value, valid = rates[name], values[~np.isnan(values)]
+            if isinstance(value, float) and not math.isnan(value) and len(valid):
+                rates[name] = Interval.of(value, valid)
+    if not is_clustered:
+        shares = {
+            "refusal_rate": (fp, fp + tn),
+            "pass_rate": (fn, tp + fn),
+            "accuracy": (tp + tn, tp + fn + fp + tn),
+            "precision": (tp, tp + fp),
+            "recall": (tp, tp + fn),
+        }
+        rates |= {name: wilson(*share) for name, share in shares.items() if share[1]}
+    return DecisionRow(
+        group=group, n_bonafide=fp + tn, n_spoof=tp + fn, n_refused=fp, n_passed=fn, rates=rates
+    )
+
+
+def _gaps(rows: Sequence[DecisionRow]) -> dict[str, Gap]:
+    gaps = {}
+    for name in RATES:
+        known = [(row, rate) for row in rows if not math.isnan(_value(rate := row.rates[name]))]
+        if len(known) < 2:
+            continue
+        (high_row, high), (low_row, low) = (
+            choose(known, key=lambda pair: _value(pair[1])) for choose in (max, min)
+        )
+        difference: Interval | float = _value(high) - _value(low)
+        if isinstance(high, Interval) and isinstance(low, Interval):
+            below = math.hypot(high.value - high.low, low.high - low.value)
+            above = math.hypot(high.high - high.value, low.value - low.low)
+            value = high.value - low.value
+            difference = Interval(value=value, low=value - below, high=value + above)
+        gaps[name] = Gap(highest=high_row.group, lowest=low_row.group, difference=difference)
+    return gaps
+
+
+def _value(rate: Interval | float) -> float:
+    return rate.value if isinstance(rate, Interval) else rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,23 +289,23 @@ class McNemar(Plain):
 
 
 def mcnemar(
-    a: ArrayLike, b: ArrayLike, labels: ArrayLike, costs: DetectionCosts = ASVSPOOF5
+    a: ArrayLike, b: ArrayLike, labels: ArrayLike, threshold: float = ASVSPOOF5.threshold
 ) -> McNemar:
-    """Test whether two systems decide equally well at the Bayes threshold, on the same trials.
+    """Test whether two systems decide equally well at a threshold, on the same trials.
 
     Trials that both decide rightly, or both wrongly, say nothing about a difference. Among the
     others either system would be right half of the time if they were equal: the exact test is
     binomial (McNemar, 1947). Both errors count alike, and trials must be independent. `a`, `b` and
-    `labels` are those of `compare`; the scores must be log-likelihood ratios.
+    `labels` are those of `compare`.
 
     Example:
         >>> mcnemar([2.0, 1.0, -3.0, 4.0], [2.0, -1.0, -3.0, -4.0], [1, 1, 0, 0]).p_value
         1.0
     """
     trials = [as_trials(scores, labels) for scores in (a, b)]
-    right = [(values >= costs.threshold) == is_bonafide for values, is_bonafide in trials]
+    right = [(values >= threshold) == is_bonafide for values, is_bonafide in trials]
     only_a, only_b = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
     p_value = 2.0 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5))
     return McNemar(
-        only_a=only_a, only_b=only_b, p_value=min(1.0, p_value), threshold=costs.threshold
+        only_a=only_a, only_b=only_b, p_value=min(1.0, p_value), threshold=float(threshold)
     )

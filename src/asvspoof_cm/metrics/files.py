@@ -12,7 +12,8 @@ track scores                              key
 ===== =================================== ========================================
 
 In a header, ``llr``, ``log-odds``, ``bonafide-logit`` or ``score`` may stand for ``cm-score``, and
-the names and labels may be called as in a protocol. Other columns are left alone.
+the names and labels may be called as in a protocol. Other columns are left alone. The name of a
+trial of Track 2 is that of the claimed speaker and that of the file: ``"S_1 E_1"``.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from asvspoof_cm.utils.files import atomic_path, write_text
 from asvspoof_cm.utils.tables import first_row, read_table
 
 Names: TypeAlias = NDArray[np.str_]
+PathLike: TypeAlias = "str | os.PathLike[str]"
 
 CM_COLUMNS: Final = ("cm-score", *UNITS, "score")
 """What a countermeasure's column may be called: by its unit, or as in the challenge."""
@@ -72,51 +74,29 @@ _DROPPED: Final = {
 _N_SHOWN = 3
 
 
-class _Trials:
-    """What scores and keys share."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Key:
+    """The labels of a set of trials, (n_trials,) each.
 
-    filename: Names
-    speaker: Names | None
-
-    def __repr__(self) -> str:
-        columns = [name for name, column in vars(self).items() if column is not None]
-        return f"{type(self).__name__}({len(self.filename)} trials: {', '.join(columns)})"
-
-    def trials(self) -> list[Any]:
-        """What identifies a trial: the file name, in Track 2 with the claimed speaker."""
-        names: list[str] = self.filename.tolist()
-        return names if self.speaker is None else [*zip(self.speaker.tolist(), names, strict=True)]
-
-
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Key(_Trials):
-    """The labels of a set of trials, (n_trials,) each; the last two in Track 2 only.
-
-    `cm_label` is 0 (spoof) or 1 (bonafide), `asv_label` "target", "nontarget" or "spoof".
+    `cm_label` is 0 (spoof) or 1 (bonafide); `asv_label`, in Track 2, "target", "nontarget" or
+    "spoof".
     """
 
     filename: Names
     cm_label: IntArray
-    speaker: Names | None = None
     asv_label: Names | None = None
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Scores(_Trials):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scores:
     """The scores of a set of trials, (n_trials,) each; None for those that the file leaves out.
 
     `cm` is the countermeasure's, `unit` what it is, "llr" or "log-odds", where the file says so. In
-    Track 2 there are the claimed speaker and the scores of speaker verification and of both systems
-    combined.
-
-    Example:
-        >>> Scores(filename=np.array(["E_1", "E_2"]), cm=np.array([0.5, -1.0]))
-        Scores(2 trials: filename, cm)
+    Track 2 there are the scores of speaker verification and of both systems combined.
     """
 
     filename: Names
     cm: FloatArray | None
-    speaker: Names | None = None
     asv: FloatArray | None = None
     sasv: FloatArray | None = None
     unit: str | None = None
@@ -138,13 +118,7 @@ class Scores(_Trials):
             >>> Scores(filename=names[::-1], cm=np.array([2.0, -1.0])).for_key(key).cm
             array([-1.,  2.])
         """
-        if (self.speaker is None) != (key.speaker is None):
-            with_speaker = "key" if self.speaker is None else "scores"
-            raise ValueError(
-                f"`scores` and `key` must be of the same track; only the {with_speaker} have a "
-                "speaker column."
-            )
-        scored, wanted = self.trials(), key.trials()
+        scored, wanted = self.filename.tolist(), key.filename.tolist()
         _check_unique("the scores", scored)
         _check_unique("the key", wanted)
         order = find_trials(wanted, scored)
@@ -156,14 +130,14 @@ class Scores(_Trials):
                 f"the scores must cover the trials of the key; {_count('missing', missing)}, "
                 f"{_count('not in the key', extra)}."
             )
-        columns: dict[str, Any] = {"filename": key.filename, "speaker": key.speaker}
+        columns: dict[str, Any] = {"filename": key.filename}
         for name in ("cm", "asv", "sasv"):
             if (column := getattr(self, name)) is not None:
                 columns[name] = np.where(order < 0, np.nan, column[order])
         return replace(self, **columns)
 
 
-def read_scores(path: str | os.PathLike[str]) -> Scores:
+def read_scores(path: PathLike) -> Scores:
     r"""Read a score file of Track 1 or Track 2.
 
     Raises:
@@ -180,23 +154,18 @@ def read_scores(path: str | os.PathLike[str]) -> Scores:
     """
     heads, columns, lines = _read(path, _SCORES, ("cm-score", "asv-score", "sasv-score"))
     values = {
-        name: _numbers(path, name, column.tolist(), lines)
+        name.removesuffix("-score"): _numbers(path, name, column.tolist(), lines)
         for name, column in columns.items()
         if name.endswith("-score")
     }
     if all(value is None for value in values.values()):
         raise ValueError(f"{path}: every score is absent ({ABSENT!r}).")
-    return Scores(
-        filename=columns["filename"],
-        cm=values.get("cm-score"),
-        speaker=columns.get("spk"),
-        asv=values.get("asv-score"),
-        sasv=values.get("sasv-score"),
-        unit=next((unit for unit in UNITS if unit == heads.get("cm-score")), None),
-    )
+    head = heads.get("cm-score")
+    unit = head if head in UNITS else None
+    return Scores(filename=columns["filename"], **{"cm": None, **values}, unit=unit)
 
 
-def read_key(path: str | os.PathLike[str]) -> Key:
+def read_key(path: PathLike) -> Key:
     r"""Read a key file of Track 1 or Track 2.
 
     Raises:
@@ -211,10 +180,9 @@ def read_key(path: str | os.PathLike[str]) -> Key:
         array([1, 0])
     """
     _, columns, lines = _read(path, _KEY, ("cm-label",))
-    words = columns["cm-label"].tolist()
-    _check_labels(path, words, lines, LABELS)
-    labels = np.array([LABELS[word] for word in words], dtype=np.int64)
-    asv_label = columns.get("asv-label")
+    words, asv_label = columns["cm-label"], columns.get("asv-label")
+    _check_labels(path, words.tolist(), lines, LABELS)
+    labels = np.array([LABELS[word] for word in words.tolist()], dtype=np.int64)
     if asv_label is not None:
         _check_labels(path, asv_label.tolist(), lines, SASV_CLASSES)
         wrong = np.flatnonzero((labels == SPOOF) != (asv_label == "spoof"))
@@ -224,35 +192,20 @@ def read_key(path: str | os.PathLike[str]) -> Key:
                 f"target, bonafide nontarget or spoof spoof; got {words[wrong[0]]} "
                 f"{asv_label[wrong[0]]}."
             )
-    return Key(
-        filename=columns["filename"],
-        cm_label=labels,
-        speaker=columns.get("spk"),
-        asv_label=asv_label,
-    )
+    return Key(filename=columns["filename"], cm_label=labels, asv_label=asv_label)
 
 
 def write_scores(
-    path: str | os.PathLike[str],
-    filename: Sequence[str] | Names,
-    cm: ArrayLike | None,
-    *,
-    speaker: Sequence[str] | Names | None = None,
-    asv: ArrayLike | None = None,
-    sasv: ArrayLike | None = None,
-    column: str = "cm-score",
+    path: PathLike, filename: Sequence[str] | Names, scores: ArrayLike, *, column: str = "cm-score"
 ) -> None:
     r"""Write a score file with a header, whole or not at all; every digit survives.
 
     Args:
-        path: Where to write.
+        path: Where to write. ``.zip`` at its end makes the challenge's submission, with the scores
+            as ``score.tsv`` inside; equal scores give equal bytes.
         filename: File names, shape (n_trials,).
-        cm: Countermeasure scores, shape (n_trials,); None for absent ones in Track 2.
-        speaker: Claimed speakers, shape (n_trials,). With them the file is one of Track 2.
-        asv: Speaker verification scores, shape (n_trials,); Track 2 only.
-        sasv: Scores of the combined system, shape (n_trials,); Track 2 only.
-        column: The head of the countermeasure's column: "cm-score", or its unit, "llr" or
-            "log-odds".
+        scores: Countermeasure scores, shape (n_trials,).
+        column: The head of their column: "cm-score", or the unit, "llr" or "log-odds".
 
     Example:
         >>> import tempfile
@@ -262,37 +215,35 @@ def write_scores(
         'filename\tcm-score\nE_1\t0.5\nE_2\t-1.0\n'
     """
     check_choice("column", column, CM_COLUMNS)
-    write_text(path, _format(filename, cm, speaker, asv, sasv, column))
-
-
-def write_submission(path: str | os.PathLike[str], *columns: Any, **more: Any) -> None:
-    """Write a challenge submission: a zip with the scores as ``score.tsv``.
-
-    Equal scores give equal bytes. The arguments are those of `write_scores`.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "submission.zip"
-        >>> write_submission(path, ["E_1"], [0.5])
-        >>> zipfile.ZipFile(path).namelist()
-        ['score.tsv']
-    """
-    text = _format(*columns, **more)
+    names = [str(name) for name in filename]
+    for name in names:
+        if not name or name != name.strip() or any(c in name for c in "\t\r\n"):
+            raise ValueError(
+                "`filename` must be neither empty nor hold tabs, line ends or outer white space; "
+                f"got {name!r}."
+            )
+    _check_unique("`filename`", names)
+    values = as_column("scores", as_scores("scores", scores), len(names)).tolist()
+    rows = zip(names, map(repr, values), strict=True)
+    text = "".join(f"{name}\t{value}\n" for name, value in (("filename", column), *rows))
+    if Path(path).suffix != ".zip":
+        write_text(path, text)
+        return
     member = zipfile.ZipInfo("score.tsv", date_time=(1980, 1, 1, 0, 0, 0))
     member.compress_type = zipfile.ZIP_DEFLATED
     with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         archive.writestr(member, text)
 
 
-def find_trials(wanted: Sequence[Any], there: Sequence[Any]) -> IntArray:
+def find_trials(wanted: Sequence[str], there: Sequence[str]) -> IntArray:
     """Return where each wanted trial is, -1 where it isn't; see `Scores.for_key` for its names."""
     order = _places(wanted, there)
     if (order >= 0).all():
         return order
-    sides: list[list[Any]] = [[*wanted], [*there]]
+    sides = [[*wanted], [*there]]
     dropped = []
     for what, pattern in _DROPPED.items():
-        short = [[_drop(pattern, trial) for trial in side] for side in sides]
+        short = [[pattern.sub("", trial) for trial in side] for side in sides]
         if sum(new != old for new, old in zip(short, sides, strict=True)) == 1:
             sides = short
             dropped.append(what)
@@ -302,82 +253,50 @@ def find_trials(wanted: Sequence[Any], there: Sequence[Any]) -> IntArray:
             pairs = zip((*wanted, *there), (*sides[0], *sides[1]), strict=True)
             long = next(trial for trial, without in pairs if trial != without)
             warnings.warn(
-                f"only one of the files has names with {' and '.join(dropped)}, such as "
-                f"{_text(long)}; they were joined without it.",
+                f"only one of the files has names with {' and '.join(dropped)}, such as {long}; "
+                "they were joined without it.",
                 stacklevel=3,
             )
             return found
     return order
 
 
-def _places(wanted: Sequence[Any], there: Sequence[Any]) -> IntArray:
+def _places(wanted: Sequence[str], there: Sequence[str]) -> IntArray:
     place = {trial: index for index, trial in enumerate(there)}
     return np.fromiter((place.get(t, -1) for t in wanted), dtype=np.int64, count=len(wanted))
 
 
-def _drop(pattern: re.Pattern[str], trial: Any) -> Any:
-    return (
-        pattern.sub("", trial) if isinstance(trial, str) else (trial[0], _drop(pattern, trial[1]))
-    )
-
-
-def _check_unique(where: str, trials: Sequence[Any]) -> None:
+def _check_unique(where: str, trials: Sequence[str]) -> None:
     """Raise where a trial occurs twice."""
     if len(set(trials)) < len(trials):
         twice = [trial for trial, n in Counter(trials).items() if n > 1]
         raise ValueError(f"{where}: every trial must occur once; {_count('repeated', twice)}.")
 
 
-def _count(what: str, trials: Sequence[Any]) -> str:
+def _count(what: str, trials: Sequence[str]) -> str:
     if not trials:
         return f"0 are {what}"
     more = ", …" if len(trials) > _N_SHOWN else ""
-    return f"{len(trials)} are {what} ({', '.join(map(_text, trials[:_N_SHOWN]))}{more})"
-
-
-def _text(trial: Any) -> str:
-    return trial if isinstance(trial, str) else " ".join(trial)
+    return f"{len(trials)} are {what} ({', '.join(trials[:_N_SHOWN])}{more})"
 
 
 def _read(
-    path: str | os.PathLike[str], known: Mapping[str, Collection[str]], wanted: Sequence[str]
+    path: PathLike, known: Mapping[str, Collection[str]], wanted: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, Names], IntArray]:
     """Return what the header calls each column, the columns that are `known`, and their lines."""
     data = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)
-    heads: dict[str, str] = {}
     try:
         row, delimiter = first_row(data)
         if delimiter in (None, "\t"):
             data, delimiter = _by_tabs(data), "\t"
             row, _ = first_row(data)
-        header = [cell.strip().lower() for cell in row]
-        for name, spellings in known.items():
-            if found := next((s for s in spellings if s in header), None):
-                heads[name] = found
-        # Data may hold a word of a header, but a header holds neither numbers nor labels.
-        words = (ABSENT, *LABELS, *SASV_CLASSES)
-        if any(_is_finite(cell) or cell in words for cell in header):
-            heads = {}
-        positions = {name: header.index(head) for name, head in heads.items()}
+        heads = _heads(row, known, wanted)
         if heads:
-            n_scores = sum(header.count(spelling) for spelling in CM_COLUMNS)
-            twice = any(header.count(head) > 1 for head in heads.values())
-            if twice or ("cm-score" in known and n_scores > 1):
-                raise ValueError(f"the header must name every column once; got {' '.join(header)}.")
-            if "filename" not in heads or not set(wanted) & set(heads):
-                raise ValueError(
-                    f"the header must name filename and {' or '.join(wanted)}; got "
-                    f"{' '.join(header)}.{_hint(header, wanted)}"
-                )
-        elif row:
-            layouts = {2: ("filename", wanted[0]), len(known): (*known,)}
-            if len(row) not in layouts or ("cm-label" not in known and _hint(row, wanted)):
-                texts = [f"{n} ({' '.join(names)})" for n, names in layouts.items()]
-                raise ValueError(
-                    f"a line must have {' or '.join(texts)} columns; the first has {len(row)}: "
-                    f"{' '.join(row)}.{_hint(row, wanted)}"
-                )
-            positions = {name: index for index, name in enumerate(layouts[len(row)])}
+            positions = {
+                name: [c.strip().lower() for c in row].index(h) for name, h in heads.items()
+            }
+        else:
+            positions = {name: k for k, name in enumerate(_layout(row, known, wanted))}
         columns, lines = read_table(data, delimiter, positions, len(row))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
@@ -388,14 +307,49 @@ def _read(
     lines = lines[start:]
     if not len(lines):
         raise ValueError(f"{path}: the file holds no trial.")
-    if "asv-label" in known and "asv-label" not in columns:
-        columns.pop("spk", None)
-    names = columns["filename"]
+    names, speakers = columns["filename"], columns.pop("spk", None)
     if (names == "").any():
         raise ValueError(f"{path}, line {lines[np.argmax(names == '')]}: the file name is empty.")
-    trials = Scores(filename=names, cm=None, speaker=columns.get("spk"))
-    _check_unique(str(path), trials.trials())
+    if speakers is not None and ("asv-label" in columns or "asv-label" not in known):
+        columns["filename"] = np.char.add(np.char.add(speakers, " "), names)
+    _check_unique(str(path), columns["filename"].tolist())
     return heads, columns, lines
+
+
+def _heads(
+    row: Sequence[str], known: Mapping[str, Collection[str]], wanted: Sequence[str]
+) -> dict[str, str]:
+    """Return what a header calls each known column; nothing where the row is no header."""
+    header = [cell.strip().lower() for cell in row]
+    # Data may hold a word of a header, but a header holds neither numbers nor labels.
+    if any(_is_finite(cell) or cell in (ABSENT, *LABELS, *SASV_CLASSES) for cell in header):
+        return {}
+    found = {name: [s for s in spellings if s in header] for name, spellings in known.items()}
+    heads = {name: spellings[0] for name, spellings in found.items() if spellings}
+    if heads:
+        several = len(found.get("cm-score", ())) > 1
+        if several or any(header.count(head) > 1 for head in heads.values()):
+            raise ValueError(f"the header must name every column once; got {' '.join(header)}.")
+        if "filename" not in heads or not set(wanted) & set(heads):
+            raise ValueError(
+                f"the header must name filename and {' or '.join(wanted)}; got "
+                f"{' '.join(header)}.{_hint(header, wanted)}"
+            )
+    return heads
+
+
+def _layout(
+    row: Sequence[str], known: Mapping[str, Collection[str]], wanted: Sequence[str]
+) -> Sequence[str]:
+    """Return the columns of a file without a header."""
+    layouts = {0: (), 2: ("filename", wanted[0]), len(known): (*known,)}
+    if len(row) not in layouts or ("cm-label" not in known and _hint(row, wanted)):
+        texts = [f"{n} ({' '.join(names)})" for n, names in layouts.items() if n]
+        raise ValueError(
+            f"a line must have {' or '.join(texts)} columns; the first has {len(row)}: "
+            f"{' '.join(row)}.{_hint(row, wanted)}"
+        )
+    return layouts[len(row)]
 
 
 def _by_tabs(data: bytes) -> bytes:
@@ -425,9 +379,7 @@ def _hint(row: Sequence[str], wanted: Sequence[str]) -> str:
     return ""
 
 
-def _numbers(
-    path: str | os.PathLike[str], name: str, cells: list[str], lines: IntArray
-) -> FloatArray | None:
+def _numbers(path: PathLike, name: str, cells: list[str], lines: IntArray) -> FloatArray | None:
     """Return the numbers of one column, or None where all of them are absent."""
     if cells.count(ABSENT) == len(cells):
         return None
@@ -453,7 +405,7 @@ def _is_finite(cell: str) -> bool:
 
 
 def _check_labels(
-    path: str | os.PathLike[str], cells: list[str], lines: IntArray, allowed: Collection[str]
+    path: PathLike, cells: list[str], lines: IntArray, allowed: Collection[str]
 ) -> None:
     wrong = next((index for index, cell in enumerate(cells) if cell not in allowed), None)
     if wrong is not None:
@@ -461,47 +413,3 @@ def _check_labels(
             f"{path}, line {lines[wrong]}: a label must be one of {', '.join(allowed)}; got "
             f"{cells[wrong]!r}.{_hint([cells[wrong]], ['cm-label'])}"
         )
-
-
-def _format(
-    filename: Sequence[str] | Names,
-    cm: ArrayLike | None,
-    speaker: Sequence[str] | Names | None = None,
-    asv: ArrayLike | None = None,
-    sasv: ArrayLike | None = None,
-    column: str = "cm-score",
-) -> str:
-    names = np.asarray(filename)
-    if names.ndim != 1 or names.size == 0:
-        raise ValueError(f"`filename` must have shape (n_trials,), n ≥ 1; got {names.shape}.")
-    if speaker is None and (asv is not None or sasv is not None):
-        raise ValueError("`speaker` must be given with `asv` or `sasv` scores: a Track 2 file.")
-    if cm is None and sasv is None:
-        raise ValueError("`cm` must be given where there is no `sasv` score.")
-    trials = {"filename": _writable("filename", names)}
-    if speaker is not None:
-        speakers = as_column("speaker", speaker, len(names))
-        trials = {"spk": _writable("speaker", speakers), **trials}
-    if len(set(zip(*trials.values(), strict=True))) != len(names):
-        raise ValueError("`filename` must name every trial once; some are repeated.")
-    scores = {"cm": cm} if speaker is None else {"cm": cm, "asv": asv, "sasv": sasv}
-    cells = [[ABSENT] * len(names) for _ in scores]
-    for index, (name, values) in enumerate(scores.items()):
-        if values is not None:
-            values = as_column(name, as_scores(name, values), len(names))
-            cells[index] = list(map(repr, values.tolist()))
-    header = [*trials, column, "asv-score", "sasv-score"][: len(trials) + len(scores)]
-    rows = zip(*trials.values(), *cells, strict=True)
-    return "".join("\t".join(row) + "\n" for row in (header, *rows))
-
-
-def _writable(argument: str, names: NDArray[Any]) -> list[str]:
-    """Return strings that come back from a file as they are."""
-    cells = [str(name) for name in names]
-    for cell in cells:
-        if not cell or cell != cell.strip() or any(c in cell for c in "\t\r\n"):
-            raise ValueError(
-                f"`{argument}` must be neither empty nor hold tabs, line ends or outer white "
-                f"space; got {cell!r}."
-            )
-    return cells

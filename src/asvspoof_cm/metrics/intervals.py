@@ -126,7 +126,8 @@ def bootstrap(
         columns = [
             as_column(f"clusters[{k}]", clusters[k], len(scores[k])) for k in range(len(scores))
         ]
-        units = _encode(columns[0], columns[1])
+        codes = encode(np.concatenate(columns))
+        units = codes[: len(scores[0])], codes[len(scores[0]) :]
     systems = [SortedSystem(scores, units, _metrics_of(metric), costs)]
     return _intervals(metric, systems, units, n, seed)
 
@@ -180,8 +181,8 @@ def compare(
     units = None
     if clusters is not None:
         is_bonafide = as_labels(labels)
-        column = as_column("clusters", clusters, len(is_bonafide))
-        units = _encode(column[is_bonafide], column[~is_bonafide])
+        codes = encode(as_column("clusters", clusters, len(is_bonafide)))
+        units = codes[is_bonafide], codes[~is_bonafide]
     own_units = units or (np.arange(len(pairs[0][0])), np.arange(len(pairs[0][1])))
     systems = [SortedSystem(pair, own_units, _metrics_of(metric), costs) for pair in pairs]
     return _intervals(metric, systems, units, n, seed)
@@ -302,15 +303,15 @@ def _running_sum(counts: Counts) -> Counts:
     return passed
 
 
-def _encode(bonafide: NDArray[Any], spoof: NDArray[Any]) -> tuple[IntArray, IntArray]:
-    """Number the clusters of both classes together from 0 on."""
-    _, codes = np.unique(np.concatenate([bonafide, spoof]), return_inverse=True)
+def encode(clusters: NDArray[Any]) -> IntArray:
+    """Number the clusters from 0 on."""
+    _, codes = np.unique(clusters, return_inverse=True)
     if not codes.any():
         raise TooFewClustersError(
             "`clusters` must name at least 2 clusters; all trials are in one, "
-            f"{bonafide.tolist()[0]!r}. A single cluster can't be resampled: every draw is equal."
+            f"{clusters.tolist()[0]!r}. A single cluster can't be resampled: every draw is equal."
         )
-    return codes[: len(bonafide)], codes[len(bonafide) :]
+    return codes
 
 
 def _metrics_of(metric: MetricLike | Several) -> tuple[MetricLike, ...]:

@@ -232,9 +232,7 @@ def _bootstrap(modules: ModuleType | None, options: Options) -> list[Row]:
     naive, organisers = "naive loop over our functions", "naive loop over the organisers'"
     n_replicates = {"ours": 100, naive: 20, organisers: 2}
     functions = {
-        "ours": lambda: metrics.bootstrap(
-            metrics.METRICS, bonafide, spoof, n_replicates["ours"]
-        ),
+        "ours": lambda: metrics.bootstrap(metrics.METRICS, bonafide, spoof, n_replicates["ours"]),
         naive: resample(_our_track1, n_replicates[naive]),
     }
     if modules is not None:

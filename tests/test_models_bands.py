@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from asvspoof_cm.checkpoint import load_published_lcnn
 from asvspoof_cm.frontends import LFCC, linear_filterbank
 from asvspoof_cm.models import LCNN, LCNNConfig, ResNet, ResNetConfig
-from asvspoof_cm.checkpoint import load_published_lcnn
 
 # Published weights are not part of this repository; the test runs where they are.
 WEIGHTS = Path(

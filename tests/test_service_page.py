@@ -17,8 +17,8 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.wait import WebDriverWait  # noqa: E402
 
 from asvspoof_cm import Scorer  # noqa: E402
-from asvspoof_cm.engines.service import ServiceSettings, create_app  # noqa: E402
 from asvspoof_cm.checkpoint import DEFAULT_NAME  # noqa: E402
+from asvspoof_cm.engines.service import ServiceSettings, create_app  # noqa: E402
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium, chromedriver")

@@ -74,6 +74,26 @@ def sos_filter(waveform: Tensor, sos: Tensor) -> Tensor:
     return fir_filter(waveform, torch.from_numpy(taps[:, :n_taps]).reshape(*sos.shape[:-2], n_taps))
 
 
+def sos_filtfilt(waveform: Tensor, sos: Tensor) -> Tensor:
+    """Filter each `(n_rows, time)` by its own `(n_rows, n_sections, 6)`, forward and backward.
+
+    The ends are those of `scipy.signal.filtfilt`: the waveform is continued by its reflection
+    through the end point, and each pass starts as if its first sample had always been there.
+    """
+    # An odd order is a section with a zero and a pole at 0, together or in two sections.
+    n_missing = (sos[..., [2, 5]] == 0).sum(dim=-2).min()
+    n_edge = min(3 * (2 * sos.shape[-2] + 1 - int(n_missing)), waveform.shape[-1] - 1)
+    first, last = waveform[..., :1], waveform[..., -1:]
+    before = 2 * first - waveform[..., 1 : n_edge + 1].flip(-1)
+    after = 2 * last - waveform[..., waveform.shape[-1] - n_edge - 1 : -1].flip(-1)
+    extended = torch.cat((before, waveform, after), dim=-1)
+    steady = beside((sos[..., :3].sum(-1) / sos[..., 3:].sum(-1)).prod(-1, keepdim=True), waveform)
+    for _ in range(2):
+        first = extended[..., :1]
+        extended = (sos_filter(extended - first, sos) + first * steady).flip(-1)
+    return extended[..., n_edge : n_edge + waveform.shape[-1]]
+
+
 def add_noise(waveform: Tensor, noise: Tensor, snr_db: Tensor) -> Tensor:
     """Add `noise` `(..., time)`, scaled so that E[x²] / E[n²] = 10^(SNR / 10) holds exactly.
 

@@ -11,9 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from asvspoof_cm.utils.files import atomic_path
+from channels import CHANNELS, DEV, TRAINED, is_available
+from manyvoices.coded import make_coded, plan_coded, plan_dev
 from manyvoices.copies import CONVERTED, Shares, make_copies, plan
+from manyvoices.debian import make_debian
 from manyvoices.folder import add_folder
 from manyvoices.gather import INDEX, REPOSITORIES, gather, read_index
+from manyvoices.nospeech import make_nospeech
 from manyvoices.packages import PACKAGES, add_packages, read_packages
 from manyvoices.report import make_report
 from manyvoices.table import TABLE, Row, add_layout, join, read_table
@@ -60,6 +64,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         step.add_argument("--weights", type=Path, default=Path("weights"))
         step.add_argument("--seed", type=int, default=5)
         step.set_defaults(run=run)
+    step = steps.add_parser("debian", help="voices of Debian's speech synthesizers")
+    step.add_argument("corpora", type=Path, nargs="*", metavar="CORPUS", help="of human clips")
+    step.add_argument("--out", type=Path, required=True)
+    step.add_argument("--seed", type=int, default=5)
+    step.set_defaults(run=_debian)
+    step = steps.add_parser("channels", help="coded variants of clips, through ffmpeg")
+    step.add_argument("corpora", type=Path, nargs="+", metavar="CORPUS")
+    step.add_argument("--out", type=Path, required=True, help="gets a corpus of each CORPUS")
+    step.add_argument("--seed", type=int, default=5, help="another one chooses other channels")
+    step.add_argument("--dev", action="store_true", help="a corpus of each channel of dev instead")
+    step.add_argument("--most", type=int, default=20, help="dev clips of a class and source (20)")
+    step.add_argument("--only", nargs="+", choices=CHANNELS, metavar="CHANNEL")
+    step.set_defaults(run=_channels)
+    step = steps.add_parser("nospeech", help="music, effects, tones, machines, animals, crowds")
+    step.add_argument("corpora", type=Path, nargs="*", metavar="CORPUS", help="talkers of crowds")
+    step.add_argument("--downloads", type=Path, default=Path("downloads"), help="of packages")
+    step.add_argument("--out", type=Path, required=True)
+    step.add_argument("--seed", type=int, default=5)
+    step.set_defaults(run=_nospeech)
     step = steps.add_parser("join", help="train.tsv and dev.tsv of corpora below one folder")
     step.add_argument("corpora", type=Path, nargs="+", metavar="CORPUS")
     step.add_argument("--root", type=Path, required=True)
@@ -150,6 +173,31 @@ def _voices(arguments: argparse.Namespace) -> None:
     print(f"{sum(len(part.rows) for part in parts)} clips of new voices")
     rows = make_voices(parts, arguments.out, arguments.weights, seed=arguments.seed)
     print(f"{len(rows)} clips of new voices in {arguments.out}")
+
+
+def _debian(arguments: argparse.Namespace) -> None:
+    rows = make_debian(_tables(arguments.corpora), arguments.out, seed=arguments.seed)
+    n_dev = sum(row.split == "dev" for row in rows)
+    print(f"{len(rows)} clips in {arguments.out}, {n_dev} of them dev")
+
+
+def _channels(arguments: argparse.Namespace) -> None:
+    wanted = arguments.only or (DEV if arguments.dev else TRAINED)
+    names = [name for name in wanted if is_available(name)]
+    for name in sorted(set(wanted) - set(names)):
+        print(f"left out: {name} needs a program (channels.py says which)")
+    tables, out = _tables(arguments.corpora), arguments.out
+    if arguments.dev:
+        jobs = plan_dev(tables, out, most=arguments.most, names=names)
+    else:
+        jobs = plan_coded(tables, out, seed=arguments.seed, names=names)
+    print(f"{make_coded(jobs)} of {len(jobs)} coded clips in {out}")
+
+
+def _nospeech(arguments: argparse.Namespace) -> None:
+    tables, downloads = _tables(arguments.corpora), arguments.downloads
+    rows = make_nospeech(tables, arguments.out, downloads, seed=arguments.seed)
+    print(f"{len(rows)} clips in {arguments.out}: {dict(Counter(row.split for row in rows))}")
 
 
 def _join(arguments: argparse.Namespace) -> None:

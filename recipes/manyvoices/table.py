@@ -72,8 +72,10 @@ def read_table(path: Path) -> list[Row]:
 
 
 def write_table(path: Path, rows: Iterable[Row]) -> None:
-    """Write a table, whole or not at all."""
-    lines = ["\t".join(COLUMNS), *("\t".join(asdict(row).values()) for row in rows)]
+    """Write a table, whole or not at all; rows of a class with more fields get more columns."""
+    values = [asdict(row) for row in rows]
+    columns = tuple(values[0]) if values else COLUMNS
+    lines = ["\t".join(columns), *("\t".join(row.values()) for row in values)]
     with atomic_path(path) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -130,11 +130,23 @@ def test_a_model_that_its_configuration_does_not_build_is_not_saved(tmp_path):
 
     bands = SMALL[0].config.n_mels
     for model, said in (
-        (replace(log_mel=LFCC(n_bands=bands)), r"log_mel of this TFPARN is LFCC\(\), not LogMel\(\)"),
-        (replace(log_mel=LogMel(n_mels=bands, hop_length=80)), "log_mel.hop_length of this TFPARN is 80, not 160"),
-        (replace(log_mel=LogMel(n_mels=bands, f_min=300.0)), "log_mel.filterbank of this TFPARN has other values"),
+        (
+            replace(log_mel=LFCC(n_bands=bands)),
+            r"log_mel of this TFPARN is LFCC\(\), not LogMel\(\)",
+        ),
+        (
+            replace(log_mel=LogMel(n_mels=bands, hop_length=80)),
+            "log_mel.hop_length of this TFPARN is 80, not 160",
+        ),
+        (
+            replace(log_mel=LogMel(n_mels=bands, f_min=300.0)),
+            "log_mel.filterbank of this TFPARN has other values",
+        ),
         (replace(extra=torch.nn.Linear(2, 2)), "extra of"),
-        (replace(projection=torch.nn.Linear(bands, 16, bias=False)), r"projection of this TFPARN is Linear\(.*, bias=False\), not"),
+        (
+            replace(projection=torch.nn.Linear(bands, 16, bias=False)),
+            r"projection of this TFPARN is Linear\(.*, bias=False\), not",
+        ),
         (replace(norm=torch.nn.Identity()), r"norm of this TFPARN is Identity\(\)"),
     ):
         with pytest.raises(ValueError, match=rf"{said}.* Derive a subclass of TFPARN"):

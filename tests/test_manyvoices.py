@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import lzma
+import shutil
 import subprocess
 import tarfile
 import zipfile
@@ -17,14 +18,18 @@ import torch
 
 from asvspoof_cm import SpoofDataset, read_protocol
 from asvspoof_cm.augmentation import transcode
+from channels import CHANNELS, DEV, HELD_OUT, TRAINED, coded as through
 from manyvoices import (
     channel,
     clips,
+    coded,
     copies,
+    debian,
     engines,
     fingerprints,
     folder,
     gather,
+    nospeech,
     packages,
     report,
     table,
@@ -710,3 +715,142 @@ def test_tables_say_what_they_miss(tmp_path):
         table.write_table(tmp_path / name / table.TABLE, [row("same")])
     with pytest.raises(ValueError, match="an utterance must stand once; got 'same'"):
         table.join(tmp_path, [tmp_path / "a", tmp_path / "b"])
+
+
+def speaker(name="joe", **more):
+    def says(language):
+        def speak(text, rng, path):
+            write_wav(path, spoken(int(rng.integers(9)), 2.5), 16_000)
+
+        return speak
+
+    more = {"engine": "talker", "languages": ("en",), "program": "python3", "n_clips": 6, **more}
+    return debian.Speaker(voice=name, speech=says, **more)
+
+
+def test_voices_of_debian_are_dry_until_there_are_human_clips(tmp_path):
+    source = corpus(tmp_path / "human", [row("u"), row("d", source="other", split="dev")])
+    crew = [speaker(), speaker("eve", split="dev"), speaker("gone", program="no-such-program")]
+    dry = debian.make_debian([], tmp_path / "out", speakers=crew)
+    assert 0 < len(dry) < 12
+    assert {(of.source, of.parent) for of in dry} == {("debian/talker", "-")}
+    tables = [(source, table.read_table(source / table.TABLE))]
+    made = debian.make_debian(tables, tmp_path / "out", speakers=crew)
+    assert len(made) == 12
+    assert {(of.split, of.source, of.parent) for of in made if of.parent != "-"} == {
+        ("train", "page", "u"),
+        ("dev", "other", "d"),
+    }
+    assert {of.generator for of in made} == {"talker:joe", "talker:eve"}
+    assert debian.make_debian([], tmp_path / "out", speakers=crew) == made
+    assert soundfile.info(tmp_path / "out" / made[0].path).samplerate == RATE
+
+
+def test_the_catalogue_of_debian():
+    splits = {}
+    for of in debian.SPEAKERS:
+        splits.setdefault(of.split, set()).add(of.generator)
+    assert not splits["train"] & splits["dev"]
+    dev_engines = {name.split(":")[0] for name in splits["dev"]}
+    assert dev_engines == {"espeak-ng", "festival", "pico", "rhvoice"}
+    assert {"pico", "rhvoice"}.isdisjoint(name.split(":")[0] for name in splits["train"])
+    sentences = {**voices.read_sentences(), **voices.read_sentences(debian._WORLD)}
+    assert {language for of in debian.SPEAKERS for language in of.languages} <= set(sentences)
+
+
+def test_what_was_made_of_a_recording_gets_its_channel(tmp_path):
+    rows = [row(f"u{k}", source=f"s{k % 5}") for k in range(40)]
+    rows += [row(f"c{k}", source=f"s{k % 5}", label="spoof", parent=f"u{k}") for k in range(40)]
+    rows += [row("d", split="dev")]
+    jobs = coded.plan_coded([(tmp_path / "page", rows)], tmp_path / "out")
+    made = {job.row.original: job.row for job in jobs}
+    assert len(made) == 80
+    for k in range(40):
+        human, copy = made[f"u{k}"], made[f"c{k}"]
+        assert human.channel == copy.channel
+        assert copy.parent == human.utterance
+        assert copy.source == human.source == f"s{k % 5}@{human.channel}"
+    per_source = [{made[f"u{k}"].channel for k in range(s, 40, 5)} for s in range(5)]
+    assert max(map(len, per_source)) == 3
+    assert {job.row.channel for job in jobs} <= set(TRAINED)
+    again = coded.plan_coded([(tmp_path / "page", rows)], tmp_path / "out", seed=6)
+    assert {job.row.utterance for job in jobs}.isdisjoint(job.row.utterance for job in again)
+
+
+def test_coded_corpora_of_dev(tmp_path):
+    rows = [row(f"u{k}", split="dev", label=["bonafide", "spoof"][k % 2]) for k in range(8)]
+    source = corpus(tmp_path / "page", [*rows, row("t")])
+    arguments = ["channels", str(source), "--dev", "--most", "2", "--out", str(tmp_path / "out")]
+    assert run_step([*arguments, "--only", "white20", "room05"]) == 0
+    before = digests(tmp_path / "out")
+    found = table.read_table(tmp_path / "out/white20" / table.TABLE)
+    assert len(found) == 4
+    assert {of.source for of in found} == {"page"}
+    header = (tmp_path / "out/room05" / table.TABLE).read_text().splitlines()[0]
+    assert header.endswith("channel\tcorpus\toriginal")
+    assert run_step([*arguments, "--only", "white20", "room05"]) == 0
+    assert digests(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize(("name", "db"), [("white20", 20), ("white10", 10), ("street5", 5)])
+def test_noise_at_a_ratio(name, db):
+    clip = 0.3 * voice(1)
+    (noisy,) = through([clip], name)
+    clip = clip * (noisy @ clip / (clip @ clip))
+    ratio = 10 * np.log10(np.square(clip).sum() / np.square(noisy - clip).sum())
+    assert ratio == pytest.approx(db, abs=1.5)
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs ffmpeg")
+@pytest.mark.parametrize("name", ["g711u", "g722", "g726_32", "mp3_32", "aac_32", "g711a_band"])
+def test_coded_clips_stay_in_step(name):
+    clips_in = [0.6 * voice(k, 1.0 + k / 3) for k in range(4)]
+    out = through(clips_in, name)
+    assert [len(of) for of in out] == [len(of) for of in clips_in]
+    for before, after in zip(clips_in, out, strict=True):
+        lags = np.arange(-40, 41)
+        likeness = [np.dot(before[100:-100], np.roll(after, -lag)[100:-100]) for lag in lags]
+        assert abs(lags[int(np.argmax(likeness))]) <= 12
+
+
+def test_the_list_of_channels():
+    assert set(DEV) <= set(CHANNELS)
+    assert set(HELD_OUT) <= set(DEV)
+    assert set(TRAINED).isdisjoint(HELD_OUT)
+    for name in TRAINED:
+        assert set(HELD_OUT).isdisjoint(name.split("+"))
+
+
+def test_what_is_no_speech(tmp_path):
+    human = [row(f"u{k}", split=split) for split in ("train", "dev") for k in range(2)]
+    files = {f"./usr/share/a/{k}.wav": as_bytes(voice(k, 0.3 + k), format="WAV") for k in range(4)}
+    (tmp_path / "debs").mkdir()
+    (tmp_path / "debs/noises_1_all.deb").write_bytes(as_deb(files))
+    line = nospeech.Sounds(
+        package="noises",
+        file="pool/noises_1_all.deb",
+        pattern=r"\.wav$",
+        kind="things",
+        split="dev",
+    )
+    made = nospeech.make_nospeech(
+        [(tmp_path, human)], tmp_path / "out", tmp_path / "debs", sounds=[line]
+    )
+    assert {of.label for of in made} == {"nospeech"}
+    assert {of.speaker for of in made if of.source == "debian/noises"} == {"things"}
+    sources = {of.source: of.split for of in made}
+    assert sources["synthesis/siren"] == "dev"
+    assert sources["synthesis/tone"] == sources["mixture"] == "train"
+    assert len({of.utterance for of in made}) == len(made)
+    durations = [soundfile.info(tmp_path / "out" / of.path).duration for of in made]
+    assert 0.9 < min(durations) <= max(durations) < 7.5
+    before = digests(tmp_path / "out")
+    nospeech.make_nospeech([], tmp_path / "out", tmp_path / "debs", sounds=[line])
+    assert digests(tmp_path / "out") == before
+
+
+def test_the_list_of_sounds():
+    lines = nospeech.read_sounds()
+    assert len({line.package for line in lines}) == len(lines)
+    assert {line.split for line in lines} == {"train", "dev"}
+    assert set(nospeech.SYNTHESES["train"]).isdisjoint(nospeech.SYNTHESES["dev"])

@@ -20,8 +20,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import soundfile
 
-from asvspoof_cm.audio import SAMPLE_RATE
-from asvspoof_cm.labels import LABEL_NAMES, SPOOF
+from asvspoof_cm.labels import LABEL_NAMES, SAMPLE_RATE, SPOOF
 from asvspoof_cm.utils.progress import track
 from manyvoices.channel import normalize_peak
 from manyvoices.clips import LONGEST, trimmed

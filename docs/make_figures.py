@@ -1,4 +1,6 @@
-"""Draw the pictures of the documentation into ``docs/_static``: ``python docs/make_figures.py``.
+"""Draw the pictures of the documentation into ``docs/_static``.
+
+    PYTHONPATH=examples python docs/make_figures.py
 
 Scores are drawn from Gaussians; models are small and trained here, for a few epochs, on the
 generated miniature corpus. The pictures show what the plots look like, not how good a system is.
@@ -24,6 +26,7 @@ from asvspoof_cm.losses import focal_pairwise_loss
 from asvspoof_cm.runs import read_run
 from asvspoof_cm.scorer import Scorer
 from asvspoof_cm.training import Corpus, system, train_system
+from paper.figure import training_efficiency
 
 STATIC = Path(__file__).resolve().parent / "_static"
 DPI = 150
@@ -91,7 +94,7 @@ def scoring_figures(paths: MiniaturePaths) -> None:
     edges_s = [0.0, ends_s[4], ends_s[9], ends_s[-1]]
     names = ["bonafide", "spoofed", "bonafide"]
     known = list(zip(edges_s, edges_s[1:], names, strict=False))
-    save(plots.timeline(line, threshold=0.0, parts=known), "timeline")
+    save(plots.timeline(line, threshold=0.0, truth=known), "timeline")
 
 
 def training_figure(paths: MiniaturePaths, folder: Path) -> None:
@@ -112,7 +115,7 @@ def training_figure(paths: MiniaturePaths, folder: Path) -> None:
             out = folder / f"{number}-{seed}"
             train_system(small, corpus, out, seed=seed, device="cpu", progress=False)
             runs.append(read_run(out))
-    axes = plots.training_efficiency(runs)
+    axes = training_efficiency(runs)
     save(axes[0, 0], "training_efficiency")
 
 

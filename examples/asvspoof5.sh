@@ -28,4 +28,5 @@ else
     asvspoof-cm "${study[@]}"
 fi
 
-asvspoof-cm report "$runs"/[1-6]-* --out "$runs/report" --figure "$runs/report/training_efficiency.pdf"
+asvspoof-cm report "$runs"/[1-6]-* --out "$runs/report"
+python "$(dirname "$0")/paper/figure.py" "$runs"/[1-6]-* --out "$runs/report/training_efficiency.pdf"

@@ -62,7 +62,7 @@ def main() -> None:
     edges_s = [0.0, *accumulate([*lengths_s, lengths_s[0]])]
     names = [f"human: {human['file']}", f"synthetic: {synthetic['file']}", "the first again"]
     parts = list(zip(edges_s, edges_s[1:], names, strict=False))
-    timeline = plots.timeline(curve, threshold=EVEN.threshold, parts=parts)
+    timeline = plots.timeline(curve, threshold=EVEN.threshold, truth=parts)
     plots.save_figure(timeline, OUT / "timeline.png")
     print(f"picture: {OUT / 'timeline.png'}")
 

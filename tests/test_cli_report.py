@@ -28,15 +28,14 @@ def test_tables_are_printed(folders, capsys, kind):
     assert captured.err == ""
 
 
-def test_tables_and_figure_are_written(folders, tmp_path, capsys):
-    out, figure = tmp_path / "out", tmp_path / "figures" / "efficiency.pdf"
-    command = ["report", *folders, "--format", "latex", "--out", str(out), "--figure", str(figure)]
+def test_tables_are_written(folders, tmp_path, capsys):
+    out = tmp_path / "out"
+    command = ["report", *folders, "--format", "latex", "--out", str(out)]
     assert main(command) == 0
     assert capsys.readouterr().out == f"{out / 'main.tex'}\n{out / 'efficiency.tex'}\n"
     summary = report.summarize(map(read_run, folders))
     assert (out / "main.tex").read_text() == summary.main.latex() + "\n"
     assert (out / "efficiency.tex").read_text() == summary.efficiency.latex() + "\n"
-    assert figure.read_bytes()[:5] == b"%PDF-"
 
 
 def test_unfinished_runs_are_named(folders, write_run, capsys):

@@ -181,7 +181,6 @@ ERRORS = [
     ),
     (lambda: fit_fusion(np.full((3, 1), np.nan), CLASSES), "`scores` must be finite"),
     # Figures
-    (lambda: plots.det([1.0], [0.0], limits=(0.0, 0.5)), "`limits` must be rates with"),
     (lambda: plots.scores([np.nan], [0.0]), "`bonafide` must be finite"),
     (
         lambda: plots.scores([1.7e308], [-1.7e308]),

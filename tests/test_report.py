@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from asvspoof_cm import plots, report
+from asvspoof_cm import report
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.profiling import profile
 from asvspoof_cm.runs import read_run
+from paper.figure import training_efficiency
 
 TIMES_S = (60.0, 120.0, 180.0)
 
@@ -306,7 +307,7 @@ def test_seeds_without_a_shared_range_have_no_mean(write_run):
     curve = report.training_curves([a, b])[0]
     assert curve.time_s.shape == curve.mean.shape == (0,)
     assert [len(seed.values) for seed in curve.seeds] == [2, 2]
-    plots.training_efficiency([a, b])
+    training_efficiency([a, b])
 
 
 def test_unfinished_runs_do_not_shorten_the_mean(write_run):
@@ -330,7 +331,7 @@ def test_unfinished_runs_do_not_shorten_the_mean(write_run):
 def test_figure_shows_means_bands_seeds_and_stars(three_seeds, write_run):
     started = read_run(write_run("2-42", system="2 RawNet2"))
     runs = [*three_seeds, started]
-    curves, axes = report.training_curves(runs), plots.training_efficiency(runs)
+    curves, axes = report.training_curves(runs), training_efficiency(runs)
     assert axes.shape == (4, 2)
     assert axes[0, 0].figure.get_size_inches()[0] == pytest.approx(7.16)
     assert [ax.get_ylabel() for ax in axes[:, 0]] == ["minDCF", "EER (%)", "Cllr (bits)", "actDCF"]
@@ -365,7 +366,7 @@ def test_figure_shows_means_bands_seeds_and_stars(three_seeds, write_run):
 def test_time_axis_has_numbers_however_long_the_run(write_run, times):
     values = (0.5, 0.25, 0.3)[: len(times)]
     run = read_run(write_run("a", cumulative_s=times, dev=values, final=final()))
-    axes = plots.training_efficiency([run])
+    axes = training_efficiency([run])
     figure = axes[0, 0].figure
     figure.draw_without_rendering()
     for ax in axes[-1]:
@@ -380,7 +381,7 @@ def test_time_axis_has_numbers_however_long_the_run(write_run, times):
 
 def test_nine_systems_look_different(write_run):
     runs = [read_run(write_run(f"r{k}", system=f"system {k}", final=final())) for k in range(9)]
-    axes = plots.training_efficiency(runs)
+    axes = training_efficiency(runs)
     lines = axes[0, 0].figure.legends[0].legend_handles[:9]
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 9
 

@@ -210,7 +210,7 @@ def test_figures_show_the_numbers(scorer):
     np.testing.assert_allclose(ax.lines[0].get_xdata(), (line.start_s + line.end_s) / 2)
     np.testing.assert_allclose(ax.lines[0].get_ydata(), line.score)
     assert ax.get_xlim() == (0.0, 9.3)
-    ax = plots.timeline(line, parts=[(0.0, 4.0, "human"), (4.0, 9.3, "synthetic")])
+    ax = plots.timeline(line, truth=[(0.0, 4.0, "human"), (4.0, 9.3, "synthetic")])
     assert [(text.get_text(), text.get_position()[0]) for text in ax.texts] == [
         ("human", 2.0),
         ("synthetic", 6.65),

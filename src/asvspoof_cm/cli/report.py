@@ -1,4 +1,4 @@
-"""``asvspoof-cm report``: the paper's tables and its figure from run folders."""
+"""``asvspoof-cm report``: the paper's tables from run folders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from asvspoof_cm.utils.files import write_text
 
-SUMMARY = "make the paper's tables and figure from run folders"
+SUMMARY = "make the paper's tables from run folders"
 
 _SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
 
@@ -25,13 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--format", choices=[*_SUFFIXES], default="markdown", help="default: markdown")
     add("--split", choices=("dev", "eval"), default="dev", help="of the main table (default: dev)")
     add("--out", type=Path, metavar="DIR", help="write the tables there instead of printing them")
-    add(
-        "--figure", type=Path, metavar="FILE", help="draw all metrics over training time (PDF, PNG)"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the folders; write the tables and the figure."""
+    """Read the folders; write the tables."""
     from asvspoof_cm.report import summarize
     from asvspoof_cm.runs import read_run
 
@@ -51,8 +48,4 @@ def run(args: argparse.Namespace) -> int:
             path = args.out / f"{name}.{_SUFFIXES[args.format]}"
             write_text(path, text)
             sys.stdout.write(f"{path}\n")
-    if args.figure is not None:
-        from asvspoof_cm import plots
-
-        plots.save_figure(plots.training_efficiency(runs)[0, 0], args.figure)
     return 0

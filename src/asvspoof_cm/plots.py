@@ -1,32 +1,88 @@
-"""Figures of scores: DET, histograms, calibration and groups."""
+"""Figures for papers: DET, histograms, calibration, groups, time and attention.
+
+Every function draws into the `ax` that it is given, or into a new one of a column's width, and
+returns it; `save_figure` writes it. matplotlib is the extra ``asvspoof-cm[plots]`` and
+is imported when a figure is made. No function touches pyplot or the global style.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
+from asvspoof_cm.labels import LABEL_NAMES
 from asvspoof_cm.metrics import ASVSPOOF5, METRICS, Breakdown, DetectionCosts, det_curve
 from asvspoof_cm.metrics.track1 import SortedScores, dcf, default_cost, eer_of, min_dcf_of
-from asvspoof_cm.plots.style import (
-    BONAFIDE_COLOR,
-    COLUMN_WIDTH_IN,
-    FONT_SIZE,
-    MARKS,
-    PAGE_WIDTH_IN,
-    SPOOF_COLOR,
-    SYSTEM_COLORS,
-    finish,
-    new_axes,
-)
 from asvspoof_cm.utils.checks import FloatArray, IntArray, as_scores, check_choice
+from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm.utils.lazy import import_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-_DET_TICKS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99)
+    from asvspoof_cm.scorer import Attention, Timeline
+
+__all__ = [
+    "BONAFIDE_COLOR",
+    "PAGE_WIDTH_IN",
+    "SPOOF_COLOR",
+    "attention",
+    "breakdown",
+    "calibration",
+    "det",
+    "new_axes",
+    "save_figure",
+    "scores",
+    "timeline",
+]
+
+COLUMN_WIDTH_IN = 3.5
+PAGE_WIDTH_IN = 7.16
+BONAFIDE_COLOR, SPOOF_COLOR = "#0072b2", "#d55e00"
+# Colours that the colour-blind can tell apart (Okabe and Ito).
+SYSTEM_COLORS = (BONAFIDE_COLOR, SPOOF_COLOR, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "black")
+FONT_SIZE = 8
+MARKS = ("EER", "minDCF", "actDCF")
+_SEGMENT_NAMES = (*LABEL_NAMES, "no speech")
+_SEGMENT_COLORS = dict(zip(LABEL_NAMES, (SPOOF_COLOR, BONAFIDE_COLOR), strict=True))
+
+
+_DET_TICKS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6)
+_LN_BETA = (-6.0, 6.0)
+
+
+def new_axes(width_in: float = COLUMN_WIDTH_IN, height_in: float = 2.6) -> Axes:
+    """Return the axes of a new figure of the given size, without pyplot.
+
+    Example:
+        >>> new_axes().figure.get_size_inches().tolist()
+        [3.5, 2.6]
+    """
+    return new_figure(width_in, height_in).add_subplot()
+
+
+def save_figure(ax: Axes, path: str | os.PathLike[str], *, dpi: int = 200) -> None:
+    """Write the figure of `ax`, whole or not at all, in the format of the path's suffix.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> save_figure(new_axes(), folder / "empty.pdf")
+        >>> (folder / "empty.pdf").read_bytes()[:5]
+        b'%PDF-'
+    """
+    figure = ax.get_figure(root=True)
+    if figure is None:
+        raise ValueError("`ax` must belong to a figure; it was removed from its own.")
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format=Path(path).suffix.removeprefix(".") or "png", dpi=dpi)
 
 
 def det(
@@ -36,7 +92,6 @@ def det(
     *,
     label: str | None = None,
     costs: DetectionCosts = ASVSPOOF5,
-    limits: tuple[float, float] = (0.001, 0.6),
 ) -> Axes:
     """Draw a DET curve on normal-deviate axes and mark EER, minDCF and actDCF on it.
 
@@ -50,7 +105,6 @@ def det(
         ax: Where to draw.
         label: The system's name in the legend; its EER is added.
         costs: Costs and prior of the marks.
-        limits: Lowest and highest error rate of both axes, as fractions.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -58,8 +112,6 @@ def det(
         >>> ax.get_xlabel()
         'false alarms, spoof accepted (%)'
     """
-    if not 0.0 < limits[0] < limits[1] < 1.0:
-        raise ValueError(f"`limits` must be rates with 0 < low < high < 1; got {limits}.")
     ax = new_axes(height_in=3.2) if ax is None else ax
     curve = SortedScores.of(bonafide, spoof)
     p_miss, p_fa, _ = det_curve(curve.bonafide, curve.spoof)
@@ -75,6 +127,7 @@ def det(
         (min_dcf_of(curve, costs, "grouped").threshold, "D", color),
         (costs.threshold, "s", "white"),
     )
+    ends = ndtri([_DET_TICKS[0], _DET_TICKS[-1]])
     shown = set(ax.get_legend_handles_labels()[1])
     for title, (threshold, marker, face) in zip(MARKS, marked, strict=True):
         missed = np.searchsorted(curve.bonafide, [threshold]) / len(curve.bonafide)
@@ -91,13 +144,11 @@ def det(
             label="_" if title in shown else title,
         )
     if "EER" not in shown:
-        ends = ndtri(np.array(limits))
         ax.plot(ends, ends, color="0.8", linewidth=0.6, linestyle="--", zorder=0, label="_")
-    ticks = [tick for tick in _DET_TICKS if limits[0] <= tick <= limits[1]]
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_ticks(ndtri(ticks), [f"{100 * tick:g}" for tick in ticks])
-    ax.set_xlim(*ndtri(limits))
-    ax.set_ylim(*ndtri(limits))
+        axis.set_ticks(ndtri(_DET_TICKS), [f"{100 * tick:g}" for tick in _DET_TICKS])
+    ax.set_xlim(*ends)
+    ax.set_ylim(*ends)
     ax.set_aspect("equal")
     return finish(ax, "false alarms, spoof accepted (%)", "misses, bonafide rejected (%)")
 
@@ -140,13 +191,12 @@ def calibration(
     ax: Axes | None = None,
     *,
     costs: DetectionCosts = ASVSPOOF5,
-    log_odds: tuple[float, float] = (-6.0, 6.0),
 ) -> Axes:
     """Draw the actual and the minimum detection cost over all priors, an APE-style plot.
 
     Well calibrated scores have the two curves on each other; the shaded gap is what calibration
     would gain, for every application at once and not only for the one of the challenge. A vertical
-    line marks `costs`; `log_odds` is the range of ln β, the effective log-odds of bonafide.
+    line marks `costs`; ln β is the effective log-odds of bonafide.
 
     Example:
         >>> calibration([1.0, 2.0], [-1.0, 0.5]).get_ylabel()
@@ -154,7 +204,7 @@ def calibration(
     """
     ax = new_axes() if ax is None else ax
     curve = SortedScores.of(bonafide, spoof)
-    ln_beta = np.linspace(*log_odds, 121)
+    ln_beta = np.linspace(*_LN_BETA, 121)
     actual, minimum = _cost_curves(curve, ln_beta)
     ax.plot(ln_beta, actual, color=SPOOF_COLOR, linewidth=1.2, label="actual")
     ax.plot(ln_beta, minimum, color=BONAFIDE_COLOR, linewidth=1.2, label="minimum")
@@ -162,7 +212,7 @@ def calibration(
     ax.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":", label="no system")
     name = f"ln β = {-costs.threshold:.2f}".replace("-", "−")
     ax.axvline(-costs.threshold, color="black", linewidth=0.9, linestyle="--", label=name)
-    ax.set_xlim(*log_odds)
+    ax.set_xlim(*_LN_BETA)
     ax.set_ylim(0.0, max(1.1, min(2.0, 1.05 * float(actual.max()))))
     return finish(ax, "effective log-odds of bonafide, ln β", "normalised detection cost")
 
@@ -241,6 +291,124 @@ def _plot_crossed(breakdown: Breakdown, ax: Axes | None, metric: str) -> Axes:
     bar.ax.tick_params(labelsize=FONT_SIZE - 1, width=0.6, length=2.5)
     finish(ax, breakdown.columns[1], breakdown.columns[0])
     ax.grid(visible=False)
+    return ax
+
+
+def timeline(
+    scores: Timeline | ArrayLike,
+    ax: Axes | None = None,
+    *,
+    threshold: float | None = None,
+    truth: Sequence[tuple[Any, ...]] = (),
+    found: Sequence[tuple[Any, ...]] = (),
+) -> Axes:
+    """Draw the score along time, one step per window or frame, with true and found segments.
+
+    Args:
+        scores: A `Timeline`, or rows (start_s, end_s, score), shape (n_frames, 3).
+        ax: Where to draw.
+        threshold: Drawn as a line; below it the area is filled.
+        truth: Segments that are known, `Segment` or (start_s, end_s, name), in a band above the
+            curve. A label or name of spoof or bonafide has the colour of the class.
+        found: Segments that a detector found, shaded behind the curve.
+
+    Example:
+        >>> line = [(0, 1, 2.0), (1, 2, -1.5), (2, 3, 1.0)]
+        >>> ax = timeline(line, threshold=0.0, truth=[(0, 1.2, "human"), (1.2, 2, "spoof")])
+        >>> [text.get_text() for text in ax.texts]
+        ['human', 'spoof']
+    """
+    ax = new_axes(width_in=2 * COLUMN_WIDTH_IN, height_in=1.8) if ax is None else ax
+    unit, end_s = getattr(scores, "unit", "score"), getattr(scores, "duration_s", None)
+    if end_s is not None:
+        scores = np.stack([getattr(scores, name) for name in ("start_s", "end_s", "score")], axis=1)
+    rows = np.asarray(scores, dtype=np.float64)
+    centre, values = rows[:, :2].mean(axis=1), rows[:, 2]
+    style: Any = {"marker": "o", "markersize": 2.5} if len(rows) <= 200 else {}
+    ax.plot(centre, values, color=BONAFIDE_COLOR, linewidth=1.0, **style)
+    if threshold is not None:
+        label = f"threshold {threshold + 0.0:.3g}".replace("-", "−")  # not −0
+        ax.axhline(threshold, color="black", linewidth=0.9, linestyle="--", label=label)
+        is_below: Any = values < threshold
+        fill: Any = {"interpolate": True, "color": SPOOF_COLOR, "alpha": 0.35, "linewidth": 0}
+        ax.fill_between(centre, values, threshold, where=is_below, label="taken for spoof", **fill)
+    above = ax.get_xaxis_transform()
+    for start_s, stop_s, name, *_ in truth:
+        word = name if isinstance(name, str) else _SEGMENT_NAMES[name]
+        color = _SEGMENT_COLORS.get(word, "0.75")
+        band = ax.broken_barh([(start_s, stop_s - start_s)], (1.02, 0.05), color=color)
+        band.set(transform=above, clip_on=False, linewidth=0)
+        style = {"ha": "center", "transform": above, "fontsize": FONT_SIZE - 1}
+        ax.text((start_s + stop_s) / 2, 1.09, word, **style)
+        if start_s > 0:
+            ax.axvline(start_s, color="0.5", linewidth=0.6, zorder=1)
+    for start_s, stop_s, *_ in found:
+        shade: Any = {"color": SPOOF_COLOR, "alpha": 0.12, "linewidth": 0, "zorder": 0}
+        ax.axvspan(start_s, stop_s, label="found", **shade)
+    ax.set_xlim(0.0, float(rows[:, 1].max()) if end_s is None else end_s)
+    return finish(ax, "time (s)", f"{unit} (high: bonafide)")
+
+
+def attention(attention: Attention, ax: Axes | None = None) -> Axes:
+    """Draw the pooling weight of each frame over the log-Mel spectrogram that the model sees.
+
+    Args:
+        attention: What `Scorer.attention` returned.
+        ax: Where to draw; the weights get an axis of their own on the right.
+
+    Example:
+        >>> import numpy as np
+        >>> from asvspoof_cm.scorer import Attention
+        >>> time_s = np.arange(401) / 100
+        >>> weight, log_mel = np.full(401, 1 / 401), np.zeros((160, 401))
+        >>> found = Attention(time_s=time_s, weight=weight, features=log_mel, score=0.0)
+        >>> attention(found).get_ylabel()
+        'Mel band'
+    """
+    ax = new_axes(width_in=2 * COLUMN_WIDTH_IN, height_in=2.2) if ax is None else ax
+    time_s, weight, log_mel = attention.time_s, attention.weight, attention.features
+    half = (time_s[1] - time_s[0]) / 2
+    extent = (float(time_s[0] - half), float(time_s[-1] + half), -0.5, len(log_mel) - 0.5)
+    ax.imshow(log_mel, origin="lower", aspect="auto", extent=extent, cmap="gray_r")
+    finish(ax, "time (s)", "Mel band")
+    ax.grid(visible=False)
+    right = ax.twinx()
+    # A frame that counts as much as all others has 1 here, whatever the number of frames.
+    right.plot(time_s, weight * len(weight), color=SPOOF_COLOR, linewidth=0.9)
+    right.axhline(1.0, color=SPOOF_COLOR, linewidth=0.6, linestyle=":")
+    right.set_ylim(bottom=0.0)
+    finish(right, "", "pooling weight × frames")
+    right.yaxis.label.set_color(SPOOF_COLOR)
+    right.grid(visible=False)
+    right.spines["right"].set_visible(True)
+    right.spines["right"].set_linewidth(0.6)
+    right.spines["left"].set_visible(False)
+    return ax
+
+
+def new_figure(width_in: float, height_in: float) -> Figure:
+    """Return a figure without pyplot."""
+    figure: Figure = import_extra("matplotlib.figure", "plots").Figure(
+        figsize=(width_in, height_in), layout="constrained"
+    )
+    return figure
+
+
+def finish(ax: Axes, x_label: str, y_label: str) -> Axes:
+    """Give the axes their labels and the look that all figures share."""
+    ax.set_xlabel(x_label, fontsize=FONT_SIZE)
+    ax.set_ylabel(y_label, fontsize=FONT_SIZE)
+    ax.tick_params(labelsize=FONT_SIZE - 1, width=0.6, length=2.5)
+    ax.grid(visible=True, color="0.9", linewidth=0.5)
+    ax.set_axisbelow(True)
+    for side, spine in ax.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_linewidth(0.6)
+    entries = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    names = sorted(entries, key=lambda name: name in MARKS)  # the systems stand together
+    if names:
+        handles = [entries[name] for name in names]
+        ax.legend(handles, names, fontsize=FONT_SIZE - 1.5, frameon=False, handlelength=1.6)
     return ax
 
 

@@ -1,8 +1,15 @@
-"""The paper's figure: each metric against the time that training took."""
+"""The paper's figure: each metric against the time that training took.
+
+    python examples/paper/figure.py runs/[123]-* --out training_efficiency.pdf
+
+The folders are those that training wrote; the format is that of the suffix.
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +17,15 @@ from numpy.typing import NDArray
 
 from asvspoof_cm import report
 from asvspoof_cm.metrics import METRICS
-from asvspoof_cm.plots.style import FONT_SIZE, PAGE_WIDTH_IN, SYSTEM_COLORS, finish, new_figure
-from asvspoof_cm.runs import RECORDED_METRICS, SPLITS, Run
+from asvspoof_cm.plots import (
+    FONT_SIZE,
+    PAGE_WIDTH_IN,
+    SYSTEM_COLORS,
+    finish,
+    new_figure,
+    save_figure,
+)
+from asvspoof_cm.runs import RECORDED_METRICS, SPLITS, Run, read_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,3 +131,16 @@ def _log_minutes(ax: Axes) -> None:
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.tick_params(which="minor", width=0.4, length=1.5)
+
+
+def main() -> None:
+    """Draw the figure of the folders that the command names."""
+    parser = argparse.ArgumentParser(description="Draw the paper's figure of run folders.")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a training")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="PDF, PNG or SVG")
+    args = parser.parse_args()
+    save_figure(training_efficiency(map(read_run, args.runs))[0, 0], args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -361,7 +361,7 @@ class TorchTFPARN(nn.Module):
 
     def forward(self, waveform: Tensor) -> Tensor:
         """Return logits (batch, 2)."""
-        from asvspoof_cm.models.transformer import sinusoidal_positions
+        from asvspoof_cm.models.layers import sinusoidal_positions
 
         frames = self.projection(self.norm(self.front(waveform).mT))
         frames = frames + sinusoidal_positions(*frames.shape[1:], like=frames)

@@ -83,7 +83,7 @@ def published_weights(tmp_path, monkeypatch):
             weights[f"transformer_pool_attn.{norm}.{kind}"] = torch.full((1024,), float(value))
     torch.save({"model": weights}, tmp_path / "distill_mos_v7.pt")
     monkeypatch.setenv("ASVSPOOF_CM_WEIGHTS", str(tmp_path))
-    monkeypatch.setattr("asvspoof_cm.models.encoders.weights.find_spec", lambda name: None)
+    monkeypatch.setattr("asvspoof_cm.models.base.find_spec", lambda name: None)
     return weights
 
 

@@ -460,7 +460,6 @@ def test_losses_stay_on_the_device_between_looks():
     [
         {"ema_decay": 0.9},
         {"clip_norm": 0.1, "n_accumulate": 3},
-        {"gradient_checkpointing": True},
         {"precision": "bf16"},
     ],
 )
@@ -486,18 +485,6 @@ def test_every_option_resumes_bit_for_bit(tmp_path, paths, recipe):
         for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             assert torch.equal(one, other)
     assert len(whole.history) == 3
-
-
-def test_gradient_checkpointing_changes_no_gradient():
-    data = Batch(torch.randn(4, 4000), torch.tensor([0, 1, 0, 1]), torch.arange(4))
-    results = []
-    for checkpointing in (False, True):
-        recipe = Recipe(gradient_checkpointing=checkpointing)
-        learner = Learner(tiny(), focal_pairwise_loss, recipe)
-        train_epoch(learner, [data], seed=3)
-        results.append([p.detach() for p in learner.model.parameters()])
-    for one, other in zip(*results, strict=True):
-        assert torch.equal(one, other)
 
 
 def test_the_moving_average_is_that_of_its_formula():

@@ -30,7 +30,7 @@ from asvspoof_cm.models import (
     TFPARNConfig,
     build_model,
 )
-from asvspoof_cm.models.transformer import (
+from asvspoof_cm.models.layers import (
     TransformerLayer,
     attention,
     dropout,
@@ -56,7 +56,7 @@ SMALL = {
     ),
     "ResNet": lambda: ResNet(ResNetConfig(width=4, n_bands=20, d_embedding=8)),
     "ResNet-attentive": lambda: ResNet(
-        ResNetConfig(width=4, n_bands=20, attention="frequency", pooling="attentive")
+        ResNetConfig(width=4, n_bands=20, attention="channel", pooling="attentive")
     ),
     "LCNN": LCNN,
 }
@@ -311,7 +311,7 @@ def test_attention_dropout_gradients(monkeypatch, dtype, tolerance):
     """The hand-written backward pass against autograd through the plain formula."""
     torch.manual_seed(7)
     noise = torch.randint(0, 256, (3, 2, 11, 11), dtype=torch.uint8)
-    monkeypatch.setattr("asvspoof_cm.models.transformer.random_bytes", lambda shape: noise)
+    monkeypatch.setattr("asvspoof_cm.models.layers.random_bytes", lambda shape: noise)
     inputs = [torch.randn(3, 2, 11, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     query, key, value = inputs
     output = attention(*(x.to(dtype) for x in inputs), mask=None, p=0.25, training=True)
@@ -335,7 +335,7 @@ def test_dropout_is_drawn_in_bytes_under_autocast_too(monkeypatch):
         raise AssertionError("slow path")
 
     monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", refuse)
-    monkeypatch.setattr("asvspoof_cm.models.transformer.functional.dropout", refuse)
+    monkeypatch.setattr("asvspoof_cm.models.layers.functional.dropout", refuse)
     layer = TransformerLayer(8, 2, 16, p_dropout=0.1).train()
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(torch.randn(2, 5, 8)).isfinite().all()

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from asvspoof_cm.checkpoint import load_checkpoint, save_checkpoint
 from asvspoof_cm.models import Encoder, EncoderConfig, build_model
-from asvspoof_cm.models.pooling import attentive_statistics
+from asvspoof_cm.models.layers import attentive_statistics
 
 WAV2VEC = {
     "model_type": "wav2vec2",
@@ -152,29 +152,6 @@ def test_parameter_groups_hold_each_trained_parameter_once():
     assert sorted(together) == sorted(id(p) for p in model.parameters() if p.requires_grad)
     assert id(model.encoders[0].convolutions[5].weight) in map(id, encoder["params"])
     assert len(Encoder(EncoderConfig(freeze="all")).parameter_groups()) == 1
-
-
-@pytest.mark.parametrize("encoder", ["whisper-tiny", "transformers"])
-def test_recomputing_gives_the_same_gradients(encoder):
-    if encoder == "transformers":
-        pytest.importorskip("transformers")
-        config = EncoderConfig(encoder="w2v", architecture={"w2v": WAV2VEC}, dropout=0.0, **HEAD)
-    else:
-        config = EncoderConfig(encoder=encoder, n_layers=2, dropout=0.0, **HEAD)
-    torch.manual_seed(1)
-    model = Encoder(config)
-    waveform = torch.randn(2, 6000)
-    gradients = []
-    for on in (False, True):
-        model.gradient_checkpointing = on
-        model.train()
-        model.zero_grad()
-        functional.cross_entropy(model(waveform), torch.tensor([0, 1])).backward()
-        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
-        norm = model.norm
-        norm.reset_running_stats()
-    for plain, recomputed in zip(*gradients, strict=True):
-        torch.testing.assert_close(recomputed, plain, rtol=1e-4, atol=1e-6)
 
 
 # Optional heads

@@ -237,10 +237,6 @@ def test_linear_scaling():
             "must be what System.to_json wrote",
         ),
         (lambda: Recipe(ema_decay=1.0), "`ema_decay` must lie between 0 and 1, excluded; got 1.0"),
-        (
-            lambda: Learner(system(2).build(1), None, Recipe(gradient_checkpointing=True)),
-            "`gradient_checkpointing` must be False for RawNet2",
-        ),
         (lambda: validate(tiny(), [], precision="bf61"), "`precision` must be"),
         (lambda: validate(tiny(), []), "`batches` must hold at least one batch"),
     ],

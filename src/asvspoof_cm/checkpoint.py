@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.models import AASIST, LCNN, AASISTConfig, Countermeasure, LCNNConfig, build_model
-from asvspoof_cm.models.countermeasure import describe_model
+from asvspoof_cm.models.base import describe_model
 from asvspoof_cm.utils.checks import one_line
 from asvspoof_cm.utils.files import atomic_path
 

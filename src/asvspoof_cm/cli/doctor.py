@@ -52,7 +52,7 @@ def _about() -> dict[str, str]:
 
     from asvspoof_cm import __version__
     from asvspoof_cm.checkpoint import PRETRAINED, SHIPPED
-    from asvspoof_cm.models.encoders.weights import cache_folders
+    from asvspoof_cm.models.base import cache_folders
     from asvspoof_cm.utils.processes import resolve_device, resolve_precision
 
     found = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]

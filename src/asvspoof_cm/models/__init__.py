@@ -1,12 +1,12 @@
 """The countermeasures: a waveform (batch, time) in, logits (batch, 2) out."""
 
 from asvspoof_cm.models.aasist import AASIST as AASIST, AASISTConfig as AASISTConfig
-from asvspoof_cm.models.cosine import CosineHead as CosineHead, CosineHeadConfig as CosineHeadConfig
-from asvspoof_cm.models.countermeasure import (
+from asvspoof_cm.models.base import (
     Attended as Attended,
     Countermeasure as Countermeasure,
     build_model as build_model,
 )
+from asvspoof_cm.models.cosine import CosineHead as CosineHead, CosineHeadConfig as CosineHeadConfig
 from asvspoof_cm.models.encoder import Encoder as Encoder, EncoderConfig as EncoderConfig
 from asvspoof_cm.models.layers import LogMelMask as LogMelMask
 from asvspoof_cm.models.lcnn import LCNN as LCNN, LCNNConfig as LCNNConfig

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm.frontends import SincConv
-from asvspoof_cm.models.countermeasure import Countermeasure
+from asvspoof_cm.models.base import Countermeasure
 from asvspoof_cm.utils.checks import check_positive, check_positive_finite, check_waveform_batch
 
 # A multiple of 3. At 32 channels and 24 rows, 3,072 columns are 9 MiB.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.models.countermeasure import Attended, Countermeasure, build_model
+from asvspoof_cm.models.base import Attended, Countermeasure, build_model
 from asvspoof_cm.utils.checks import check_positive_finite
 
 

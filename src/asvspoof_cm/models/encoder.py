@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.models.countermeasure import Attended, Countermeasure
-from asvspoof_cm.models.encoders.distillmos import DistillMOSEncoder
-from asvspoof_cm.models.encoders.huggingface import huggingface_encoder, read_architecture
-from asvspoof_cm.models.encoders.speech_encoder import SpeechEncoder, freeze_stages
-from asvspoof_cm.models.encoders.whisper import WHISPER_SIZES, WhisperEncoder
-from asvspoof_cm.models.pooling import ChannelAttention, attentive_statistics
+from asvspoof_cm.models.base import Attended, Countermeasure, SpeechEncoder, freeze_stages
+from asvspoof_cm.models.distillmos import DistillMOSEncoder
+from asvspoof_cm.models.huggingface import huggingface_encoder, read_architecture
+from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics
+from asvspoof_cm.models.whisper import WHISPER_SIZES, WhisperEncoder
 from asvspoof_cm.utils.checks import (
     check_between,
     check_positive,
@@ -204,7 +203,6 @@ class Encoder(Countermeasure):
     """
 
     config_type = EncoderConfig
-    can_recompute = True
 
     def __init__(self, config: EncoderConfig | None = None) -> None:
         super().__init__()
@@ -342,13 +340,6 @@ class Encoder(Countermeasure):
             self._hop_length(),
         )
 
-    def train(self, mode: bool = True) -> Encoder:
-        """Set training or evaluation; encoders that recompute by themselves are told to."""
-        for encoder in self._encoders():
-            encoder.set_recompute(self.gradient_checkpointing)
-        super().train(mode)
-        return self
-
     def _encoders(self) -> list[SpeechEncoder]:
         return list(self.encoders)  # type: ignore[arg-type]
 
@@ -372,7 +363,7 @@ class Encoder(Countermeasure):
         waveform = waveform / (waveform.abs().amax(dim=-1, keepdim=True) + 1e-8)
         frames = []
         for encoder, mixture in zip(self._encoders(), self.mixtures, strict=True):
-            layers = encoder(waveform, self.recompute)
+            layers = encoder(waveform)
             if not encoder.is_normalized:
                 layers = [_normalize(layer) for layer in layers]
             frames.append(mixture(layers))

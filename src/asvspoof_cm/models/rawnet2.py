@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm.frontends import SincConv
-from asvspoof_cm.models.countermeasure import Countermeasure
+from asvspoof_cm.models.base import Countermeasure
 from asvspoof_cm.utils.checks import check_choice, check_positive, check_waveform_batch
 
 _SLOPE = 0.3

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm.frontends import LogMel
-from asvspoof_cm.models.countermeasure import Attended, Countermeasure
-from asvspoof_cm.models.pooling import ChannelAttention, attentive_statistics, mean_weights
+from asvspoof_cm.models.base import Attended, Countermeasure
+from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics, mean_weights
 from asvspoof_cm.utils.checks import (
     check_choice,
     check_frames,
@@ -35,8 +35,8 @@ class ResNetConfig:
         log_floor: The least power of a band.
         n_blocks: The residual blocks of each of the four stages.
         width: The channels of the first stage; each later one has twice those before it.
-        attention: What gates the output of a block: "none"; "channel", squeeze and excitation (Hu
-            et al., 2018); "frequency", the same for the frequencies (Thienpondt et al., 2021).
+        attention: What gates the output of a block: "none", or "channel", squeeze and excitation
+            (Hu et al., 2018).
         reduction: The factor by which a gate's hidden layer is narrower.
         pooling: "statistics", mean and standard deviation over time, or "attentive", both weighted
             by attention.
@@ -62,7 +62,7 @@ class ResNetConfig:
     log_floor: float = 1e-6
     n_blocks: tuple[int, int, int, int] = (2, 2, 2, 2)
     width: int = 32
-    attention: Literal["none", "channel", "frequency"] = "none"
+    attention: Literal["none", "channel"] = "none"
     reduction: int = 8
     pooling: Literal["statistics", "attentive"] = "statistics"
     d_attention: int = 128
@@ -80,7 +80,7 @@ class ResNetConfig:
                 f"`n_window` must not exceed `n_fft`; got {self.n_window} and {self.n_fft}."
             )
         check_choice("scale", self.scale, ("mel", "linear"))
-        check_choice("attention", self.attention, ("none", "channel", "frequency"))
+        check_choice("attention", self.attention, ("none", "channel"))
         check_choice("pooling", self.pooling, ("statistics", "attentive"))
 
     @classmethod
@@ -95,37 +95,31 @@ class ResNetConfig:
 
 
 class Gate(nn.Module):
-    """Scale each slice of an axis by a number in (0, 1) that depends on the means of all."""
+    """Scale each channel by a number in (0, 1) that depends on the means of all."""
 
-    def __init__(self, n: int, reduction: int, *, axis: Literal["channel", "frequency"]) -> None:
+    def __init__(self, n: int, reduction: int) -> None:
         super().__init__()
-        self.axis = axis
         self.reduce = nn.Linear(n, max(n // reduction, 1))
         self.expand = nn.Linear(max(n // reduction, 1), n)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x (batch, channels, bands, frames) scaled."""
-        along_channels = self.axis == "channel"
-        means = x.mean(dim=(2, 3) if along_channels else (1, 3))
-        gate = torch.sigmoid(self.expand(functional.relu(self.reduce(means))))
-        return x * (gate[:, :, None, None] if along_channels else gate[:, None, :, None])
+        hidden = functional.relu(self.reduce(x.mean(dim=(2, 3))))
+        return x * torch.sigmoid(self.expand(hidden))[:, :, None, None]
 
 
 class BasicBlock(nn.Module):
-    """Two 3 × 3 convolutions and a shortcut; `n_bands` is the height of its output."""
+    """Two 3 × 3 convolutions and a shortcut."""
 
-    def __init__(
-        self, n_in: int, n_out: int, *, stride: int, n_bands: int, config: ResNetConfig
-    ) -> None:
+    def __init__(self, n_in: int, n_out: int, *, stride: int, config: ResNetConfig) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(n_out)
         self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(n_out)
         self.gate = None
-        if config.attention != "none":
-            n = n_out if config.attention == "channel" else n_bands
-            self.gate = Gate(n, config.reduction, axis=config.attention)
+        if config.attention == "channel":
+            self.gate = Gate(n_out, config.reduction)
         self.shortcut = None
         if stride != 1 or n_in != n_out:
             self.shortcut = nn.Sequential(
@@ -154,7 +148,6 @@ class ResNet(Countermeasure):
     """
 
     config_type = ResNetConfig
-    can_recompute = True
 
     def __init__(self, config: ResNetConfig | None = None) -> None:
         super().__init__()
@@ -176,7 +169,7 @@ class ResNet(Countermeasure):
             n_out = config.width * 2**k
             stride = 1 if k == 0 else 2
             n_bands = -(-n_bands // stride)
-            block = functools.partial(BasicBlock, n_out=n_out, n_bands=n_bands, config=config)
+            block = functools.partial(BasicBlock, n_out=n_out, config=config)
             later = (block(n_out, stride=1) for _ in range(n_blocks - 1))
             self.add_module(f"layer{k + 1}", nn.Sequential(block(n_in, stride=stride), *later))
             n_in = n_out
@@ -226,7 +219,7 @@ class ResNet(Countermeasure):
         x: Tensor = functional.relu(self.bn1(self.conv1(bands[:, None])))
         for k in range(4):
             for block in self.get_submodule(f"layer{k + 1}").children():
-                x = self.recompute(block, x)
+                x = block(x)
         return x
 
     def classify(self, embedding: Tensor) -> Tensor:

@@ -8,10 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from asvspoof_cm.frontends import LogMel
-from asvspoof_cm.models.countermeasure import Attended, Countermeasure
-from asvspoof_cm.models.layers import LogMelMask
-from asvspoof_cm.models.pooling import POOLINGS, frame_mask
-from asvspoof_cm.models.transformer import TransformerLayer, sinusoidal_positions
+from asvspoof_cm.models.base import Attended, Countermeasure
+from asvspoof_cm.models.layers import (
+    POOLINGS,
+    LogMelMask,
+    TransformerLayer,
+    frame_mask,
+    sinusoidal_positions,
+)
 from asvspoof_cm.utils.checks import (
     check_choice,
     check_frames,
@@ -82,7 +86,6 @@ class TFPARN(Countermeasure):
     """
 
     config_type = TFPARNConfig
-    can_recompute = True
 
     def __init__(self, config: TFPARNConfig | None = None) -> None:
         super().__init__()
@@ -192,7 +195,7 @@ class TFPARN(Countermeasure):
         frames = self.projection(self.norm(frames))
         frames = frames + sinusoidal_positions(frames.shape[1], frames.shape[2], like=frames)
         for layer in self.layers:
-            frames = self.recompute(layer, frames, mask)
+            frames = layer(frames, mask)
         weights = self.pooling(frames, mask)
         return torch.einsum("bt,btd->bd", weights.to(frames.dtype), frames), weights
 

@@ -15,7 +15,7 @@ import torch
 
 from asvspoof_cm.metrics import within_sources
 from asvspoof_cm.models import Countermeasure
-from asvspoof_cm.models.countermeasure import describe_model
+from asvspoof_cm.models.base import describe_model
 from asvspoof_cm.runs import BEST_NAME
 from asvspoof_cm.training.batches import Batches
 from asvspoof_cm.training.learner import Learner, Loss

@@ -59,13 +59,6 @@ class Learner:
         self.recipe = recipe
         self.device = next(model.parameters()).device
         self.precision, self.precision_reason = resolve_precision(recipe.precision, self.device)
-        if recipe.gradient_checkpointing:
-            if not (isinstance(model, Countermeasure) and model.can_recompute):
-                raise ValueError(
-                    f"`gradient_checkpointing` must be False for {type(model).__name__}, which "
-                    "does not call its layers through `recompute`."
-                )
-            model.gradient_checkpointing = True
         self.loss_parameters: list[Tensor] = []
         if isinstance(loss, nn.Module):
             loss.to(self.device)

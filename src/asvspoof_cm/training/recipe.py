@@ -36,7 +36,6 @@ class Recipe:
         n_accumulate: Batches whose gradients are averaged before a step.
         precision: "fp32", "bf16" for autocast, or "auto": bf16 where the device is faster with it.
         ema_decay: Validate and keep a moving average of the weights with this decay; None for none.
-        gradient_checkpointing: Compute activations again for the gradient: less memory, more time.
         compile: Use torch.compile.
     """
 
@@ -55,7 +54,6 @@ class Recipe:
     n_accumulate: int = 1
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
     ema_decay: float | None = None
-    gradient_checkpointing: bool = False
     compile: bool = False
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from asvspoof_cm.models import TFPARN, Countermeasure, LogMelMask, build_model
-from asvspoof_cm.models.countermeasure import describe_model
+from asvspoof_cm.models.base import describe_model
 from asvspoof_cm.training.objective import Objective
 from asvspoof_cm.training.recipe import Recipe, linear_scaling
 from asvspoof_cm.training.transforms import Augmented

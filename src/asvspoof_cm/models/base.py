@@ -1,14 +1,16 @@
-"""The contract of every model, which registers each subclass by its name."""
+"""The contracts: of a model, whose subclasses are registered by name, and of a speech encoder."""
 
 from __future__ import annotations
 
 import inspect
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from asvspoof_cm.audio import InputSettings
@@ -40,8 +42,6 @@ class Countermeasure(nn.Module, ABC):
         config: The configuration that the model was built from.
         input: What it needs to know about its input.
         meta: What else a checkpoint says about the model: its training, its calibration.
-        gradient_checkpointing: Whether `recompute` saves memory; only a model with
-            `can_recompute` takes it.
 
     Example:
         >>> from dataclasses import dataclass
@@ -69,8 +69,6 @@ class Countermeasure(nn.Module, ABC):
     """Whether an exported graph takes crops of any length."""
     all_parameters_used: ClassVar[bool] = True
     """Whether each trainable parameter gets a gradient in every step."""
-    can_recompute: ClassVar[bool] = False
-    """Whether the model calls its layers through `recompute`."""
 
     config: Any
 
@@ -89,7 +87,6 @@ class Countermeasure(nn.Module, ABC):
         super().__init__()
         self.input = InputSettings()
         self.meta: dict[str, Any] = {}
-        self.gradient_checkpointing = False
 
     @abstractmethod
     def embed(self, waveform: Tensor) -> Tensor:
@@ -117,12 +114,6 @@ class Countermeasure(nn.Module, ABC):
 
     def load_published(self) -> None:
         """Load the published weights that training begins with, where a model has any."""
-
-    def recompute(self, layer: Callable[..., Any], *args: Any) -> Any:
-        """Return ``layer(*args)``; with gradient checkpointing, computed again for the gradient."""
-        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
-            return torch.utils.checkpoint.checkpoint(layer, *args, use_reentrant=False)
-        return layer(*args)
 
 
 _REGISTRY: dict[str, type[Countermeasure]] = {}
@@ -181,3 +172,92 @@ def _config_type(kind: type[Countermeasure]) -> type[Any]:
     if not is_dataclass(found):
         raise TypeError(f"{kind.__name__} must name its configuration: config_type = a dataclass.")
     return found  # type: ignore[return-value]
+
+
+class SpeechEncoder(nn.Module, ABC):
+    """A network from waveforms (batch, time) of peak 1 to layers (batch, n_frames, width).
+
+    Attributes:
+        widths: The channels of each layer.
+        n_least: The fewest samples it takes.
+    """
+
+    hop_length: ClassVar[int] = 320
+    """Samples from frame to frame."""
+    is_normalized: ClassVar[bool] = False
+    """Whether the layers come normalised; otherwise each frame is, to mean 0 and variance 1."""
+
+    widths: Sequence[int]
+    n_least: int
+
+    @abstractmethod
+    def forward(self, waveform: Tensor) -> list[Tensor]:
+        """Return the layers of waveforms."""
+
+    @abstractmethod
+    def stages(self) -> list[Iterable[nn.Module]]:
+        """Return the modules from bottom to top, in the steps that `freeze` counts."""
+
+    @abstractmethod
+    def load_published(self, path: Path | None = None) -> None:
+        """Load the published weights from a file, or from where they are installed."""
+
+
+def freeze_stages(encoder: SpeechEncoder, n_stages: int | None) -> None:
+    """Take the lowest stages, or all for None, out of training."""
+    stages = encoder.stages()
+    if n_stages is None:
+        encoder.requires_grad_(False)
+        return
+    if n_stages > len(stages):
+        raise ValueError(
+            f"`freeze` must not exceed the {len(stages)} stages of the encoder; got {n_stages}."
+        )
+    for stage in stages[:n_stages]:
+        for module in stage:
+            module.requires_grad_(False)
+
+
+def cache_folders() -> list[Path]:
+    """Return where weights are looked for: ASVSPOOF_CM_WEIGHTS if set, and the user's cache."""
+    chosen = os.environ.get("ASVSPOOF_CM_WEIGHTS")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return [*([Path(chosen)] if chosen else []), cache / "asvspoof-cm", cache]
+
+
+def find_weights(
+    name: str, *, packages: Iterable[Sequence[str]], patterns: Iterable[str], advice: str
+) -> list[Path]:
+    """Return the file of an encoder's weights, or its parts.
+
+    Args:
+        name: The encoder's, for the message.
+        packages: Alternatives, each the parts of one file as ``package/path``.
+        patterns: Globs within `cache_folders`.
+        advice: Where to get the weights.
+
+    Raises:
+        FileNotFoundError: They are nowhere.
+    """
+    for parts in packages:
+        found = [_in_package(part) for part in parts]
+        if found and all(path is not None for path in found):
+            return [path for path in found if path is not None]
+    for folder in cache_folders():
+        for pattern in patterns:
+            for path in sorted(folder.glob(pattern)):
+                return [path]
+    raise FileNotFoundError(
+        f"No weights of {name} were found. {advice}, put the file in {cache_folders()[-2]}, or set "
+        "ASVSPOOF_CM_WEIGHTS to its folder."
+    )
+
+
+def _in_package(part: str) -> Path | None:
+    package, _, rest = part.partition("/")
+    spec = find_spec(package)
+    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+        path = Path(folder) / rest
+        if path.is_file():
+            return path
+    return None

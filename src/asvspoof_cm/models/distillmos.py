@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm.frontends import stft
-from asvspoof_cm.models.encoders.speech_encoder import Call, SpeechEncoder, call
-from asvspoof_cm.models.encoders.weights import find_weights
-from asvspoof_cm.models.transformer import TransformerLayer, sinusoidal_positions
+from asvspoof_cm.models.base import SpeechEncoder, find_weights
+from asvspoof_cm.models.layers import TransformerLayer, sinusoidal_positions
 
 _CHANNELS = (2, 64, 64, 128, 256, 256, 256)
 _STRIDES = ((1, 1), (2, 1), (2, 1), (2, 1), (2, 1), (2, 2))
@@ -70,7 +69,7 @@ class DistillMOSEncoder(SpeechEncoder):
             TransformerLayer(_D_MODEL, _N_HEADS, 2 * _D_MODEL, 0.0) for _ in range(n_layers)
         )
 
-    def forward(self, waveform: Tensor, run: Call = call) -> list[Tensor]:
+    def forward(self, waveform: Tensor) -> list[Tensor]:
         """Return the layers of waveforms (batch, time) of peak 1."""
         image = self.convolve(waveform)
         frames = image.permute(0, 3, 1, 2).flatten(2) * self.scale + self.shift
@@ -82,7 +81,7 @@ class DistillMOSEncoder(SpeechEncoder):
                 n_frames, _D_MODEL, like=frames, base=_POSITION_BASE
             )
             for layer in self.layers:
-                frames = run(layer, frames)
+                frames = layer(frames)
                 layers.append(frames)
         return layers
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm.frontends import no_autocast, power_spectrogram, slaney_filterbank
-from asvspoof_cm.models.encoders.speech_encoder import Call, SpeechEncoder, call
-from asvspoof_cm.models.encoders.weights import find_weights, read_ctranslate2
-from asvspoof_cm.models.transformer import attention
+from asvspoof_cm.models.base import SpeechEncoder, find_weights
+from asvspoof_cm.models.layers import attention
 
 # Width, heads, layers.
 WHISPER_SIZES = {
@@ -45,6 +46,7 @@ _CTRANSLATE2 = {
     "ffn/linear_0": "mlp.0",
     "ffn/linear_1": "mlp.2",
 }
+_TYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
 _N_FFT, _HOP = 400, 160
 
 
@@ -149,13 +151,13 @@ class WhisperEncoder(SpeechEncoder):
         self.register_buffer("window", torch.hann_window(_N_FFT), persistent=False)
         self.register_buffer("filterbank", slaney_filterbank(n_mels, _N_FFT), persistent=False)
 
-    def forward(self, waveform: Tensor, run: Call = call) -> list[Tensor]:
+    def forward(self, waveform: Tensor) -> list[Tensor]:
         """Return the layers of waveforms (batch, time)."""
         x = whisper_log_mel(waveform, self.filterbank, self.window)
         x = functional.gelu(self.conv2(functional.gelu(self.conv1(x)))).transpose(1, 2)
         layers = [x + whisper_positions(x.shape[1], x.shape[2], like=x)]
         for block in self.blocks:
-            layers.append(run(block, layers[-1]))
+            layers.append(block(layers[-1]))
         return layers
 
     def stages(self) -> list[Iterable[nn.Module]]:
@@ -226,3 +228,49 @@ def _from_ctranslate2(variables: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 for part, piece in zip(("query", "key", "value"), value.chunk(3), strict=True):
                     weights[f"{block}.attn.{part}.{kind}"] = piece
     return weights
+
+
+def read_ctranslate2(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """Return the variables of a CTranslate2 model, ``model.bin``, whole or in parts.
+
+    The file holds a version, the name and revision of the model's specification and the number of
+    variables; each variable a name, its shape, a type, the number of bytes and the bytes.
+
+    Raises:
+        ValueError: The file is damaged or something else.
+    """
+    content = memoryview(b"".join(path.read_bytes() for path in paths))
+    position = 0
+
+    def take(n_bytes: int) -> memoryview:
+        nonlocal position
+        if position + n_bytes > len(content):
+            raise ValueError("it ends too early")
+        position += n_bytes
+        return content[position - n_bytes : position]
+
+    def number(kind: str) -> int:
+        return int(struct.unpack(f"<{kind}", take(struct.calcsize(f"<{kind}")))[0])
+
+    def text() -> str:
+        return bytes(take(number("H"))).rstrip(b"\0").decode()
+
+    variables = {}
+    try:
+        if not 4 <= (version := number("I")) <= 6:
+            raise ValueError(f"its version is {version}, not 4 to 6")
+        text()
+        number("I")
+        for _ in range(number("I")):
+            name = text()
+            shape = [number("I") for _ in range(number("B"))]
+            kind = number("B")
+            data = take(number("I"))
+            if kind not in _TYPES:
+                raise ValueError(f"the type {kind} of {name} is unknown")
+            array = np.frombuffer(data, _TYPES[kind]).reshape(shape)
+            variables[name] = torch.from_numpy(array.copy())
+    except ValueError as error:
+        names = ", ".join(map(str, paths))
+        raise ValueError(f"{names} is not a CTranslate2 model: {error}.") from error
+    return variables

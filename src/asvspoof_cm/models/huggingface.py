@@ -1,4 +1,4 @@
-"""Encoders of the library transformers: wav2vec 2.0, XLS-R, HuBERT, WavLM and Whisper.
+"""Encoders of the library transformers: wav2vec 2.0, XLS-R, HuBERT and WavLM.
 
 The extra ``asvspoof-cm[transformers]`` brings it, imported when used.
 """
@@ -12,11 +12,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from asvspoof_cm.models.encoders.speech_encoder import Call, SpeechEncoder, call
-from asvspoof_cm.models.encoders.whisper import WhisperEncoder
+from asvspoof_cm.models.base import SpeechEncoder
 from asvspoof_cm.utils.lazy import import_extra
 
-_FAMILIES = ("wav2vec2", "hubert", "wavlm", "whisper")
+_FAMILIES = ("wav2vec2", "hubert", "wavlm")
 
 
 def read_architecture(name: str) -> dict[str, Any]:
@@ -42,8 +41,6 @@ def huggingface_encoder(
             f"`encoder` must be a model of the families {', '.join(_FAMILIES)}; {name!r} is a "
             f"{family}."
         )
-    if family == "whisper":
-        return HuggingFaceWhisper(name, architecture, n_layers)
     return HuggingFaceEncoder(name, architecture, n_layers)
 
 
@@ -71,23 +68,13 @@ class HuggingFaceEncoder(SpeechEncoder):
             n_samples = (n_samples - 1) * stride + kernel
         self.n_least = n_samples
 
-    def forward(self, waveform: Tensor, run: Call = call) -> list[Tensor]:
+    def forward(self, waveform: Tensor) -> list[Tensor]:
         """Return the layers of waveforms (batch, time)."""
         if self.standardize:
             mean = waveform.mean(dim=-1, keepdim=True)
             variance = waveform.var(dim=-1, keepdim=True, correction=0)
             waveform = (waveform - mean) / (variance + 1e-7).sqrt()
         return list(self.model(waveform, output_hidden_states=True).hidden_states)
-
-    def set_recompute(self, on: bool) -> None:
-        """Switch the gradient checkpointing of transformers on or off."""
-        # What transformers calls it changed within its version 5.
-        renamed = hasattr(self.model, "activation_checkpointing_enable")
-        kind = "activation" if renamed else "gradient"
-        if on:
-            getattr(self.model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
-        else:
-            getattr(self.model, f"{kind}_checkpointing_disable")()
 
     def stages(self) -> list[Iterable[nn.Module]]:
         """Return the convolutions and what prepares their output, then each Transformer layer."""
@@ -103,41 +90,6 @@ class HuggingFaceEncoder(SpeechEncoder):
         loaded = _load(source, config=self.model.config)
         _remove_last_norm(loaded)
         self.model.load_state_dict(loaded.state_dict())
-
-
-class HuggingFaceWhisper(WhisperEncoder):
-    """A Whisper of transformers, in this library's own implementation."""
-
-    def __init__(self, name: str, architecture: Mapping[str, Any], n_layers: int | None) -> None:
-        config = _config(architecture)
-        super().__init__(
-            name,
-            n_layers=n_layers,
-            dimensions=(config.d_model, config.encoder_attention_heads, config.encoder_layers),
-            n_mels=config.num_mel_bins,
-        )
-
-    def load_published(self, path: Path | None = None) -> None:
-        """Load the weights that transformers finds by the model's name, or in a folder."""
-        source = self.size if path is None else str(path)
-        theirs = _load(source).get_encoder().state_dict()
-        self.load_weights({_openai_name(name): value for name, value in theirs.items()}, source)
-
-
-def _openai_name(name: str) -> str:
-    for theirs, ours in (
-        ("layers.", "blocks."),
-        ("self_attn_layer_norm", "attn_ln"),
-        ("self_attn.q_proj", "attn.query"),
-        ("self_attn.k_proj", "attn.key"),
-        ("self_attn.v_proj", "attn.value"),
-        ("self_attn.out_proj", "attn.out"),
-        ("final_layer_norm", "mlp_ln"),
-        ("fc1", "mlp.0"),
-        ("fc2", "mlp.2"),
-    ):
-        name = name.replace(theirs, ours)
-    return name
 
 
 def _model(architecture: Mapping[str, Any], n_layers: int | None) -> Any:

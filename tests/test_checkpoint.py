@@ -129,3 +129,328 @@ def test_a_model_that_its_configuration_does_not_build_is_not_saved(tmp_path):
         ("extra", torch.nn.Linear(2, 2), "is Linear"),
         ("projection", torch.nn.Linear(bands, 16, bias=False), "is Linear.*bias=False"),
         ("norm", torch.nn.Identity(), r"is Identity\(\)"),
+    ):
+        model = TFPARN(SMALL[0].config)
+        setattr(model, name.partition(".")[0], part)
+        with pytest.raises(ValueError, match=f"{name} of this TFPARN {said}.* Derive a subclass"):
+            save_checkpoint(tmp_path / "a.pt", model)
+    model = TFPARN(SMALL[0].config)
+    model.log_mel.window *= 0.5
+    with pytest.raises(ValueError, match=r"log_mel\.window of this TFPARN has other values"):
+        save_checkpoint(tmp_path / "a.pt", model)
+    assert not (tmp_path / "a.pt").exists()
+    model = TFPARN(SMALL[0].config).half()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.7
+    save_checkpoint(tmp_path / "a.pt", model)  # rates of dropout and precision are no structure
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_saving_and_loading_leave_the_random_state_alone(tmp_path, name):
+    model = build_model(name)
+    before = torch.get_rng_state()
+    save_checkpoint(tmp_path / "a.pt", model)
+    loaded = load_checkpoint(tmp_path / "a.pt")
+    assert torch.equal(torch.get_rng_state(), before)
+    for key, tensor in {**dict(model.named_buffers()), **model.state_dict()}.items():
+        assert torch.equal({**dict(loaded.named_buffers()), **loaded.state_dict()}[key], tensor)
+
+
+def test_a_compressed_checkpoint_is_refused_before_it_takes_memory(tmp_path, model):
+    save_checkpoint(tmp_path / "a.pt", model)
+    with (
+        zipfile.ZipFile(tmp_path / "a.pt") as source,
+        zipfile.ZipFile(tmp_path / "b.pt", "w", zipfile.ZIP_DEFLATED) as target,
+    ):
+        for entry in source.infolist():
+            content = source.read(entry.filename)
+            target.writestr(entry.filename, content + bytes(10**6 * ("data/" in entry.filename)))
+    with pytest.raises(ValueError, match=r"b\.pt is damaged .* compressed, as torch.save"):
+        load_checkpoint(tmp_path / "b.pt")
+
+
+def test_half_precision_weights_load_into_float32(tmp_path, model):
+    half = {k: v.half() for k, v in model.state_dict().items()}
+    loaded = load_checkpoint(edited(tmp_path, model, state_dict=half))
+    assert next(loaded.parameters()).dtype == torch.float32
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, model, monkeypatch):
+    save_checkpoint(tmp_path / "a.pt", model, epoch=1)
+
+    def fail(content, file):
+        file.write(b"half a file")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_checkpoint(tmp_path / "a.pt", model, epoch=2)
+    assert load_checkpoint(tmp_path / "a.pt").meta == {"epoch": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_meta_must_be_plain(tmp_path, model):
+    with pytest.raises(
+        TypeError, match=r"`meta\['notes'\]\['path'\]` must be a plain value.*PosixPath"
+    ):
+        save_checkpoint(tmp_path / "a.pt", model, notes={"path": Path("x")})
+    assert not (tmp_path / "a.pt").exists()
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+@pytest.mark.parametrize("how", ["torch", "pickle"])
+def test_code_is_refused_and_not_executed(tmp_path, monkeypatch, how):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "bomb.pt"
+    if how == "torch":
+        torch.save({"format": FORMAT, "model": Bomb()}, path)
+    else:
+        path.write_bytes(pickle.dumps(Bomb(), protocol=2))
+    with pytest.raises(ValueError, match=r"bomb\.pt is not a file of tensors and plain values"):
+        load_checkpoint(path)
+    assert not (tmp_path / "executed").exists()
+
+
+def edited(tmp_path, model, /, **changes):
+    save_checkpoint(tmp_path / "a.pt", model)
+    content = torch.load(tmp_path / "a.pt", weights_only=True)
+    for key, value in changes.items():
+        if value is None:
+            del content[key]
+        else:
+            content[key] = value
+    with contextlib.suppress(TypeError, LookupError):
+        content["sha256"] = content_hash(content)  # it tells damage, which is not meant here
+    torch.save(content, tmp_path / "a.pt")
+    return tmp_path / "a.pt"
+
+
+def test_what_is_not_ours(tmp_path, model):
+    torch.save({"weight": torch.zeros(3)}, tmp_path / "other.pt")
+    with pytest.raises(ValueError, match=r"other\.pt is not a checkpoint of asvspoof-cm\.$"):
+        load_checkpoint(tmp_path / "other.pt")
+    torch.save(AASIST().state_dict(), tmp_path / "aasist.pth")
+    with pytest.raises(ValueError, match="use load_published_aasist"):
+        load_checkpoint(tmp_path / "aasist.pth")
+    for content in (b"not a checkpoint at all", b"", b"PK\x03\x04" + bytes(100)):
+        (tmp_path / "text.pt").write_bytes(content)
+        with pytest.raises(ValueError, match=r"text\.pt"):
+            load_checkpoint(tmp_path / "text.pt")
+
+
+def test_a_truncated_file(tmp_path, model):
+    save_checkpoint(tmp_path / "a.pt", model)
+    content = (tmp_path / "a.pt").read_bytes()
+    (tmp_path / "a.pt").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"a\.pt is damaged or not a PyTorch file"):
+        load_checkpoint(tmp_path / "a.pt")
+
+
+WEIGHTS = SMALL[0].state_dict()
+CALIBRATIONS = [5, {"kind": "cubic"}, {"scale": "x"}, {"knots": 1}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 3}, r"has checkpoint format 3; this version .* reads 2\."),
+        *(({"format": number}, "has checkpoint format") for number in (0, 1, True, "2")),
+        ({"config": None}, r"is damaged: 1 missing \(config\)"),
+        ({"notes": "x"}, r"is damaged: 1 unexpected \(notes\)"),
+        ({"model": "ResNext"}, r"`name` must be one of .*TFPARN.*; got 'ResNext'"),
+        ({"config": {"n_experts": 4}}, "no field n_experts; it may come from a newer version"),
+        ({"state_dict": [1]}, "its weights are a list"),
+        (
+            {"state_dict": {k: v for k, v in WEIGHTS.items() if k != "projection.bias"}},
+            r"1 missing \(projection\.bias\)",
+        ),
+        (
+            {"state_dict": {**WEIGHTS, "projection.bias": torch.zeros(3)}},
+            r"projection\.bias must have shape \(16,\); got \(3,\)",
+        ),
+        ({"state_dict": {**WEIGHTS, "more": torch.zeros(1)}}, r"1 unexpected \(more\)"),
+        *(({name: 5}, "can't be rebuilt") for name in ("meta", "config", "input")),
+        ({"meta": {"epoch": torch.zeros(2)}}, "is damaged: .* must be a plain value .* got Tensor"),
+        ({"input": {"crop_s": 1.0, "window": "hann"}}, "input settings have unknown fields window"),
+        ({"input": {"crop_s": "long"}}, "can't be rebuilt"),
+        (
+            {"input": {"crop_s": 1e12}},
+            "`crop_s` must be a number of seconds from one sample to an hour",
+        ),
+        ({"input": {"sample_rate": True}}, "`sample_rate` must be a whole number"),
+        *(({"meta": {"calibration": stored}}, "can't be rebuilt") for stored in CALIBRATIONS),
+    ],
+)
+def test_what_is_refused(tmp_path, model, changes, message):
+    with pytest.raises(ValueError, match=message) as told:
+        load_checkpoint(edited(tmp_path, model, **changes))
+    assert str(told.value).startswith(str(tmp_path / "a.pt"))
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("stored", CALIBRATIONS)
+def test_calibrations_that_are_none(model, stored):
+    model = copy.deepcopy(model)
+    model.meta = {"calibration": stored}
+    with pytest.raises(ValueError, match=r'`model.meta\["calibration"\]` is not a calibration'):
+        Scorer(model, device="cpu")
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.pt"):
+        load_checkpoint(tmp_path / "none.pt")
+
+
+def test_published_aasist_is_told_by_its_width(tmp_path):
+    for config in (AASISTConfig(), AASISTConfig.light()):
+        torch.save(AASIST(config).state_dict(), tmp_path / "a.pth")
+        assert load_published_aasist(tmp_path / "a.pth").config == config
+    torch.save({"pos_S": torch.zeros(1, 23, 7)}, tmp_path / "a.pth")
+    with pytest.raises(ValueError, match="AASIST with 7 channels"):
+        load_published_aasist(tmp_path / "a.pth")
+    torch.save({"weight": torch.zeros(1)}, tmp_path / "a.pth")
+    with pytest.raises(ValueError, match="does not hold the weights of a published AASIST"):
+        load_published_aasist(tmp_path / "a.pth")
+
+
+@pytest.mark.parametrize("n_samples", [20_000, 64_600, 100_000])
+def test_published_aasist_hears_the_first_samples_as_they_are(tmp_path, n_samples):
+    """The published evaluation: no normalisation, 64,600 samples from the start, or repeated."""
+    torch.save(AASIST(AASISTConfig.light()).state_dict(), tmp_path / "a.pth")
+    model = load_published_aasist(tmp_path / "a.pth")
+    waveform = 0.01 * torch.randn(n_samples, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        logits = model(waveform.repeat(-(-64_600 // n_samples))[None, :64_600]).double()[0]
+    score = Scorer(model, device="cpu").score(waveform)
+    assert score == pytest.approx((logits[1] - logits[0]).item(), abs=1e-6)
+
+
+class Derived(TFPARN):
+    pass
+
+
+def test_a_model_of_ones_own_is_saved_by_its_name(tmp_path):
+    save_checkpoint(tmp_path / "a.pt", Derived(SMALL[0].config))
+    assert type(load_checkpoint(tmp_path / "a.pt")) is Derived
+    with pytest.raises(TypeError, match=r"a model must have a name of its own; TFPARN of asvsp"):
+        type("TFPARN", (TFPARN,), {"__module__": "elsewhere"})
+    with pytest.raises(TypeError, match="`model` must be a Countermeasure; got Linear"):
+        save_checkpoint(tmp_path / "b.pt", torch.nn.Linear(1, 2))
+    wrong = Derived(SMALL[0].config)
+    wrong.config = AASISTConfig()
+    with pytest.raises(TypeError, match=r"must be a TFPARNConfig, .* got AASISTConfig"):
+        save_checkpoint(tmp_path / "b.pt", wrong)
+    assert not (tmp_path / "b.pt").exists()
+
+
+def test_input_settings_travel_with_the_model(tmp_path, model):
+    model = copy.deepcopy(model)
+    model.input = InputSettings(sample_rate=8000, crop_s=1.5, n_crops=3, normalization="none")
+    save_checkpoint(tmp_path / "a.pt", model)
+    assert load_checkpoint(tmp_path / "a.pt").input == model.input
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"sample_rate": 0},
+            "`sample_rate` must be a whole number of Hz from 1,000 to 768,000; got 0",
+        ),
+        (
+            {"crop_s": 0.0},
+            "`crop_s` must be a number of seconds from one sample to an hour; got 0.0",
+        ),
+        ({"n_crops": 0}, "`n_crops` must be a whole number of at least 1; got 0"),
+        (
+            {"normalization": "rms"},
+            "`normalization` must be one of 'crop', 'utterance', 'none'; got",
+        ),
+        ({"one_crop": "end"}, "`one_crop` must be one of 'center', 'start'; got 'end'"),
+        (
+            {"crop_s": 1e9},
+            "`crop_s` must be a number of seconds from one sample to an hour; got 1000000000.0",
+        ),
+        ({"n_crops": 10**9}, "`n_crops` must be between 1 and 1000; got 1000000000"),
+    ],
+)
+def test_input_settings_are_checked(change, message):
+    with pytest.raises(ValueError, match=message):
+        InputSettings(**change)
+
+
+@pytest.mark.parametrize("value", [{Path("x"): 1}, collections.Counter("a"), Path("x")])
+def test_containers_of_other_kinds_can_not_be_saved(tmp_path, model, value):
+    with pytest.raises(TypeError, match="must be a plain value"):
+        save_checkpoint(tmp_path / "a.pt", model, notes={"extra": value})
+
+
+def test_damage_is_a_value_error_or_harmless(tmp_path, model):
+    save_checkpoint(tmp_path / "a.pt", model)
+    content = (tmp_path / "a.pt").read_bytes()
+    rng = random.Random(0)
+    n_refused = 0
+    for _ in range(60):
+        damaged = bytearray(content)
+        for _ in range(20):
+            damaged[rng.randrange(3000)] = rng.randrange(256)
+        (tmp_path / "b.pt").write_bytes(damaged)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                load_checkpoint(tmp_path / "b.pt")
+            except ValueError:
+                n_refused += 1
+    assert n_refused > 30
+
+
+@pytest.mark.parametrize("method", ["affine", "isotonic"])
+def test_a_calibration_travels_with_the_model(tmp_path, model, method):
+    scores, labels = [2.0, -0.5, 1.0, -2.0], [1, 1, 0, 0]
+    fitted_for = Scorer(model, device="cpu").conditions()
+    calibration = fit_calibration(scores, labels, method=method, fitted_for=fitted_for)
+    save_checkpoint(tmp_path / "a.pt", model, calibration=calibration.as_dict())
+    stored = load_checkpoint(tmp_path / "a.pt").meta["calibration"]
+    assert Calibration.from_dict(stored) == calibration
+    scorer = Scorer.from_checkpoint(tmp_path / "a.pt", device="cpu")
+    assert scorer.calibration == calibration
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_a_configuration_larger_than_the_weights_takes_no_memory(tmp_path, name):
+    """Every whole number of every configuration, a billion times too large."""
+    path = tmp_path / "model.pt"
+    save_checkpoint(path, build_model(name))
+    content = torch.load(path, weights_only=True)
+    numbers = [k for k, value in content["config"].items() if type(value) is int]
+    for field in numbers:
+        changed = {**content, "config": {**content["config"], field: 10**9}}
+        torch.save({**changed, "sha256": content_hash(changed)}, path)
+        start, told = time.process_time(), ""
+        try:
+            load_checkpoint(path)  # as with a hop of a billion samples
+        except ValueError as error:
+            told = str(error)
+        assert re.match(rf"$|{path} (can't be rebuilt|does not fit)", told), field
+        assert "alloc" not in told, field
+        assert time.process_time() - start < 5, field
+
+
+def test_damage_that_leaves_the_file_readable_is_found(tmp_path):
+    path = tmp_path / "model.pt"
+    save_checkpoint(path, TFPARN(), calibration={"scale": 2.0, "offset": 0.5})
+    content = torch.load(path, weights_only=True)
+    content["state_dict"]["norm.weight"][3] += 1e-6
+    torch.save(content, path)
+    with pytest.raises(ValueError, match=r"is damaged: its content is not what was written\.$"):
+        load_checkpoint(path)
+    content["state_dict"]["norm.weight"][3] -= 1e-6
+    content["meta"]["calibration"]["offset"] = 0.6
+    torch.save(content, path)
+    with pytest.raises(ValueError, match=r"is damaged: its content is not what was written\.$"):
+        load_checkpoint(path)

@@ -106,7 +106,7 @@ def test_bytes_are_read_as_their_file_is(tmp_path, speechlike, format_, rate):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("an empty file", "^../x is empty: it has no bytes"),
+        ("an empty file", "^../x is empty"),
         ("not an audio file", "^../x is not an audio file"),
         ("truncated", "^../x is truncated"),
     ],
@@ -176,7 +176,7 @@ def make_bad(tmp_path, kind):
     [
         ("missing", FileNotFoundError, "No such file"),
         ("a directory", IsADirectoryError, "is a directory"),
-        ("an empty file", ValueError, "is an empty file"),
+        ("an empty file", ValueError, "is empty"),
         ("no samples", ValueError, "holds no samples"),
         ("not an audio file", ValueError, "is not an audio file"),
         ("truncated", ValueError, "is truncated: its header announces 32000 bytes"),

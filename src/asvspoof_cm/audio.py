@@ -19,15 +19,17 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from asvspoof_cm._formats import UNKNOWN_LENGTH, AvFile, as_float, check_ogg
 from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.checks import (
     MAX_RATE,
@@ -63,7 +65,10 @@ AnyWaveform = TypeVar("AnyWaveform", "Tensor", NDArray[Any])
 Normalization = Literal["crop", "utterance", "none"]
 """What crops are divided by: their own peak, that of the whole utterance, or nothing."""
 
-AUDIO_EXTENSIONS = (".flac", ".wav", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au")
+AUDIO_EXTENSIONS = (
+    *(".flac", ".wav", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf", ".w64"),
+    *(".m4a", ".aac", ".amr", ".wma", ".webm", ".mka", ".mp4", ".mov", ".mkv", ".3gp", ".avi"),
+)
 """How the names of audio files end, in lower case."""
 
 CROP_SAMPLES = 64000
@@ -71,8 +76,6 @@ CROP_SAMPLES = 64000
 MAX_CHANNELS = 64
 """The most channels that a header may announce."""
 
-# libsndfile reports this many frames when a stream does not say how long it is.
-_UNKNOWN_LENGTH = 0x7FFFFFFFFFFFFFFF
 _BLOCK_VALUES = 1 << 22
 
 # libsndfile mends a WAV or AIFF that is shorter than its header says and only notes it in its log.
@@ -147,11 +150,12 @@ class InputSettings:
 
 
 def load_audio(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | bytes | BinaryIO,
     *,
     sample_rate: int = SAMPLE_RATE,
     start_s: float = 0.0,
     duration_s: float | None = None,
+    channel: int | None = None,
 ) -> Tensor:
     """Return the mono waveform of a file, or of a part of it.
 
@@ -159,18 +163,20 @@ def load_audio(
     file resampled.
 
     Args:
-        path: Any file that libsndfile reads (WAV, FLAC, Ogg, MP3, …).
+        path: A file, as of `AudioFile`.
         sample_rate: The rate to resample to, in Hz.
         start_s: Where to start, in seconds.
         duration_s: How much to read, in seconds; None reads to the end. Where the file ends
             earlier, the result is shorter.
+        channel: The channel to read, from 0 on; None is the average of all.
 
     Returns:
-        A float32 tensor of shape (time,), the average of the channels.
+        A float32 tensor of shape (time,).
 
     Raises:
         OSError: The file is missing, is a directory or can't be read.
-        ValueError: The file is empty, not audio, truncated, or holds NaN or infinite samples.
+        ValueError: The file is empty, not audio, truncated, damaged, or holds NaN or infinite
+            samples.
 
     Example:
         >>> import tempfile, soundfile
@@ -188,11 +194,11 @@ def load_audio(
         raise ValueError(f"`start_s` must be finite and not negative; got {start_s}.")
     if duration_s is not None and not (math.isfinite(duration_s) and duration_s > 0):
         raise ValueError(f"`duration_s` must be finite and positive, or None; got {duration_s}.")
-    with AudioFile(path, sample_rate=sample_rate) as file:
+    with AudioFile(path, sample_rate=sample_rate, channel=channel) as file:
         start = round(start_s * sample_rate)
         if start >= file.n_samples:
             raise ValueError(
-                f"`start_s` must lie inside the file; got {start_s} s, but {path} ends at "
+                f"`start_s` must lie inside the file; got {start_s} s, but {file.name} ends at "
                 f"{file.n_samples / sample_rate:.3f} s."
             )
         n_samples = None if duration_s is None else max(1, round(duration_s * sample_rate))
@@ -205,10 +211,22 @@ class AudioFile:
     Use it where the length must be known before the part to read is chosen, or to go through a
     long file in blocks; `load_audio` is the short form.
 
+    What libsndfile does not read (m4a, AAC, WebM, AMR, WMA, the sound of videos) is decoded by
+    PyAV, the extra ``av``. Such a file is decoded once to know its length, and again up to the part
+    that is read: for training, convert it to FLAC or WAV.
+
     Args:
-        source: A file, or the bytes of one, which are decoded in memory.
+        source: A file, the bytes of one, or a file object, which must be open in binary mode.
         sample_rate: The rate to resample to, in Hz.
-        name: What error messages call it; None is the path, or "the audio" of bytes.
+        channel: The channel to read, from 0 on; None is the average of all.
+        name: What error messages call it; None is the path, or "the audio".
+
+    Attributes:
+        n_samples: Its length at `sample_rate`.
+        native_rate: Its own sampling rate.
+        n_channels: Its channels.
+        channels_differ: Whether the channels that were averaged so far are not alike: more than a
+            tenth of their power is in what they do not share, as where each has its own speaker.
 
     Example:
         >>> import tempfile, soundfile
@@ -221,38 +239,47 @@ class AudioFile:
 
     def __init__(
         self,
-        source: str | os.PathLike[str] | bytes,
+        source: str | os.PathLike[str] | bytes | BinaryIO,
         *,
         sample_rate: int = SAMPLE_RATE,
+        channel: int | None = None,
         name: str | None = None,
     ) -> None:
         self.sample_rate = check_rate(sample_rate, "sample_rate")
-        if isinstance(source, bytes):
-            self.name = "the audio" if name is None else name
-            if not source:
-                raise ValueError(f"{self.name} is empty: it has no bytes.")
-            self._file = _open(io.BytesIO(source), self.name)
-        else:
-            self.name = str(source) if name is None else name
-            self._file = _open_path(Path(source), self.name)
+        self.channel = channel
+        is_path = isinstance(source, str | os.PathLike)
+        self.name = name or (str(source) if is_path else "the audio")
+        self._file = _open(source, self.name)
         try:
             self.native_rate: int = self._file.samplerate
             self.n_channels: int = self._file.channels
             self._next_frame: int | None = 0
-            if not MIN_RATE <= self.native_rate <= MAX_RATE or self.n_channels > MAX_CHANNELS:
+            self._power = self._own_power = 0.0
+            is_rate = MIN_RATE <= self.native_rate <= MAX_RATE
+            if not (is_rate and 1 <= self.n_channels <= MAX_CHANNELS):
                 raise ValueError(
                     f"{self.name} must have {MIN_RATE} to {MAX_RATE} Hz and at most "
                     f"{MAX_CHANNELS} channels; its header says {self.native_rate} Hz and "
                     f"{self.n_channels} channels."
                 )
+            if channel is not None and not 0 <= channel < self.n_channels:
+                raise ValueError(
+                    f"`channel` must be from 0 to {self.n_channels - 1}: {self.name} has "
+                    f"{self.n_channels} channels; got {channel}."
+                )
             self.n_frames = self._count_frames()
             if self.n_frames == 0:
                 raise ValueError(f"{self.name} holds no samples.")
         except BaseException:
-            self._file.close()
+            self.close()
             raise
         self._up, self._down = rate_ratio(self.native_rate, self.sample_rate)
         self.n_samples = -(-self.n_frames * self._up // self._down)
+
+    @property
+    def channels_differ(self) -> bool:
+        """Whether the channels that were averaged so far are not alike."""
+        return self._own_power > 0.1 * self._power
 
     def read(self, start: int = 0, n_samples: int | None = None) -> Array:
         """Return up to `n_samples` samples from sample `start`, both counted at `sample_rate`."""
@@ -286,14 +313,12 @@ class AudioFile:
         self.close()
 
     def _read_frames(self, first: int, last: int) -> Array:
-        try:
+        with self._naming_damage(f"between samples {first} and {last}"):
             # A seek costs a FLAC a search, even to where it stands.
             if first != self._next_frame:
                 self._file.seek(first)
             self._next_frame = None
             blocks = list(self._decode(last - first))
-        except _libsndfile().LibsndfileError as error:
-            raise self._damaged(f"between samples {first} and {last}", error) from error
         mono = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
         if len(mono) < last - first:
             raise ValueError(
@@ -315,11 +340,19 @@ class AudioFile:
         for start in range(0, n_frames, n_block):
             n_wanted = min(n_block, n_frames - start)
             frames = self._file.read(n_wanted, dtype="float32", always_2d=True)
-            with np.errstate(invalid="ignore", over="ignore"):  # refused later where not finite
-                mono = frames[:, 0] if self.n_channels == 1 else frames.mean(axis=1)
-            yield np.ascontiguousarray(mono)
+            yield np.ascontiguousarray(self._mix(frames))
             if len(frames) < n_wanted:
                 return
+
+    def _mix(self, frames: Array) -> Array:
+        if self.n_channels == 1 or self.channel is not None:
+            return frames[:, self.channel or 0]
+        with np.errstate(invalid="ignore", over="ignore"):  # refused later where not finite
+            mono: Array = frames.mean(axis=1)
+            power = float(np.vdot(frames, frames))
+            self._power += power
+            self._own_power += power - self.n_channels * float(np.vdot(mono, mono))
+        return mono
 
     def _count_frames(self) -> int:
         log = "" if self._file.format == "FLAC" else self._file.extra_info
@@ -330,52 +363,87 @@ class AudioFile:
                     f"but only {present} are there."
                 )
         n_frames: int = self._file.frames
-        if n_frames != _UNKNOWN_LENGTH:
+        if n_frames != UNKNOWN_LENGTH:
             return n_frames
-        n_frames = 0
-        try:
-            while n_read := len(self._file.read(1 << 20, dtype="int16", always_2d=True)):
-                n_frames += n_read
-        except _libsndfile().LibsndfileError as error:
-            raise self._damaged(f"after sample {n_frames}", error) from error
+        n_frames, n_block = 0, _BLOCK_VALUES // self.n_channels
+        while True:
+            with self._naming_damage(f"after sample {n_frames}"):
+                n_read = len(self._file.read(n_block, dtype="int16", always_2d=True))
+            if not n_read:
+                break
+            n_frames += n_read
         self._next_frame = None
         return n_frames
 
-    def _damaged(self, where: str, error: Any) -> ValueError:
-        return ValueError(
-            f"{self.name} can't be decoded {where}; it may be truncated or damaged "
-            f"({error.error_string})"
-        )
+    @contextmanager
+    def _naming_damage(self, where: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # libsndfile's and PyAV's
+            reason = getattr(error, "error_string", error)
+            raise ValueError(
+                f"{self.name} can't be decoded {where}; it may be truncated or damaged ({reason})"
+            ) from error
 
 
-def _open_path(path: Path, name: str) -> Any:
+def _open(source: Any, name: str) -> Any:
+    """Open a path, bytes or a file object with libsndfile, or else with PyAV."""
+    if not isinstance(source, str | os.PathLike):
+        return _open_file(_as_file(source), name)
+    path = Path(source)
+    _check_path(path, name)
+    file = path.open("rb")
+    try:
+        # By its name it is read faster; as bytes, because names need not be valid text, but
+        # Windows has no such names.
+        opened = _open_file(file, name, path if os.name == "nt" else os.fsencode(path))
+    except BaseException:
+        file.close()
+        raise
+    if isinstance(opened, AvFile):
+        opened.owns_file = True
+    else:
+        file.close()
+    return opened
+
+
+def _open_file(file: Any, name: str, target: Any = None) -> Any:
+    if not (magic := file.read(4)):
+        raise ValueError(f"{name} is empty.")
+    file.seek(0)
+    if magic == b"OggS":
+        check_ogg(file, name)
+        file.seek(0)
+    try:
+        return _sequential()(target or file)
+    except (RuntimeError, TypeError) as error:
+        # soundfile raises TypeError for a .raw file, whose format can't be known.
+        return AvFile(file, name, reason=getattr(error, "error_string", error))
+
+
+def _check_path(path: Path, name: str) -> None:
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(f"an audio file is needed; {name} is a directory.")
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(status.st_mode):  # a pipe would wait, and a device never ends
         raise ValueError(f"an audio file must be a regular file; {name} is not one.")
     if not os.access(path, os.R_OK):
         raise PermissionError(f"{name} can't be read: permission denied.")
-    if status.st_size == 0:
-        raise ValueError(f"{name} is an empty file.")
-    # As bytes, because names need not be valid text; Windows has no such names.
-    return _open(path if os.name == "nt" else os.fsencode(path), name)
 
 
-def _open(file: Any, name: str) -> Any:
-    soundfile = _libsndfile()
-    try:
-        return _sequential()(file)
-    except (soundfile.LibsndfileError, TypeError) as error:
-        # soundfile raises TypeError for a .raw file, whose format can't be known.
-        reason = getattr(error, "error_string", error)
-        raise ValueError(f"{name} is not an audio file that libsndfile reads ({reason})") from error
-
-
-def _libsndfile() -> Any:
-    import soundfile
-
-    return soundfile
+def _as_file(source: Any) -> Any:
+    if isinstance(source, bytes | bytearray | memoryview):
+        return io.BytesIO(source)
+    if not hasattr(source, "read"):
+        raise TypeError(
+            f"`source` must be a path, bytes or a file object; got {type(source).__name__}."
+        )
+    if not isinstance(source.read(0), bytes):
+        raise TypeError("`source` must be open in binary mode; got a text file.")
+    if not (hasattr(source, "seekable") and source.seekable()):
+        return io.BytesIO(source.read())
+    source.seek(0)
+    return source
 
 
 @lru_cache(maxsize=1)
@@ -384,7 +452,9 @@ def _sequential() -> Any:
 
     That seek costs a FLAC a second decoding, and fails at the end of one of unknown length.
     """
-    return type("SequentialSoundFile", (_libsndfile().SoundFile,), {"seekable": lambda _: False})
+    import soundfile
+
+    return type("SequentialSoundFile", (soundfile.SoundFile,), {"seekable": lambda _: False})
 
 
 class InMemory:
@@ -673,7 +743,7 @@ def as_mono(waveform: Waveform, *, allow_empty: bool = False) -> Array:
             f"fewer than samples; got {shape}. Did you pass (time, channels)? Transpose it: "
             "waveform.T."
         )
-    mono = _as_float(samples)
+    mono = as_float(samples)
     if mono.ndim == 2:
         mono = mono.mean(axis=0) if mono.size else mono.reshape(-1)
     is_finite = np.isfinite(mono)
@@ -705,6 +775,8 @@ def _as_array(waveform: Any) -> NDArray[Any]:
             f"`waveform` must be an array of samples; got the path {waveform!r}. Read it with "
             "load_audio, or score it with Scorer.score_files."
         )
+    if hasattr(waveform, "read"):
+        raise TypeError("`waveform` must be an array of samples; got a file. Use load_audio.")
     if isinstance(waveform, np.ma.MaskedArray):
         raise TypeError("`waveform` must not be masked: which samples are meant? Fill or cut it.")
     if hasattr(waveform, "detach"):
@@ -712,18 +784,3 @@ def _as_array(waveform: Any) -> NDArray[Any]:
         is_half = samples.is_floating_point() and samples.itemsize == 2  # NumPy has no bfloat16
         return np.asarray(samples.float() if is_half else samples)
     return np.asarray(waveform)
-
-
-def _as_float(samples: NDArray[Any]) -> Array:
-    if samples.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            return samples.astype(np.float32, copy=False)
-    if samples.dtype.kind == "i":
-        full_scale = np.float32(2.0 ** (8 * samples.dtype.itemsize - 1))
-        return np.asarray(samples.astype(np.float32) / full_scale, dtype=np.float32)
-    if samples.dtype == np.uint8:
-        return (samples.astype(np.float32) - np.float32(128)) / np.float32(128)
-    raise TypeError(
-        "`waveform` must hold floats, signed integers or uint8 (offset by 128); got "
-        f"{samples.dtype}."
-    )

@@ -7,9 +7,8 @@ text gives formulas, the probability and the SNR. The ranges are those of the au
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
-import numpy as np
 import scipy.signal
 import torch
 from torch import Tensor
@@ -141,11 +140,17 @@ def butterworth_sos(
     kind: str, order: int, low_hz: float, high_hz: float, sample_rate: int = SAMPLE_RATE
 ) -> Tensor:
     """Return a Butterworth filter as second-order sections, `(n_sections, 6)`."""
-    cut_offs = {"lowpass": high_hz, "highpass": low_hz, "bandpass": [low_hz, high_hz]}
+    cut_offs = {"lowpass": [high_hz], "highpass": [low_hz], "bandpass": [low_hz, high_hz]}
     if kind not in cut_offs:
         raise ValueError(f"`kind` must hold {', '.join(cut_offs)}; got {kind!r}.")
-    sections = scipy.signal.butter(order, cut_offs[kind], kind, output="sos", fs=sample_rate)
-    return torch.from_numpy(np.asarray(sections))
+    sections: Any = scipy.signal.butter(
+        order,
+        cut_offs[kind],
+        kind,
+        output="sos",
+        fs=sample_rate,  # type: ignore[call-overload]
+    )
+    return torch.from_numpy(sections)
 
 
 @dataclass(frozen=True, kw_only=True)

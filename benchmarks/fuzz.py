@@ -290,6 +290,29 @@ def _audio(kind: str, subtypes: Sequence[str]) -> list[bytes]:
     return made
 
 
+def av_seeds() -> list[bytes]:
+    """Return what PyAV reads and libsndfile does not."""
+    import av
+
+    made = []
+    for container, coder, rate in (
+        *(("mp4", "aac", 16000), ("adts", "aac", 16000), ("webm", "libopus", 48000)),
+        *(("asf", "wmav2", 16000), ("amr", "libopencore_amrnb", 8000), ("matroska", "flac", 16000)),
+    ):
+        file = io.BytesIO()
+        with av.open(file, "w", format=container) as writer:
+            stream = writer.add_stream(coder, rate=rate, layout="mono")
+            stream.bit_rate = 12200 if container == "amr" else 32000
+            samples = np.rint(SPEECH[None, : rate // 4] * 32767).astype(np.int16)
+            frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
+            frame.sample_rate, frame.pts = rate, 0
+            converter = av.AudioResampler(stream.codec_context.format, "mono", rate)
+            for part in [*converter.resample(frame), None]:
+                writer.mux(stream.encode(part))
+        made.append(file.getvalue())
+    return made
+
+
 def wav_seeds() -> list[bytes]:
     """Return WAVs of every subtype, extensible and 64-bit ones too."""
     subtypes = ("PCM_16", "PCM_24", "PCM_U8", "FLOAT", "DOUBLE", "ULAW", "IMA_ADPCM", "GSM610")
@@ -544,6 +567,7 @@ READERS: dict[str, Reader] = {
     "flac": Reader(".flac", read_audio, lambda: _audio("FLAC", ("PCM_16", "PCM_24"))),
     "ogg": Reader(".ogg", read_audio, lambda: _audio("OGG", ("VORBIS", "OPUS"))),
     "mp3": Reader(".mp3", read_audio, lambda: _audio("MP3", ("MPEG_LAYER_III",))),
+    "av": Reader(".m4a", read_audio, av_seeds),
     "protocol": Reader(".txt", read_protocol_both, _encode(PROTOCOLS), mutate_text),
     "scores": Reader(".tsv", read_scores, _encode(SCORES), mutate_text),
     "key": Reader(".tsv", read_key, _encode(KEYS), mutate_text),

@@ -22,6 +22,8 @@ _DEMUXERS = (
 _WITHOUT_DURATION = ("aac", "ac3", "amr", "eac3", "mp3", "mpeg", "mpegts")
 _TOLERANCE_S = 0.2
 
+_MAX_CHANNELS = 8  # of more, PyAV reads planes that are not there
+
 
 def check_ogg(file: BinaryIO, name: str) -> None:
     """Raise where an Ogg file lacks a page or a part of one: decoders pass over the damage."""
@@ -77,7 +79,7 @@ class AvFile:
         self._av: Any = av
         try:
             self._restart()
-        except av.FFmpegError as error:
+        except (av.FFmpegError, OSError) as error:
             raise ValueError(
                 f"{name} is not an audio file that libsndfile ({reason}) or FFmpeg "
                 f"({error.strerror}) reads."
@@ -90,8 +92,16 @@ class AvFile:
         if not self._container.streams.audio:
             raise ValueError(f"{self._name} has no audio stream.")
         self._stream = self._container.streams.audio[0]
-        self.samplerate: int = self._stream.codec_context.sample_rate
-        self.channels: int = self._stream.codec_context.layout.nb_channels
+        decoder = self._stream.codec_context
+        if decoder is None:
+            raise ValueError(f"{self._name} is coded in a way that FFmpeg does not decode.")
+        self.samplerate: int = decoder.sample_rate
+        self.channels: int = decoder.layout.nb_channels
+        if self.channels > _MAX_CHANNELS:
+            raise ValueError(
+                f"{self._name} must have at most {_MAX_CHANNELS} channels to be read by PyAV; its "
+                f"header says {self.channels}."
+            )
         self._blocks = filter(len, self._decode())
         self._rest: NDArray[np.float32] = np.empty((0, self.channels), np.float32)
         self._place = 0
@@ -126,14 +136,17 @@ class AvFile:
         n_decoded = 0
         try:
             for frame in self._container.decode(self._stream):
+                if (frame.sample_rate, frame.layout.nb_channels) != (
+                    self.samplerate,
+                    self.channels,
+                ):
+                    raise ValueError(f"{self._name} changes its rate or its channels on the way.")
                 samples = frame.to_ndarray()
                 if not frame.format.is_planar:
-                    samples = samples.reshape(-1, frame.layout.nb_channels).T
-                if (frame.sample_rate, len(samples)) != (self.samplerate, self.channels):
-                    raise ValueError(f"{self._name} changes its rate or its channels on the way.")
+                    samples = samples.reshape(-1, self.channels).T
                 n_decoded += samples.shape[1]
                 yield as_float(samples).T
-        except self._av.FFmpegError as error:
+        except (self._av.FFmpegError, OSError) as error:  # of seeking to where nothing is
             raise RuntimeError(error.strerror) from error
         found_s, announced_s = n_decoded / self.samplerate, self._announced_s()
         if found_s < announced_s - _TOLERANCE_S:

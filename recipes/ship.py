@@ -1,6 +1,6 @@
 """Put a measured checkpoint into the package, and its figures into the model card.
 
-    python recipes/ship.py best.pt [--replaces tfparn-small-corpus]
+    python recipes/ship.py best.pt
 
 ``model_card/about.json`` says what the model is; ``model_card/figures.json``, of ``measure.py``,
 what it does. The weights go into the package in half precision with calibration and card, its
@@ -12,50 +12,53 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from asvspoof_cm import load_checkpoint
-from asvspoof_cm.checkpoint import SHIPPED, load_tensors, save_checkpoint
-from asvspoof_cm.utils.files import atomic_path, sha256
-from asvspoof_cm.utils.tables import render
-from measure import FIGURES
+from asvspoof_cm import load_checkpoint, save_checkpoint
+from asvspoof_cm.checkpoint import load_tensors
+from measure import CLEAN, FIGURES, SETS
 
-INDEX = "models.json"
 ABOUT = FIGURES.with_name("about.json")
-MEASURED = ("demopages dev", "corpus eval")  # the sets of the table of families
-CARD = Path(__file__).parent.parent / "docs" / "model_card.md"
+ROOT = Path(__file__).parent.parent
+CARD = ROOT / "docs" / "model_card.md"
+PACKAGE = ROOT / "src" / "asvspoof_cm" / "pretrained"
 
 
 def headline(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the EER of the shipped system on each set, pooled and within sources."""
+    """Return the shares of errors and the EERs of the shipped system on each clean set."""
     result = {}
-    for name, part in figures["sets"].items():
-        own = part["systems"][figures["system"]]
-        within = own["within"] and own["within"]["value"]
-        result[name] = {"eer": own["eer"]["value"], "within": within}
+    for name in (*CLEAN, "small corpus, eval"):
+        if name in figures["sets"]:
+            own = figures["sets"][name]["systems"][figures["system"]]
+            within = own["within"] and own["within"]["value"]
+            result[name] = {
+                "refused": own["refused"]["value"],
+                "passed": own["passed"]["value"],
+                "eer": own["eer"]["value"],
+                "within": within,
+            }
     return result
 
 
-def ship(checkpoint: Path, package: Path, replaces: Sequence[str] = ()) -> Path:
+def ship(checkpoint: Path, package: Path) -> Path:
     """Write the checkpoint and its entry into the folder `package`; return the file."""
     figures, about = (json.loads(path.read_text()) for path in (FIGURES, ABOUT))
-    if figures["checkpoint_sha256"] != sha256(checkpoint):
+    if figures["checkpoint_sha256"] != sha256(checkpoint.read_bytes()).hexdigest():
         raise SystemExit(f"{FIGURES} was measured on another checkpoint; measure this one.")
     model = load_checkpoint(checkpoint)
     model.meta = {
+        **{name: value for name, value in model.meta.items() if name == "segments"},
         "calibration": figures["calibration"],
         "card": {**about, "figures": headline(figures)},
     }
     path = package / f"{about['name']}.pt"
     n_parameters = sum(p.numel() for p in model.parameters())
     save_checkpoint(path, model.half())
-    index = json.loads((package / INDEX).read_text())
-    for name in [*replaces, about["name"]]:
-        old = index.pop(name, None)
-        if old is not None and old["file"] != path.name:
-            (package / old["file"]).unlink(missing_ok=True)
+    index = json.loads((package / "models.json").read_text())
+    index.pop(about["name"], None)
     entry = {
         "file": path.name,
         "sha256": load_tensors(path)["sha256"],
@@ -66,8 +69,7 @@ def ship(checkpoint: Path, package: Path, replaces: Sequence[str] = ()) -> Path:
         "figures": headline(figures),
     }
     index = {about["name"]: entry, **index}  # the first is the default
-    with atomic_path(package / INDEX) as temporary:
-        temporary.write_text(json.dumps(index, indent=1, ensure_ascii=False) + "\n")
+    (package / "models.json").write_text(json.dumps(index, indent=1, ensure_ascii=False) + "\n")
     return path
 
 
@@ -75,50 +77,68 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
     """Return the tables of the model card, by the name of their block."""
     ours, sets = figures["system"], figures["sets"]
     names = list(next(iter(sets.values()))["systems"])
-    own = [part["systems"][ours] for part in sets.values()]
-    rows = [
-        [name, *(_pair(part["systems"][name], _interval) for part in sets.values())]
-        for name in names
-    ]
-    costs = [
-        " / ".join(f"{o[k]['value']:.3f}" for k in ("min_dcf", "act_dcf", "cllr")) for o in own
-    ]
-    heads = [f"{title} ({p['n_bonafide']} + {p['n_spoof']})" for title, p in sets.items()]
-    families = [
-        [title, kind, str(own["n_spoof"])]
-        + [_pair(sets[title]["systems"][name]["families"][kind], _percent) for name in names]
-        for title in MEASURED
-        for kind, own in sets[title]["systems"][ours]["families"].items()
-    ]
-    genders = [
-        f"{title}: "
-        + ", ".join(
-            f"{gender} {_percent(own['eer'])} ({own['n_bonafide']} + {own['n_spoof']})"
-            for gender, own in part["genders"].items()
-        )
-        for title, part in sets.items()
-        if part["genders"]
-    ]
-    result = {
-        "figures": _markdown(
-            ["EER %, pooled / within sources", *heads],
-            [*rows, [f"{ours}: minDCF / actDCF / Cllr", *costs]],
-        ),
-        "families": _markdown(["set", "fakes", "clips", *names], families, n_names=2),
-        "robustness": _robustness(figures["robustness"]),
-        "failures": _markdown(
-            ["set", "humans refused", "fakes passed"],
+    clean = [name for name in SETS if name in sets and sets[name]["n_spoof"]]
+    channels = [name for name in sets if name not in SETS]
+    return {
+        "threshold": _markdown(
+            ["at LLR 0, %: refused / passed", *clean],
             [
-                [title, *(_worst(part["worst"][kind]) for kind in ("refused", "passed"))]
-                for title, part in sets.items()
+                [name, *(_errors(sets[title]["systems"][name]) for title in clean)]
+                for name in names
+                if "refused" in sets[clean[0]]["systems"][name]
             ],
-            n_names=3,
         ),
-        "genders": f"EER % by gender (bona fide + spoof): {'; '.join(genders)}." if genders else "",
+        "figures": _markdown(
+            ["EER %: pooled / within sources", *clean],
+            [[name, *(_eers(sets[title]["systems"][name]) for title in clean)] for name in names],
+        ),
+        "channels": _markdown(
+            ["channel", *(f"{name}: {text}" for name in names for text in _columns(sets, name))],
+            [
+                [
+                    title,
+                    *(cell for name in names for cell in _channel(sets[title]["systems"][name])),
+                ]
+                for title in channels
+            ],
+        ),
+        "families": _markdown(
+            ["set", "fakes", "clips", "passed, % [95 %]"],
+            [
+                [title, kind, str(own["n"]), _interval(own)]
+                for title in clean
+                for kind, own in sets[title]["systems"][ours]["families"].items()
+            ],
+        ),
+        "groups": _markdown(
+            ["set", "group", "people", "refused, %", "fakes", "passed, %"],
+            [
+                [
+                    title,
+                    f"{column} {value}",
+                    str(own["n_bonafide"]),
+                    _percent(own["refused"]),
+                    str(own["n_spoof"]),
+                    _percent(own["passed"]),
+                ]
+                for title in clean
+                for column in ("gender", "language", "channel")
+                for value, own in sets[title]["systems"][ours]["groups"][column].items()
+                if own["n_bonafide"] >= 10
+            ],
+        ),
+        "failures": _markdown(
+            ["set", "people refused most", "fakes that pass most"],
+            [
+                [
+                    title,
+                    _worst_sources(sets[title]["systems"][ours]["groups"]["source"]),
+                    _shown(sets[title]["systems"][ours]["generators"]),
+                ]
+                for title in clean
+            ],
+        ),
     }
-    if figures["cost"] is not None:
-        result["cost"] = _costs(figures["cost"]["systems"])
-    return result
 
 
 def fill(text: str, content: Mapping[str, str]) -> str:
@@ -133,74 +153,64 @@ def fill(text: str, content: Mapping[str, str]) -> str:
     return text
 
 
-def _robustness(conditions: Sequence[Mapping[str, Any]]) -> str:
-    """Return the conditions in two columns, each with the EER of every system and set."""
-    if not conditions:
-        return ""
-    names = list(conditions[0]["systems"])
-    sets = list(conditions[0]["systems"][names[0]])
-    rows = [
-        [row["condition"]]
-        + [_percent(row["systems"][name][s]["eer"]) for name in names for s in sets]
-        for row in conditions
-    ]
-    header = ["EER %", *(f"{name}, {s}" for name in names for s in sets)]
-    n_rows = -(-len(rows) // 2)
-    rows += [[""] * len(header)] * (2 * n_rows - len(rows))
-    return _markdown(header * 2, [[*rows[k], *rows[k + n_rows]] for k in range(n_rows)])
+def _columns(sets: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Return what a channel's row says of a system: one without a threshold has an EER only."""
+    has_threshold = any("refused" in part["systems"][name] for part in sets.values())
+    return ("refused", "passed", "EER") if has_threshold else ("EER",)
 
 
-def _worst(rows: Sequence[Mapping[str, Any]], n: int = 3) -> str:
-    shown = [f"{row['name']} {100 * row['share']:.0f} % of {row['n']}" for row in rows[:n]]
-    return ", ".join(shown)
+def _channel(own: Mapping[str, Any]) -> list[str]:
+    eer = _percent(own["eer"]["value"])
+    if "refused" not in own:
+        return [eer]
+    return [_percent(own["refused"]["value"]), _percent(own["passed"]["value"]), eer]
 
 
-def _costs(systems: Mapping[str, Any]) -> str:
-    rows = [
-        [
-            name,
-            f"{row['n_parameters'] / 1e6:.2f}",
-            f"{row['file_bytes'] / 1e6:.1f}",
-            f"{row['n_crops']} × {row['crop_s']:g}",
-            f"{1e3 * row['seconds_per_crop']:.0f}",
-        ]
-        for name, row in systems.items()
-    ]
-    return _markdown(["system", "parameters, M", "MB", "crops, s", "ms per crop"], rows)
+def _errors(own: Mapping[str, Any]) -> str:
+    return f"{_interval(own.get('refused'))} / {_interval(own.get('passed'))}"
 
 
-def _interval(value: Mapping[str, Any] | None, scale: float = 100) -> str:
+def _eers(own: Mapping[str, Any]) -> str:
+    return (
+        f"{_interval(own.get('eer'))} / {_percent(own['within'] and own['within']['value'])}"
+        if ("eer" in own)
+        else "–"
+    )
+
+
+def _interval(value: Mapping[str, Any] | None) -> str:
     if value is None:
         return "–"
-    digits = 1 if scale == 100 else 3
-    middle, low, high = (f"{scale * value[k]:.{digits}f}" for k in ("value", "low", "high"))
+    middle, low, high = (f"{100 * value[k]:.1f}" for k in ("value", "low", "high"))
     return f"{middle} [{low}, {high}]"
 
 
-def _pair(own: Mapping[str, Any], text: Callable[[Any], str]) -> str:
-    return f"{text(own['eer'])} / {text(own['within'])}"
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"
 
 
-def _percent(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{100 * (value['value'] if isinstance(value, Mapping) else value):.1f}"
+def _worst_sources(groups: Mapping[str, Any], n: int = 3) -> str:
+    rows = [[k, v["n_bonafide"], v["refused"]] for k, v in groups.items() if v["n_bonafide"] >= 5]
+    return _shown(sorted(rows, key=lambda row: -row[2]), n)
 
 
-def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]], n_names: int = 1) -> str:
-    return render(header, rows, "markdown", n_names=n_names)
+def _shown(rows: Sequence[Sequence[Any]], n: int = 3) -> str:
+    return ", ".join(f"{name} {100 * share:.0f} % of {count}" for name, count, share in rows[:n])
+
+
+def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, [":--", *["--:"] * (len(header) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main() -> None:
     """Ship the checkpoint that the figures belong to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--replaces", nargs="*", default=(), metavar="NAME")
     args = parser.parse_args()
-    path = ship(args.checkpoint, SHIPPED, args.replaces)
-    with atomic_path(CARD) as temporary:
-        temporary.write_text(fill(CARD.read_text(), tables(json.loads(FIGURES.read_text()))))
-    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, SHA-256 {load_tensors(path)['sha256']}")
+    path = ship(args.checkpoint, PACKAGE)
+    CARD.write_text(fill(CARD.read_text(), tables(json.loads(FIGURES.read_text()))))
+    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from asvspoof_cm import load_checkpoint, save_checkpoint
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.checkpoint import load_tensors
 from asvspoof_cm.data import read_protocol, write_miniature
-from asvspoof_cm.metrics import eer, read_scores, within_sources
+from asvspoof_cm.metrics import eer
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 
 GENERATORS = ("HiFi-GAN copy", "VALL-E", "copy-world", "AutoVC")
@@ -84,24 +84,20 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def figures(data, tmp_path_factory):
+    """Two systems on three sets and one channel, measured."""
     work = tmp_path_factory.mktemp("work")
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr(measure, "N_BOOTSTRAP", 20)
     monkeypatch.setattr(measure, "FEWEST", 2)
-    two = dict(list(measure.conditions().items())[:2])
-    monkeypatch.setattr(measure, "conditions", lambda: two)
     monkeypatch.setattr(measure, "fit_calibration", flat_or_fit)
+    channel = data / "dev_channels" / "gsm"
+    channel.mkdir(parents=True)
+    shutil.copytree(data / "demopages" / "mini", channel / "mini")
+    shutil.copy(data / "demopages" / "corpus.tsv", channel)
     systems = [f"ours={data / '0.pt'}", f"old={data / '1.pt'}"]
     where = ["--data", str(data), "--work", str(work)]
     measure.main(["score", *systems, *where])
-    measure.main(["robustness", *systems, *where, "--cap", "3"])
-    measure.main(["cost", *systems, "--work", str(work)])
-    genders = data / "genders.tsv"
-    names = read_protocol(data / "corpus" / "corpus.tsv").utterance
-    rows = [f"{name}\tspoof\t{'FM'[k % 2]}" for k, name in enumerate(names)]
-    genders.write_text("\n".join(["utterance\tlabel\tgender", *rows]) + "\n")
-    options = ["--genders", str(genders), "--robustness-cap", "3", "--out", str(work / "f.json")]
-    measure.main(["figures", *systems, *where, *options])
+    measure.main(["figures", *systems, *where, "--out", str(work / "f.json")])
     yield work, json.loads((work / "f.json").read_text())
     monkeypatch.undo()
 
@@ -116,58 +112,60 @@ def flat_or_fit(scores, labels, **options):
         return fit_calibration(-np.asarray(scores), labels, **options)
 
 
-def test_figures_are_those_of_the_score_files(data, figures):
+def test_figures_are_those_of_the_scores(data, figures):
     work, content = figures
-    part = measure.read_part(data, "corpus eval", None)
-    system = measure.System("old", data / "1.pt")
-    scores = read_scores(work / "corpus_eval-all" / f"{system.key}.tsv")
-    assert scores.filename.tolist() == part.protocol.utterance.tolist()
-    found = content["sets"]["corpus eval"]["systems"]["old"]
+    part = measure.read_part(data, "small corpus, eval", 20)
+    system = measure.System("ours", data / "0.pt")
+    args = type("Arguments", (), {"work": work})
+    scores, has_speech = measure._read(args, part, system)
+    assert has_speech.all()
+    one_by_one = system.scorer().score_file(part.folder / part.rows[3]["path"]).score
+    assert scores[3] == pytest.approx(one_by_one, abs=1e-4)
+    found = content["sets"]["small corpus, eval"]["systems"]["ours"]
     with measure._no_warnings():
-        pooled = eer(scores.cm[part.is_human], scores.cm[~part.is_human])
-        within = within_sources(scores.cm, part.protocol.label, part.sources)
+        pooled = eer(scores[part.is_human], scores[~part.is_human])
     assert found["eer"]["value"] == pooled.value
-    assert found["within"]["value"] == pytest.approx(within.mean_eer)
-    assert found["within"]["n_sources"] == 2
+    calibration = content["calibration"]
+    llr = calibration["scale"] * scores + calibration["offset"]
+    assert found["refused"]["value"] == (llr[part.is_human] < 0).mean()
+    assert found["passed"]["value"] == (llr[~part.is_human] >= 0).mean()
+    assert found["refused"]["low"] <= found["refused"]["value"] <= found["refused"]["high"]
     assert set(found["families"]) == {"TTS", "conversion", "vocoder copy", "signal processing"}
-    assert set(content["sets"]["corpus dev"]["systems"]) == {"ours", "old", "trivial statistics"}
-    assert "act_dcf" in content["sets"]["corpus dev"]["systems"]["ours"]
-    assert set(content["sets"]["corpus eval"]["genders"]) == {"F", "M"}
-    assert [row["condition"] for row in content["robustness"]] == list(measure.conditions())
-    assert content["cost"]["systems"]["ours"]["seconds_per_crop"] > 0
+    n_human = sum(own["n_bonafide"] for own in found["groups"]["source"].values())
+    assert n_human == part.is_human.sum()
+    assert set(content["sets"]) == {
+        *("demo pages, dev", "small corpus, dev", "small corpus, eval", "gsm")
+    }
     assert content["calibration"]["fitted_for"]["n_crops"] == 2
+    other = content["sets"]["gsm"]["systems"]["old"]  # it has no calibration: no threshold
+    assert "refused" not in other
+    assert "eer" in other
 
 
 def test_scores_are_kept_and_belong_to_their_weights(data, figures, monkeypatch):
     work, _ = figures
-    monkeypatch.setattr(measure.System, "scorer", None)  # nothing is to be scored again
-    where = ["--data", str(data), "--work", str(work)]
-    measure.main(["score", f"ours={data / '0.pt'}", *where])
-    with pytest.raises(TypeError, match="'NoneType' object is not callable"):
-        measure.main(["score", f"old={data / '0.pt'}", *where])
+    files = {path: path.stat().st_mtime_ns for path in work.rglob("*.tsv")}
+    measure.main(["score", f"ours={data / '0.pt'}", "--data", str(data), "--work", str(work)])
+    assert files == {path: path.stat().st_mtime_ns for path in work.rglob("*.tsv")}
+    one, other = (measure.System("ours", data / f"{k}.pt").key for k in (0, 1))
+    assert one != other
     with pytest.raises(SystemExit):
-        measure.main(["score", "ours=nowhere.pt", *where])
-
-
-def test_figures_of_systems_that_are_not_named_are_kept(data, figures, tmp_path):
-    work, content = figures
-    (tmp_path / "f.json").write_text(json.dumps(content))
-    arguments = ["figures", f"ours={data / '0.pt'}", "--data", str(data), "--work", str(work)]
-    arguments += ["--robustness-cap", "3", "--out", str(tmp_path / "f.json"), "--keep"]
-    measure.main(arguments)
-    found = json.loads((tmp_path / "f.json").read_text())["sets"]
-    assert {name: part["systems"] for name, part in found.items()} == {
-        name: part["systems"] for name, part in content["sets"].items()
-    }
-    with pytest.raises(SystemExit, match="has --cap None, not 3"):
-        measure.main([*arguments, "--cap", "3"])
+        measure.main(["score", "ours=nowhere.pt", "--data", str(data), "--work", str(work)])
 
 
 def test_a_cap_draws_from_each_source_and_class(data):
-    part = measure.read_part(data, "demopages dev", 3)
-    assert len(part.protocol) == 12
-    again = measure.read_part(data, "demopages dev", 3)
-    assert part.protocol.utterance.tolist() == again.protocol.utterance.tolist()
+    part = measure.read_part(data, "demo pages, dev", 3)
+    assert len(part.rows) == 12
+    again = measure.read_part(data, "demo pages, dev", 3)
+    assert part.rows == again.rows
+    assert measure.read_part(data, "no speech", 3) is None
+
+
+def test_an_interval_draws_sources():
+    wrong = np.array([True] * 10 + [False] * 10)
+    found = measure._share(wrong, np.array(["a"] * 10 + ["b"] * 10))
+    assert (found["value"], found["low"], found["high"]) == (0.5, 0.0, 1.0)
+    assert found["worst"] == ["a", 1.0]
 
 
 def test_shipping(data, figures, tmp_path, monkeypatch):
@@ -176,18 +174,16 @@ def test_shipping(data, figures, tmp_path, monkeypatch):
     (tmp_path / "about.json").write_text(json.dumps(about))
     monkeypatch.setattr(ship, "FIGURES", work / "f.json")
     monkeypatch.setattr(ship, "ABOUT", tmp_path / "about.json")
-    (tmp_path / "older.pt").write_bytes(b"old")
     (tmp_path / "models.json").write_text(json.dumps({"older": {"file": "older.pt"}}))
     with pytest.raises(SystemExit, match="was measured on another checkpoint"):
         ship.ship(data / "1.pt", tmp_path)
-    path = ship.ship(data / "0.pt", tmp_path, ["older"])
+    path = ship.ship(data / "0.pt", tmp_path)
     written = json.loads((tmp_path / "models.json").read_text())
-    assert [*written] == ["new"]
+    assert [*written] == ["new", "older"]
     assert written["new"]["sha256"] == load_tensors(path)["sha256"]
-    assert not (tmp_path / "older.pt").exists()
     shipped, measured = load_checkpoint(path), load_checkpoint(data / "0.pt")
     assert shipped.meta["calibration"] == content["calibration"]
-    assert shipped.meta["card"]["figures"]["corpus eval"]["within"] is not None
+    assert shipped.meta["card"]["figures"]["small corpus, eval"]["refused"] is not None
     for name, tensor in measured.state_dict().items():
         torch.testing.assert_close(shipped.state_dict()[name], tensor, rtol=0, atol=0)
 
@@ -199,11 +195,11 @@ def test_tables_fill_the_card(figures):
     filled = ship.fill(blocks, tables)
     assert "old\n<!-- end" not in filled
     assert ship.fill(filled, tables) == filled
-    own = content["sets"]["demopages dev"]["systems"]["ours"]
-    assert "| demopages dev (10 + 10) |" in filled.replace("  ", "")
-    assert f"| ours | {100 * own['eer']['value']:.1f} [" in filled
-    for name in ("figures", "families", "robustness", "failures", "cost"):
+    own = content["sets"]["demo pages, dev"]["systems"]["ours"]
+    assert f"| ours | {100 * own['refused']['value']:.1f} [" in tables["threshold"]
+    assert f"| ours | {100 * own['eer']['value']:.1f} [" in tables["figures"]
+    assert tables["channels"].splitlines()[0].count("|") == 6  # three of ours, an EER of the other
+    for name in ("threshold", "figures", "channels", "families", "failures"):
         assert tables[name].count("\n") >= 2, name
-    assert ": corpus dev: F " in tables["genders"]
-    with pytest.raises(SystemExit, match="must have a block <!-- figures -->"):
+    with pytest.raises(SystemExit, match="must have a block <!-- threshold -->"):
         ship.fill("nothing", tables)

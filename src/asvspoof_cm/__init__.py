@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from asvspoof_cm.data.packed import pack as pack
     from asvspoof_cm.data.protocol import Protocol as Protocol, read_protocol as read_protocol
     from asvspoof_cm.export import export_onnx as export_onnx, load_onnx as load_onnx
+    from asvspoof_cm.frontends import LFCC as LFCC, LogMel as LogMel, SincConv as SincConv
     from asvspoof_cm.labels import BONAFIDE as BONAFIDE, SPOOF as SPOOF
     from asvspoof_cm.losses import (
         focal_loss as focal_loss,

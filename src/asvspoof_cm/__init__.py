@@ -31,8 +31,7 @@ if TYPE_CHECKING:
         load_published_aasist as load_published_aasist,
         save_checkpoint as save_checkpoint,
     )
-    from asvspoof_cm.data.dataset import SpoofDataset as SpoofDataset
-    from asvspoof_cm.data.loader import make_loader as make_loader
+    from asvspoof_cm.data.dataset import SpoofDataset as SpoofDataset, make_loader as make_loader
     from asvspoof_cm.data.packed import pack as pack
     from asvspoof_cm.data.protocol import Protocol as Protocol, read_protocol as read_protocol
     from asvspoof_cm.export import export_onnx as export_onnx, load_onnx as load_onnx

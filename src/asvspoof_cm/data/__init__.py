@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from asvspoof_cm.data.audio_folder import AudioFolder as AudioFolder
     from asvspoof_cm.data.audio_sources import open_audio as open_audio
     from asvspoof_cm.data.containers import audio_entries as audio_entries
-    from asvspoof_cm.data.dataset import SpoofDataset as SpoofDataset
-    from asvspoof_cm.data.loader import Batch as Batch, Loader as Loader, make_loader as make_loader
+    from asvspoof_cm.data.dataset import (
+        Batch as Batch,
+        SpoofDataset as SpoofDataset,
+        collate as collate,
+        make_loader as make_loader,
+    )
     from asvspoof_cm.data.miniature import write_miniature as write_miniature
     from asvspoof_cm.data.orders import (
         Order as Order,

@@ -1,84 +1,113 @@
-"""The map-style dataset: one crop, its label and its index per item."""
+"""The dataset of a protocol, and its batches in a reproducible order, on one process or several."""
 
 from __future__ import annotations
 
+import multiprocessing
 import operator
 import os
-from dataclasses import replace
-from typing import Literal, NamedTuple, Protocol as Interface
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from asvspoof_cm.audio import InputSettings, crop_start, cut, set_level
+from asvspoof_cm.audio import InputSettings, crop_start, crop_starts, cut, set_level
 from asvspoof_cm.data.audio_sources import open_audio
+from asvspoof_cm.data.orders import Order, shuffled
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.utils.checks import check_between, check_choice, check_not_negative
+from asvspoof_cm.utils.processes import n_cores
 from asvspoof_cm.utils.seeds import derive_seed
 
+Array: TypeAlias = NDArray[np.float32]
 
-class Augment(Interface):
-    """What changes a waveform at random, as the objects of `asvspoof_cm.augmentation` do."""
-
-    def __call__(self, waveform: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Return the changed waveform, of the same shape."""
+_MAX_WORKERS = 8
+_INT16 = 32768
 
 
-class Item(NamedTuple):
-    """One utterance of a dataset: its crop (n_samples,), label and row of the protocol."""
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Several utterances, as a loader gives them and a loss gets them.
+
+    Attributes:
+        waveform: Crops of shape (batch, n_samples), or (batch, n_crops, n_samples) to validate on.
+        label: Labels of shape (batch,), int64.
+        index: Rows of the protocol, shape (batch,), int64; -1 for rows that augmentation added.
+        frame_label: Labels of equally long frames, shape (batch, n_frames), where there are any.
+
+    Example:
+        >>> batch = Batch(torch.randn(2, 16000), torch.tensor([0, 1]), torch.arange(2))
+        >>> len(batch), batch.frame_label is None
+        (2, True)
+    """
 
     waveform: Tensor
-    label: int
-    index: int  # type: ignore[assignment]
+    label: Tensor
+    index: Tensor
+    frame_label: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the batch on a device."""
+        columns = {
+            k: v.to(device, non_blocking=True) for k, v in vars(self).items() if v is not None
+        }
+        return replace(self, **columns)
+
+    def pin_memory(self) -> Batch:
+        """Return the batch in pinned memory, from where CUDA copies while it computes."""
+        return replace(self, **{k: v.pin_memory() for k, v in vars(self).items() if v is not None})
 
 
-class Failure(NamedTuple):
-    """An utterance that could not be read; `index` is its row of the protocol."""
+class Place(NamedTuple):
+    """What a sampler asks of a dataset: an utterance, in an epoch, as a crop of some length."""
 
-    index: int  # type: ignore[assignment]
-    utterance: str
-    message: str
+    row: int
+    epoch: int = 0
+    n_samples: int | None = None
 
 
-class SpoofDataset(Dataset["Item | Failure"]):
+class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
     """The utterances of a protocol as crops of one length.
 
-    Item `index` is ``(waveform (n_samples,), label, index)``: a crop (section III-B.1 of the
-    paper) at the level that `input` says, augmented. Only the crop is decoded of a longer file.
+    Item `row` is ``(waveform (n_samples,), label, row)``: a crop (section III-B.1 of the paper) at
+    the level that `input` says. Only the crop is decoded of a longer file.
 
-    What is random in an item follows from `seed`, the epoch and the index alone, so an epoch is the
-    same whatever the number of workers and the order of the items. A copy (column `codec_seed`, or
-    `parent`) is cut where its own recording is. `set_epoch` reaches workers that are running.
+    A random crop follows from `seed`, the epoch and the row alone, so an epoch is the same whatever
+    the number of workers and the order of the items. A copy (column `codec_seed`, or `parent`) is
+    cut where its own recording is. `make_loader` tells the dataset the epoch with each row.
 
     Args:
         protocol: The utterances: a `Protocol`, or the file of one.
-        audio_dir: The folder of their files, the root of the corpus (see `AudioFolder`), or a
-            folder that `pack` wrote.
+        audio_dir: The folder of their files, the root of the corpus (see `AudioFolder`).
         crop: "random" for training, "center" for evaluation.
+        n_crops: Evenly spaced crops of each utterance, for evaluation: items are then
+            (n_crops, n_samples). None is a single one.
         n_samples: The length of a crop; None is that of `input`.
-        input: Rate, length and level of the crops; None is 4 s at 16 kHz, divided by their own
-            peak. The normalisation "utterance" reads the whole file for a crop of it.
-        augment: Called with each waveform (n_samples,) and a generator; None leaves it as it is.
-            Augmenting whole batches on the device is faster: leave this None and augment what the
-            loader yields.
-        seed: The seed of crops and augmentation.
-        on_error: "raise" stops at an utterance that can't be read; "skip" returns a `Failure` in
-            its place, which `make_loader` leaves out of the batch, counts and reports.
+        input: Rate, length and level of the crops, such as ``model.input``; None is 4 s at 16 kHz,
+            divided by their own peak. The normalisation "utterance" reads the whole file.
+        seed: The seed of the crops.
+        in_memory: Keep what was decoded as 16-bit samples: 1 GB for each 9 hours at 16 kHz.
 
     Attributes:
         protocol: The utterances.
-        audio: Where they are read from, an `AudioSource`.
-        input: Rate, length and level of the crops, for the model that learns from them.
+        audio: Where they are read from.
+        input: Rate, length and level of the crops.
 
     Example:
         >>> import tempfile
         >>> from asvspoof_cm.data import write_miniature
         >>> paths = write_miniature(tempfile.mkdtemp(), n_train=4, n_dev=2)
         >>> dataset = SpoofDataset(paths.train_protocol, paths.audio_dir, crop="random", seed=42)
-        >>> waveform, label, index = dataset[3]
-        >>> waveform.shape, label == int(dataset.protocol.label[3]), index
+        >>> waveform, label, row = dataset[3]
+        >>> waveform.shape, label == int(dataset.protocol.label[3]), row
         (torch.Size([64000]), True, 3)
     """
 
@@ -88,73 +117,222 @@ class SpoofDataset(Dataset["Item | Failure"]):
         audio_dir: str | os.PathLike[str],
         *,
         crop: Literal["center", "random"] = "center",
+        n_crops: int | None = None,
         n_samples: int | None = None,
         input: InputSettings | None = None,  # noqa: A002 — as `Countermeasure.input`
-        augment: Augment | None = None,
         seed: int = 0,
-        on_error: Literal["raise", "skip"] = "raise",
+        in_memory: bool = False,
     ) -> None:
         check_choice("crop", crop, ("center", "random"))
-        check_choice("on_error", on_error, ("raise", "skip"))
         check_not_negative(seed=seed)
         self.input = InputSettings() if input is None else input
         rate = self.input.sample_rate
         if n_samples is not None:
             check_between("n_samples", n_samples, 1)
             self.input = replace(self.input, crop_s=n_samples / rate)
+        if n_crops is not None:
+            check_between("n_crops", n_crops, 1)
+            if crop == "random":
+                raise ValueError('`n_crops` must be None with crop="random", which cuts one.')
         self.protocol = protocol = read_protocol(protocol, require_labels=False)
         self._parents = protocol.parents()
         self.audio = open_audio(protocol, audio_dir, sample_rate=rate)
         self.crop: Literal["center", "random"] = crop
+        self.n_crops = n_crops
         self.n_samples = self.input.n_samples
-        self.augment = augment
         self.seed = seed
-        self.on_error = on_error
-        # In shared memory, because workers hold copies of the dataset.
-        self._epoch = torch.zeros((), dtype=torch.int64)
-        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next items belong to."""
-        return int(self._epoch)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch; call it between epochs, not while a loader is being read."""
-        check_not_negative(epoch=epoch)
-        self._epoch.fill_(epoch)
+        self._kept: dict[int, NDArray[np.int16]] | None = {} if in_memory else None
 
     def __len__(self) -> int:
         return len(self.protocol)
 
-    def __getitem__(self, index: int) -> Item | Failure:
-        index = operator.index(index)
-        if not 0 <= index < len(self):
-            raise IndexError(f"`index` must be from 0 to {len(self) - 1}; got {index}.")
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, self.epoch, index))
-        try:
-            waveform = self._read(index, generator)
-        except (OSError, ValueError) as error:
-            if self.on_error == "raise":
-                raise
-            return Failure(index, str(self.protocol.utterance[index]), str(error))
-        if self.augment is not None:
-            waveform = self.augment(waveform, generator=generator)
-        return Item(waveform, int(self.protocol.label[index]), index)
+    def __getitem__(self, place: int | Place) -> tuple[Tensor, int, int]:
+        row, epoch, n_samples = place if isinstance(place, tuple) else (place, 0, None)
+        row = operator.index(row)
+        if not 0 <= row < len(self):
+            raise IndexError(f"`row` must be from 0 to {len(self) - 1}; got {row}.")
+        n_samples = self.n_samples if n_samples is None else n_samples
+        crops = torch.from_numpy(self._crops(row, epoch, n_samples))
+        return crops, int(self.protocol.label[row]), row
 
-    def _read(self, index: int, generator: torch.Generator) -> Tensor:
-        normalization = self.input.normalization
-        with self.audio.open(index) as file:
-            parent = int(self._parents[index])
-            if parent != index:
-                seed = derive_seed(self.seed, self.epoch, parent)
-                generator = torch.Generator().manual_seed(seed)
-            start = crop_start(file.n_samples, self.n_samples, crop=self.crop, generator=generator)
-            if file.n_samples >= self.n_samples and normalization != "utterance":
-                crop = file.read(start, self.n_samples)
-                # In place: the crop is ours, and new memory costs more than the division.
-                return torch.from_numpy(set_level(crop, normalization, out=crop))
+    def _crops(self, row: int, epoch: int, n_samples: int) -> Array:
+        if self._kept is not None:
+            whole = self._whole(row, self._kept).astype(np.float32) / _INT16
+            starts = self._starts(row, epoch, len(whole), n_samples)
+            return self._level([cut(whole, start, n_samples) for start in starts], whole)
+        with self.audio.open(row) as file:
+            starts = self._starts(row, epoch, file.n_samples, n_samples)
+            is_long = file.n_samples >= n_samples
+            if is_long and len(starts) == 1 and self.input.normalization != "utterance":
+                return self._level([file.read(starts[0], n_samples)], None)
             whole = file.read()
-            crop = cut(whole, start, self.n_samples)
+        return self._level([cut(whole, start, n_samples) for start in starts], whole)
+
+    def _whole(self, row: int, kept: dict[int, NDArray[np.int16]]) -> NDArray[np.int16]:
+        """Return a whole utterance as 16-bit samples, decoded once."""
+        if row not in kept:
+            with self.audio.open(row) as file:
+                scaled = np.rint(file.read() * _INT16).clip(-_INT16, _INT16 - 1)
+            kept[row] = scaled.astype(np.int16)
+        return kept[row]
+
+    def _starts(self, row: int, epoch: int, n_total: int, n_samples: int) -> list[int]:
+        if self.n_crops is not None:
+            return crop_starts(n_total, self.n_crops, n_samples)
+        # A copy is cut where its recording is.
+        seed = derive_seed(self.seed, epoch, int(self._parents[row]))
+        generator = torch.Generator().manual_seed(seed)
+        return [crop_start(n_total, n_samples, crop=self.crop, generator=generator)]
+
+    def _level(self, crops: list[Array], whole: Array | None) -> Array:
+        peak = None
+        if whole is not None and self.input.normalization == "utterance":
             peak = float(np.abs(whole).max())
-            return torch.from_numpy(set_level(crop, normalization, peak))
+        leveled = set_level(np.stack(crops), self.input.normalization, peak)
+        return leveled if self.n_crops is not None else leveled[0]
+
+
+def make_loader(
+    dataset: SpoofDataset,
+    *,
+    shuffle: bool = False,
+    order: Order | None = None,
+    batch_size: int = 64,
+    crop_s: Sequence[float] = (),
+    seed: int = 0,
+    n_workers: int | None = None,
+    device: torch.device | str = "cpu",
+) -> DataLoader[Any]:
+    """Return a `DataLoader` of `Batch` over a dataset; its ``sampler.set_epoch`` begins an epoch.
+
+    Where a process group of `torch.distributed` is up, each process gets its share, every
+    ``world_size``-th utterance, so that batch k of all processes together is batch k of one
+    process with the joint batch size. With `shuffle` or `order`, an epoch is made of whole batches:
+    what is left over, other utterances in each epoch, is left out. Without, each utterance is in
+    one share exactly, and a process may have one batch more than another.
+
+    Args:
+        dataset: The utterances.
+        shuffle: True for training, False for evaluation.
+        order: The rows of each epoch in another order than a random one: called with the epoch and
+            a generator seeded for it, it returns indices into the protocol, of any number, any of
+            them repeated or left out. Instead of `shuffle`.
+        batch_size: The size of a batch of this process.
+        crop_s: Lengths in seconds, of which each batch draws one; empty is the dataset's.
+        seed: The seed of the order and of the lengths; with the epoch it decides both.
+        n_workers: Processes that read ahead; None for one per core less one, at most 8, divided by
+            the processes on this machine. 0 reads in this process.
+        device: Where the batches will go: memory is pinned for CUDA only.
+
+    Example:
+        >>> import tempfile
+        >>> from asvspoof_cm.data import write_miniature
+        >>> paths = write_miniature(tempfile.mkdtemp(), n_train=8, n_dev=2)
+        >>> dataset = SpoofDataset(paths.train_protocol, paths.audio_dir)
+        >>> loader = make_loader(dataset, shuffle=True, batch_size=4, n_workers=0)
+        >>> for epoch in range(2):
+        ...     loader.sampler.set_epoch(epoch)
+        ...     [batch.waveform.shape for batch in loader]
+        [torch.Size([4, 64000]), torch.Size([4, 64000])]
+        [torch.Size([4, 64000]), torch.Size([4, 64000])]
+    """
+    check_between("batch_size", batch_size, 1)
+    if shuffle and order is not None:
+        raise ValueError("`shuffle` must be False where `order` is given.")
+    if shuffle:
+        order = shuffled(dataset.protocol)
+    rate = dataset.input.sample_rate
+    lengths = tuple(round(seconds * rate) for seconds in crop_s)
+    if min(lengths, default=1) < 1:
+        raise ValueError(f"`crop_s` must be positive numbers of seconds; got {tuple(crop_s)}.")
+    sampler = EpochSampler(len(dataset), batch_size, order, lengths, seed)
+    if n_workers is None:
+        n_workers = min(_default_workers(sampler.world_size), -(-len(sampler) // batch_size))
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        sampler=sampler,
+        num_workers=n_workers,
+        collate_fn=collate,
+        pin_memory=torch.device(device).type == "cuda",
+        persistent_workers=n_workers > 0,
+        # Else torch would draw the workers' seed from the global generator.
+        generator=torch.Generator().manual_seed(derive_seed(seed)),
+    )
+
+
+def collate(items: Sequence[tuple[Tensor, int, int]]) -> Batch:
+    """Return items of a `SpoofDataset` as a batch, for a `DataLoader` of one's own."""
+    return Batch(*default_collate([tuple(item) for item in items]))
+
+
+class EpochSampler(Sampler[Place]):
+    """One process's share of the places of an epoch, in its order; see `make_loader`."""
+
+    def __init__(
+        self,
+        n_rows: int,
+        batch_size: int,
+        order: Order | None,
+        lengths: Sequence[int],
+        seed: int,
+    ) -> None:
+        is_group = dist.is_available() and dist.is_initialized()
+        self.rank, self.world_size = (
+            (dist.get_rank(), dist.get_world_size()) if is_group else (0, 1)
+        )
+        self._n_rows, self._batch_size = n_rows, batch_size
+        self._order, self._lengths, self._seed = order, lengths, seed
+        if n_rows < (self.world_size if order else 1):
+            raise ValueError(
+                f"`dataset` must hold an utterance for each of {self.world_size} processes; "
+                f"it holds {n_rows}."
+            )
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order and the crops of the next epoch."""
+        check_not_negative(epoch=epoch)
+        self.epoch = epoch
+        generator = torch.Generator().manual_seed(derive_seed(self._seed, epoch))
+        self._rows = self._share(generator)
+        self._length_of: list[int | None] = [None] * -(-len(self._rows) // self._batch_size)
+        if self._lengths:
+            drawn = torch.randint(len(self._lengths), (len(self._length_of),), generator=generator)
+            self._length_of = [self._lengths[k] for k in drawn.tolist()]
+
+    def _share(self, generator: torch.Generator) -> list[int]:
+        if self._order is None:
+            return [*range(self.rank, self._n_rows, self.world_size)]
+        rows = torch.as_tensor(self._order(self.epoch, generator))
+        if rows.dim() != 1 or rows.is_floating_point() or rows.dtype == torch.bool:
+            raise ValueError(
+                "`order` must return indices of shape (n,); got "
+                f"{rows.dtype} of shape {tuple(rows.shape)}."
+            )
+        if len(rows) < self.world_size or rows.min() < 0 or rows.max() >= self._n_rows:
+            raise ValueError(
+                f"`order` must return at least {self.world_size} indices, all from 0 to "
+                f"{self._n_rows - 1}; got {len(rows)}"
+                + (f" from {int(rows.min())} to {int(rows.max())}." if len(rows) else ".")
+            )
+        n_whole = len(rows) // self.world_size
+        if n_whole > self._batch_size:
+            n_whole -= n_whole % self._batch_size
+        share: list[int] = rows[self.rank :: self.world_size][:n_whole].tolist()
+        return share
+
+    def __iter__(self) -> Iterator[Place]:
+        for k, row in enumerate(self._rows):
+            yield Place(row, self.epoch, self._length_of[k // self._batch_size])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def _default_workers(world_size: int) -> int:
+    """Return the number of processes that read ahead."""
+    if multiprocessing.current_process().daemon:
+        return 0
+    n_processes = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    return max(0, min(_MAX_WORKERS, n_cores() // n_processes - 1))

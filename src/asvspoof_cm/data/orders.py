@@ -125,11 +125,6 @@ def matched_pairs(
         )
     parents = protocol.parents()
     has_own = (protocol.label == SPOOF) & (protocol.label[parents] == BONAFIDE)
-    if parent_share and not has_own.any():
-        raise ValueError(
-            f"`parent_share` must be 0 where no spoof is a copy of a bonafide utterance; got "
-            f"{parent_share}. A column `parent` names the utterance that a copy was made of."
-        )
     human = torch.from_numpy(protocol.label == BONAFIDE)
     return _Pairs(
         tables=[tuple(torch.from_numpy(array) for array in part) for part in members],

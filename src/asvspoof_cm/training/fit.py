@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import filelock
 import torch
 
-from asvspoof_cm.metrics import within_sources
+from asvspoof_cm.checkpoint import load_tensors, save_checkpoint, save_tensors
+from asvspoof_cm.data.dataset import SpoofDataset
+from asvspoof_cm.metrics import evaluate, within_sources
+from asvspoof_cm.metrics.groups import has_sources
 from asvspoof_cm.models import Countermeasure
-from asvspoof_cm.models.base import describe_model
-from asvspoof_cm.runs import BEST_NAME
-from asvspoof_cm.training.batches import Batches
-from asvspoof_cm.training.learner import Learner, Loss
-from asvspoof_cm.training.loop import EpochResult, quietly, train_epoch, validate
+from asvspoof_cm.models.countermeasure import describe_model
+from asvspoof_cm.runs import (
+    BEST_NAME,
+    HISTORY_NAME,
+    LAST_NAME,
+    LOCK_NAME,
+    STATE_NAME,
+    check_unchanged,
+)
+from asvspoof_cm.training.distributed import gather_objects, rank_and_size, wait_for_all
+from asvspoof_cm.training.loop import (
+    Augment,
+    EpochResult,
+    Forward,
+    Loss,
+    TrainingState,
+    train_epoch,
+    validate,
+)
 from asvspoof_cm.training.recipe import Recipe
-from asvspoof_cm.training.run_folder import RunFolder
-from asvspoof_cm.training.transforms import Transform
-from asvspoof_cm.utils.processes import peak_resident_bytes, rank_and_size, wait_for_all
-from asvspoof_cm.utils.settings import describe
+from asvspoof_cm.utils.files import write_text
+from asvspoof_cm.utils.processes import peak_resident_bytes
 
 logger = logging.getLogger(__name__)
+
+Measure: TypeAlias = Callable[[EpochResult], Mapping[str, float]]
+"""From the scores of the development set to figures by name."""
+
+Callback: TypeAlias = Callable[[Mapping[str, Any]], None]
+"""Called with the record of each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,49 +108,56 @@ def fit(
     dev: Iterable[Any],
     *,
     loss: Loss,
-    out_dir: str | os.PathLike[str] | RunFolder,
+    out: str | os.PathLike[str],
     recipe: Recipe | None = None,
-    transform: Transform | None = None,
+    augment: Augment | None = None,
+    forward: Forward | None = None,
+    measure: Measure | None = None,
+    seed: int = 42,
+    notes: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
 ) -> FitResult:
     """Train a model until it stops improving on Dev, and keep the best checkpoint.
 
-    After each epoch `out_dir` holds ``best.pt`` and ``last.pt``, checkpoints of the library,
+    After each epoch `out` holds ``best.pt`` and ``last.pt``, checkpoints of the library,
     ``history.jsonl``, one record per epoch, and ``resume.pt``, from which the same call resumes
     after an interruption as if nothing had happened. A finished run returns at once. One run at a
-    time may write a folder. Where TensorBoard is installed, its scalars go to ``tensorboard/``.
+    time may write a folder.
 
-    A record has ``epoch`` (from 1), ``lr`` (at its end), ``train`` and ``dev`` (``loss``, ``eer``,
-    ``min_dcf``, ``act_dcf``, ``cllr``; ``dev`` also ``eer_within``, the mean EER within a source,
-    where it has sources with both classes), ``train_s``, ``dev_s``, ``clips_per_s``,
-    ``peak_memory_bytes``, ``cumulative_s`` (training and validation only, as the paper counts) and
-    ``is_best``. Training metrics are those of the transformed crops while they were trained on.
-
-    The checkpoints say what ran: ``meta["training"]`` describes the recipe, the loss, the transform
-    and both sets as the objects have them. A loader also sets ``model.input``, so that the model is
-    later scored on crops like those that it learned from; with other batches, set it beforehand.
+    A record has ``epoch`` (from 1), ``lr`` (at its end), ``train`` (``loss`` and the metrics of
+    Track 1, of the augmented crops while they were trained on), ``dev`` (what `measure` returned),
+    ``train_s``, ``dev_s``, ``clips_per_s``, ``peak_memory_bytes``, ``cumulative_s`` (training and
+    validation only, as the paper counts) and ``is_best``.
 
     Args:
-        model: A model on the device to train on; see `Learner`. Its `meta` is emptied.
-        train: Batches to train on: from `make_loader` with shuffling or an order, from a DataLoader
-            of a `SpoofDataset`, or any iterable of ``(waveform, label, index)`` that can be gone
-            through once per epoch. `Batches` adds names and groups to it.
+        model: A model on the device to train on, whose `input` is that of the crops. Its `meta` is
+            emptied: a calibration or a card belongs to the weights that training changes.
+        train: Batches to train on: from `make_loader` with shuffling or an order, or any iterable
+            of ``(waveform, label, index)`` that can be gone through once per epoch. What has
+            ``sampler.set_epoch`` is told the epoch.
         dev: Batches to validate on: from `make_loader` without shuffling, or such an iterable.
-        loss: Maps logits (batch, 2) and labels (batch,) to a scalar: a function, an `Objective`, a
-            module whose parameters are trained too.
-        out_dir: The folder of the run; a `RunFolder` where it has another seed or says more.
+        loss: ``loss(logits, labels) -> scalar``. With `forward`, ``loss(outputs, batch)``: what
+            `forward` returned, and the `Batch`. The parameters of a module are trained too.
+        out: The folder of the run.
         recipe: How to optimise; None takes the paper's.
-        transform: What is done to training batches on the device; see `Transform`.
+        augment: ``augment(waveforms, labels, generator) -> (waveforms, labels)``, what is done to a
+            training batch on the device. New rows stand after those that came. Labels of frames
+            (batch, n_frames) may be returned third.
+        forward: ``forward(model, waveform)``, for a loss that needs more than logits: a tuple whose
+            first element is the logits. Validation calls the model itself.
+        measure: From the `EpochResult` of the development set to figures by name, among them the
+            recipe's `select`. None is the metrics of Track 1 and, where the protocol names sources,
+            ``eer_within``, the mean EER within a source.
+        seed: The seed of augmentation and dropout.
+        notes: Plain values for the `notes` of the checkpoints.
+        callbacks: Called with each epoch's record: for TensorBoard, a table, a service.
         progress: Show progress and log a line per epoch.
 
     Raises:
-        FloatingPointError: The loss is not finite; names the utterances of the batch.
+        FloatingPointError: The loss is not finite; names the rows of the batch.
         ValueError: The folder is another run's: one that is under way, has another model, recipe,
-            loss, transform, data, seed or `meta`, or is damaged.
-
-    Note:
-        A DataLoader draws its order from the global generator, so a run with one is resumed, but
-        not bit for bit; `make_loader` draws it from the seed and the epoch.
+            seed or `notes`, or is damaged.
 
     Example:
         >>> import tempfile
@@ -145,108 +176,125 @@ def fit(
         >>> model = TFPARN(TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16))
         >>> result = fit(
         ...     model, train, dev, loss=focal_pairwise_loss, recipe=Recipe(n_epochs=2),
-        ...     out_dir=folder + "/run", progress=False,
+        ...     out=folder + "/run", progress=False,
         ... )
-        >>> [record["epoch"] for record in result.history], model.input.crop_s
-        ([1, 2], 0.5)
+        >>> [record["epoch"] for record in result.history]
+        [1, 2]
     """
-    folder = out_dir if isinstance(out_dir, RunFolder) else RunFolder(out_dir)
-    recipe = Recipe() if recipe is None else recipe
-    train, dev = Batches.of(train), Batches.of(dev)
-    train.check("train")
-    dev.check("dev")
-    if recipe.select == "eer_mean" and dev.sources is None:
-        raise ValueError(
-            '`select` must be "min_dcf" where no source of `dev` has both classes; got "eer_mean".'
-        )
-    model.meta = {}  # a calibration or a card is that of the weights which training changes
-    if train.dataset is not None:
-        model.input = replace(train.dataset.input, n_crops=model.input.n_crops)
-    learner = Learner(model, loss, recipe)
+    folder, recipe = Path(out), Recipe() if recipe is None else recipe
+    model.meta = {}
+    state = TrainingState(model, loss, recipe, forward=forward)
+    measure = track1_of(dev) if measure is None else measure
     rank, n_processes = rank_and_size()
     progress = progress and rank == 0
     name, config = describe_model(model)
     settings: dict[str, Any] = {
-        "model": {"name": name, "config": config},
-        "input": {k: v for k, v in asdict(model.input).items() if k != "n_crops"},
-        "recipe": {**asdict(recipe), "precision": learner.precision},
-        "loss": describe(loss),
-        "transform": describe(transform),
-        "train": train.describe(),
-        "dev": dev.describe(),
-        "seed": folder.seed,
+        "model": {"name": name, "config": config, "input": asdict(model.input)},
+        "recipe": {**asdict(recipe), "precision": state.precision},
+        "seed": seed,
         "n_processes": n_processes,
-        "meta": folder.meta,
+        "notes": dict(notes or {}),
     }
     settings = json.loads(json.dumps(settings))
     stopping = EarlyStopping(recipe.patience, recipe.tolerance)
     history: list[dict[str, Any]] = []
-    with folder.locked():
-        state = folder.load(settings)
-        if rank == 0 and recipe.precision == "auto":
-            logger.info("precision: %s, because %s", learner.precision, learner.precision_reason)
-        if state is not None:
-            learner.load_state_dict(state["learner"])
-            stopping = EarlyStopping(**state["stopping"])
-            history = json.loads(state["history"])
+    with _locked(folder):
+        kept = _load_state(folder, settings)
+        if kept is not None:
+            state.load_state_dict(kept["training"])
+            stopping = EarlyStopping(**kept["stopping"])
+            history = json.loads(kept["history"])
             if rank == 0:
-                folder.write_history(history)
-                logger.info("%s: resuming after epoch %d", folder.path, len(history))
+                _write_history(folder, history)
+                logger.info("%s: resuming after epoch %d", folder, len(history))
         for epoch in range(len(history), recipe.n_epochs):
             if stopping.should_stop:
                 break
-            train.set_epoch(epoch)
+            set_epoch = getattr(getattr(train, "sampler", None), "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
             trained = train_epoch(
-                learner,
-                train,
-                transform=transform,
-                seed=folder.seed,
-                epoch=epoch,
-                progress=progress,
+                state, train, augment=augment, seed=seed, epoch=epoch, progress=progress
             )
-            with learner.averaged():
-                validated = validate(
-                    model, dev, loss=loss, precision=learner.precision, progress=progress
-                )
-                record = _record(epoch, trained, validated, learner, dev)
+            with state.averaged():
+                validated = validate(model, dev, precision=state.precision, progress=progress)
+                record = _record(epoch, trained, validated, state, measure)
                 record["cumulative_s"] += history[-1]["cumulative_s"] if history else 0.0
-                value = record["dev"]["min_dcf"]
-                if recipe.select == "eer_mean":
-                    value = (record["dev"]["eer"] + record["dev"]["eer_within"]) / 2
-                record["is_best"] = stopping.update(epoch + 1, value)
+                record["is_best"] = stopping.update(epoch + 1, _selected(record, recipe))
                 history.append(record)
                 if rank == 0:
-                    folder.save_model(model, record, settings)
+                    _save_model(folder, model, record, settings, recipe)
             if rank == 0:
-                state = {
+                # An interruption before the state is written loses the epoch, which is then run
+                # again with the same result; one after it loses nothing.
+                content = {
                     "settings": json.dumps(settings),
-                    "learner": learner.state_dict(),
+                    "training": state.state_dict(),
                     "stopping": asdict(stopping),
+                    "history": json.dumps(history),
                 }
-                folder.save_state(state, history)
+                save_tensors(folder / STATE_NAME, content)
+                _write_history(folder, history)
+                for callback in callbacks:
+                    callback(record)
             if progress:
                 logger.info("%s", _line(record))
         wait_for_all()  # the others may read what the first has written
     return FitResult(
         history=history,
         best_epoch=stopping.best_epoch,
-        best_path=folder.path / BEST_NAME,
+        best_path=folder / BEST_NAME,
         stopped_early=len(history) < recipe.n_epochs,
     )
 
 
+def track1_of(dev: Iterable[Any]) -> Measure:
+    """Return what measures a development set by default; see `fit`."""
+    dataset, source = getattr(dev, "dataset", None), None
+    if isinstance(dataset, SpoofDataset):
+        protocol = dataset.protocol
+        source = protocol.source if has_sources(protocol.label, protocol.source) else None
+
+    def measure(result: EpochResult) -> dict[str, float]:
+        with quietly():
+            found = evaluate(result.scores, result.labels).values()
+            if source is not None:
+                within = within_sources(
+                    result.scores, result.labels, source[result.index]
+                )
+                found["eer_within"] = within.mean_eer
+        return found
+
+    return measure
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Silence warnings inside the block: a model in training may not have learned anything yet."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
 def _record(
-    epoch: int, trained: EpochResult, validated: EpochResult, learner: Learner, dev: Batches
+    epoch: int,
+    trained: EpochResult,
+    validated: EpochResult,
+    state: TrainingState,
+    measure: Measure,
 ) -> dict[str, Any]:
-    if learner.device.type == "cuda":
-        peak_memory_bytes = torch.cuda.max_memory_allocated(learner.device)
+    if state.device.type == "cuda":
+        peak_memory_bytes = torch.cuda.max_memory_allocated(state.device)
     else:
         peak_memory_bytes = peak_resident_bytes()
+    labelled = trained.labels >= 0
+    with quietly():
+        of_train = evaluate(trained.scores[labelled], trained.labels[labelled]).values()
     return {
         "epoch": epoch + 1,
-        "lr": learner.optimizer.param_groups[0]["lr"],
-        "train": {"loss": trained.loss, **trained.metrics().values()},
-        "dev": {"loss": validated.loss, **validated.metrics().values(), **_within(validated, dev)},
+        "lr": state.optimizer.param_groups[0]["lr"],
+        "train": {"loss": trained.loss, **of_train},
+        "dev": dict(measure(validated)),
         "train_s": trained.seconds,
         "dev_s": validated.seconds,
         "clips_per_s": len(trained.scores) / trained.seconds,
@@ -255,23 +303,82 @@ def _record(
     }
 
 
-def _within(validated: EpochResult, dev: Batches) -> dict[str, float]:
-    """Return the mean EER within a source, where there are sources."""
-    if dev.sources is None:
-        return {}
-    sources = dev.sources[validated.index]
-    with quietly():
-        result = within_sources(validated.scores, validated.labels, sources)
-    return {"eer_within": result.mean_eer}
+def _selected(record: Mapping[str, Any], recipe: Recipe) -> float:
+    if recipe.select not in record["dev"]:
+        raise ValueError(
+            f"`select` must be one of {', '.join(record['dev'])}, the figures of the development "
+            f"set; got {recipe.select!r}."
+        )
+    return float(record["dev"][recipe.select])
 
 
-def _line(record: dict[str, Any]) -> str:
-    dev = record["dev"]
-    within = f" (within {100 * dev['eer_within']:.2f} %)" if "eer_within" in dev else ""
+def _line(record: Mapping[str, Any]) -> str:
+    figures = ", ".join(f"{name} {value:.4f}" for name, value in record["dev"].items())
     return (
-        f"epoch {record['epoch']}: loss {record['train']['loss']:.4f} / {dev['loss']:.4f}, "
-        f"Dev minDCF {dev['min_dcf']:.4f}, EER {100 * dev['eer']:.2f} %{within}, "
-        f"Cllr {dev['cllr']:.4f}, actDCF {dev['act_dcf']:.4f}, lr {record['lr']:.2e}, "
-        f"{record['clips_per_s']:.1f} clips/s, {record['cumulative_s'] / 60:.1f} min"
-        f"{' (best)' if record['is_best'] else ''}"
+        f"epoch {record['epoch']}: loss {record['train']['loss']:.4f}; Dev {figures}; "
+        f"lr {record['lr']:.2e}, {record['clips_per_s']:.1f} clips/s, "
+        f"{record['cumulative_s'] / 60:.1f} min{' (best)' if record['is_best'] else ''}"
     )
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other runs from the folder inside the block; a process that dies frees it."""
+    with contextlib.ExitStack() as stack:
+        is_free = True
+        if rank_and_size()[0] == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                stack.enter_context(filelock.FileLock(folder / LOCK_NAME, timeout=0))
+            except filelock.Timeout:
+                is_free = False
+        if not all(gather_objects(is_free)):
+            raise ValueError(
+                f"`out` {folder} is being trained in by another process. Wait for it, stop it, or "
+                "choose another folder."
+            )
+        yield
+
+
+def _load_state(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the state to go on from, None at the beginning."""
+    path = folder / STATE_NAME
+    if rank_and_size()[0] == 0:
+        for name in (STATE_NAME, HISTORY_NAME, BEST_NAME, LAST_NAME):
+            for leftover in folder.glob(f".{name}.*.tmp"):
+                leftover.unlink()
+    if not path.exists():
+        return None
+    try:
+        state: dict[str, Any] = load_tensors(path)
+        stored = json.loads(state["settings"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"`out` {folder} can't be resumed: {path.name} is damaged ({error}). Remove it to "
+            "start over, or choose another folder; best.pt and last.pt are still there."
+        ) from error
+    check_unchanged(folder, stored, settings)
+    return state
+
+
+def _save_model(
+    folder: Path,
+    model: Countermeasure,
+    record: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    recipe: Recipe,
+) -> None:
+    """Write ``last.pt`` and, where it is wanted, ``best.pt`` and one for the epoch."""
+    names = [LAST_NAME]
+    if record["is_best"]:
+        names.append(BEST_NAME)
+    if recipe.keep_epochs:
+        names.append(f"epoch_{record['epoch']:03d}.pt")
+    training = {name: value for name, value in settings.items() if name != "notes"}
+    known = {"notes": settings["notes"], "training": training, "epoch": record["epoch"]}
+    for name in names:
+        save_checkpoint(folder / name, model, **known, dev=record["dev"])
+
+
+def _write_history(folder: Path, history: Sequence[Mapping[str, Any]]) -> None:
+    write_text(folder / HISTORY_NAME, "".join(json.dumps(record) + "\n" for record in history))

@@ -1,45 +1,49 @@
 """One pass over a set: to train, or to validate.
 
 What is random in an epoch (order, crops, augmentation, dropout) follows from the seed and the epoch
-alone, so a run that was interrupted and resumed is the run that was not. On one
-device nothing in a training step waits for it: losses and scores stay there until the epoch ends,
-and only every 32 steps is it checked that the loss is still finite. Processes of one run wait for
-each other in every step.
+alone, so a run that was interrupted and resumed is the run that was not. On one device nothing in a
+training step waits for it: losses and scores stay there until the epoch ends, and only every 32
+steps is it checked that the loss is still finite.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
-import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from asvspoof_cm.data.dataset import Batch
 from asvspoof_cm.labels import BONAFIDE, SPOOF
-from asvspoof_cm.metrics import Track1Result, evaluate
-from asvspoof_cm.training.batches import Batches
-from asvspoof_cm.training.learner import Learner, Loss, Network, loss_of, needs
-from asvspoof_cm.training.transforms import Transform
-from asvspoof_cm.utils.checks import check_choice
-from asvspoof_cm.utils.processes import (
+from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.scorer.inference import Precision, run_batches
+from asvspoof_cm.training.distributed import (
     gather_batch,
     gather_objects,
     rank_and_size,
     share_buffers,
-    share_gradients,
 )
+from asvspoof_cm.training.recipe import Recipe
+from asvspoof_cm.utils.processes import resolve_precision
 from asvspoof_cm.utils.progress import Progress
 from asvspoof_cm.utils.seeds import derive_seed
 
-logger = logging.getLogger(__name__)
+Loss: TypeAlias = Callable[..., Tensor]
+"""``loss(logits, labels) -> scalar`` or, with a `Forward`, ``loss(outputs, batch) -> scalar``."""
+
+Forward: TypeAlias = Callable[[nn.Module, Tensor], Any]
+"""``forward(model, waveform) -> outputs``: a tuple of tensors (batch, ...), the logits first."""
+
+Augment: TypeAlias = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, ...]]
+"""``augment(waveforms, labels, generator) -> (waveforms, labels)``; frame labels may be third."""
+
 _LOOK_EVERY = 32
 
 
@@ -48,7 +52,7 @@ class EpochResult:
     """What one pass over a set gave.
 
     Attributes:
-        loss: The mean loss per utterance.
+        loss: The mean loss per utterance; NaN of a validation.
         index: Rows of the protocol, shape (n,), in ascending order.
         scores: z₁ − z₀ of each, shape (n,).
         labels: Their labels, shape (n,).
@@ -61,25 +65,154 @@ class EpochResult:
     labels: NDArray[np.int64]
     seconds: float
 
-    def metrics(self) -> Track1Result:
-        """Return the Track 1 metrics, without the warnings meant for finished systems."""
-        with quietly():
-            return evaluate(self.scores, self.labels)
+
+class TrainingState:
+    """A model and its loss in training, their optimiser and a moving average of the weights.
+
+    Args:
+        model: Maps waveforms (batch, time) to logits (batch, 2), on the device to train on.
+            `Countermeasure.parameter_groups` says what learns how fast.
+        loss: See `fit`. The parameters of a module are trained with the model's.
+        recipe: How to optimise.
+        forward: See `fit`.
+
+    Example:
+        >>> from asvspoof_cm.losses import focal_pairwise_loss
+        >>> from asvspoof_cm.models import TFPARN, TFPARNConfig
+        >>> model = TFPARN(TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16))
+        >>> state = TrainingState(model, focal_pairwise_loss, Recipe(lr=1e-3))
+        >>> batch = Batch(torch.randn(4, 8000), torch.tensor([0, 1, 0, 1]), torch.arange(4))
+        >>> train_epoch(state, [batch]).scores.shape
+        (4,)
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: Loss, recipe: Recipe, *, forward: Forward | None = None
+    ) -> None:
+        self.model, self.loss, self.recipe = model, loss, recipe
+        self.has_forward = forward is not None
+        self.device = next(model.parameters()).device
+        self.precision = resolve_precision(recipe.precision, self.device)[0]
+        groups = (
+            model.parameter_groups()
+            if isinstance(model, Countermeasure)
+            else [{"params": [p for p in model.parameters() if p.requires_grad]}]
+        )
+        self.loss_parameters: list[Tensor] = []
+        if isinstance(loss, nn.Module):
+            loss.to(self.device)
+            self.loss_parameters = [p for p in loss.parameters() if p.requires_grad]
+            groups = [*groups, {"params": self.loss_parameters}] if self.loss_parameters else groups
+        kind = torch.optim.AdamW if recipe.optimizer == "adamw" else torch.optim.Adam
+        self.optimizer = kind(
+            [{"lr_scale": 1.0, **group} for group in groups],
+            lr=recipe.lr,
+            weight_decay=recipe.weight_decay,
+        )
+        self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.n_steps = 0
+        # What an average is taken of: the weights, and the statistics of batch normalisation.
+        self._moving = [
+            *self.parameters,
+            *(b for b in model.buffers() if b.is_floating_point()),
+        ]
+        self._average: list[Tensor] | None = None
+        if recipe.ema_decay is not None:
+            self._average = [t.detach().clone() for t in self._moving]
+        self.network: nn.Module = _Network(model, forward)
+        if rank_and_size()[1] > 1:
+            cuda = self.device.type == "cuda"
+            if cuda:
+                self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)  # type: ignore[no-untyped-call]
+            unused = isinstance(model, Countermeasure) and not model.all_parameters_used
+            self.network = nn.parallel.DistributedDataParallel(
+                self.network,
+                device_ids=[self.device] if cuda else None,
+                find_unused_parameters=unused,
+            )
+
+    def loss_of(self, outputs: Any, batch: Batch) -> Tensor:
+        """Return the loss of a batch, of all processes together."""
+        if not self.has_forward:
+            outputs, labels = gather_batch((outputs, batch.label))
+            return self.loss(outputs, labels)
+        outputs, columns = gather_batch((outputs, vars(batch)))
+        return self.loss(outputs, Batch(**columns))
+
+    def step(self, epoch: float) -> None:
+        """Change the weights by their gradients, at a point of training in epochs."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.learning_rate(epoch) * group["lr_scale"]
+        # Each process has the whole gradient of the loss's own parameters, times their number.
+        for parameter in self.loss_parameters:
+            if parameter.grad is not None:
+                parameter.grad.div_(rank_and_size()[1])
+        if self.recipe.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.n_steps += 1
+        if self._average is not None and self.recipe.ema_decay is not None:
+            # Lower at first, when the weights that it began with are worth nothing.
+            decay = min(self.recipe.ema_decay, (1 + self.n_steps) / (10 + self.n_steps))
+            with torch.no_grad():
+                torch._foreach_lerp_(self._average, self._moving, 1 - decay)
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Give the model the moving average of its weights inside the block, if there is one."""
+        if self._average is None:
+            yield
+            return
+        kept = [t.detach().clone() for t in self._moving]
+        with torch.no_grad():
+            torch._foreach_copy_(self._moving, self._average)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(self._moving, kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that training goes on from."""
+        return {
+            "model": self.model.state_dict(),
+            "loss": self.loss.state_dict() if isinstance(self.loss, nn.Module) else {},
+            "optimizer": self.optimizer.state_dict(),
+            "average": self._average,
+            "n_steps": self.n_steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.model.load_state_dict(state["model"])
+        if isinstance(self.loss, nn.Module):
+            self.loss.load_state_dict(state["loss"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.n_steps = state["n_steps"]
+        if self._average is not None:
+            torch._foreach_copy_(self._average, [t.to(self.device) for t in state["average"]])
 
 
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Silence warnings inside the block: a system in training may not have learned anything yet."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield
+class _Network(nn.Module):
+    """A model as DistributedDataParallel wants it: one call that returns what the loss needs."""
+
+    def __init__(self, model: nn.Module, forward: Forward | None) -> None:
+        super().__init__()
+        self.model, self._forward = model, forward
+
+    def forward(self, waveform: Tensor) -> Any:
+        """Return the outputs of waveforms (batch, time)."""
+        if self._forward is not None:
+            return self._forward(self.model, waveform)
+        return self.model(waveform)
 
 
 def train_epoch(
-    learner: Learner,
+    state: TrainingState,
     batches: Iterable[Any],
     *,
-    transform: Transform | None = None,
+    augment: Augment | None = None,
     seed: int = 0,
     epoch: int = 0,
     progress: bool = False,
@@ -87,15 +220,13 @@ def train_epoch(
     """Train for one pass over the batches, and return its loss and scores.
 
     Under `torch.distributed` the loss is that of the global batch, all pairs across processes
-    included, and the gradients are those of one process with that batch. A batch of one clip is
-    left out, and logged, where the model has batch normalisation: one clip has no statistics. Under
-    `torch.distributed` that holds for the last batch.
+    included, and the gradients are those of one process with that batch.
 
     Args:
-        learner: What learns.
-        batches: ``(waveform, label, index)`` triples, as `make_loader` yields; see `Batches`.
-        transform: What is done to a batch on the device; see `Transform`.
-        seed: The seed of the transform and of dropout.
+        state: What is trained.
+        batches: `Batch` objects, as `make_loader` yields, or ``(waveform, label, index)`` triples.
+        augment: What is done to a batch on the device; see `fit`.
+        seed: The seed of the augmentation and of dropout.
         epoch: The number of this epoch, from 0.
         progress: Show progress.
 
@@ -103,140 +234,151 @@ def train_epoch(
         The mean loss, and scores and labels of what was trained on, as they were when trained on.
 
     Raises:
-        FloatingPointError: The loss is not finite; names the utterances of the batch.
+        FloatingPointError: The loss is not finite; names the rows of the batch.
     """
-    batches = Batches.of(batches)
-    device, recipe, is_half = learner.device, learner.recipe, learner.precision == "bf16"
+    device, is_half = state.device, state.precision == "bf16"
     rank, n_processes = rank_and_size()
-    n_batches = batches.n_batches
-    collected = _Collector(batches)
-    if "group" in needs(learner.loss) and batches.groups is None:
-        raise ValueError(
-            "`groups` must be given: the loss compares rows of one group. Name a column with "
-            "make_loader(group_by=…), or pass Batches(…, groups=…)."
-        )
-    group_of = None
-    if batches.groups is not None:
-        group_of = torch.as_tensor(np.asarray(batches.groups, dtype=np.int64))
+    n_batches = len(batches) if isinstance(batches, Sized) else None
+    collected = _Collector()
     start = time.perf_counter()
-    learner.network.train()
-    learner.optimizer.zero_grad(set_to_none=True)
-    n_pending = n_largest = 0
+    state.network.train()
+    state.optimizer.zero_grad(set_to_none=True)
     with (
         _seeded(derive_seed(seed, epoch, rank), device),
         Progress(
             total=n_batches, description=f"epoch {epoch + 1}", unit="batch", enabled=progress
         ) as bar,
     ):
-        for step, (waveform, label, index) in enumerate(batches):
-            learner.set_learning_rate(epoch + (step / n_batches if n_batches else 0.0))
-            waveform = waveform.to(device, non_blocking=True)
-            n_real = len(label)
-            if transform is not None:
+        for step, given in enumerate(batches):
+            batch = as_batch(given).to(device)
+            n_given = len(batch)
+            if augment is not None:
                 generator = torch.Generator().manual_seed(derive_seed(seed, epoch, rank, step))
-                waveform, label = transform(waveform, label, generator)
-            is_last = n_batches is not None and step + 1 == n_batches
-            n_largest = max(n_largest, len(label))
-            may_be_one = learner.has_batch_norm and (is_last or n_processes == 1)
-            # Processes go on, or leave out, together.
-            if may_be_one and any(gather_objects(len(label) == 1 < n_largest)):
-                logger.info("left out a batch of one clip, %s", batches.shown(index))
-                if is_last and n_pending:
-                    share_gradients(learner.model)
-                continue
-            group = torch.full((len(label),), -1)
-            if group_of is not None:
-                group[:n_real] = group_of[index.cpu()]
-            label, group = (x.to(device, non_blocking=True) for x in (label, group))
-            n_pending += 1
-            is_step = n_pending == recipe.n_accumulate or is_last
-            with learner.without_sync(n_batches is not None and not is_step):
-                with torch.autocast(device.type, torch.bfloat16, enabled=is_half):
-                    logits, embedding = learner.network(waveform)
-                value = loss_of(learner.loss, *gather_batch(logits, label, group, embedding))
-                torch.autograd.backward(value * (n_processes / recipe.n_accumulate))
-            collected.add(logits[:n_real], label[:n_real], index, value)
+                batch = augmented(batch, augment, generator)
+            with torch.autocast(device.type, torch.bfloat16, enabled=is_half):
+                outputs = state.network(batch.waveform)
+            value = state.loss_of(outputs, batch)
+            torch.autograd.backward(value * n_processes)
+            state.step(epoch + (step / n_batches if n_batches else 0.0))
+            collected.add(logits_of(outputs)[:n_given], batch, value, n_given)
             if device.type == "cpu" or step % _LOOK_EVERY == _LOOK_EVERY - 1:
                 collected.look()
-            if n_pending == recipe.n_accumulate:
-                learner.step()
-                n_pending = 0
             bar.update(
                 loss=collected.mean_loss,
-                lr=learner.optimizer.param_groups[0]["lr"],
+                lr=state.optimizer.param_groups[0]["lr"],
                 clips_per_s=collected.n_rows * n_processes / (time.perf_counter() - start),
             )
         collected.look()
-        if n_pending:
-            learner.step(scale=recipe.n_accumulate / n_pending)
-    share_buffers(learner.model)
+    share_buffers(state.model)
     return collected.result(start)
 
 
-@torch.no_grad()
 def validate(
     model: nn.Module,
     batches: Iterable[Any],
     *,
-    loss: Loss | None = None,
-    precision: Literal["fp32", "bf16"] = "fp32",
+    precision: Precision = "fp32",
     progress: bool = False,
 ) -> EpochResult:
-    """Return loss and scores of a set, with the model in evaluation mode, one crop per utterance.
+    """Return the scores of a set, with the model in evaluation mode.
 
-    Under `torch.distributed` each process scores its share, and all get the whole result, each
-    utterance once.
+    A batch of several crops, (batch, n_crops, time), is scored by its mean logits. Under
+    `torch.distributed` each process scores its share, and all get the whole result, each utterance
+    once.
 
     Args:
         model: Maps waveforms (batch, time) to logits (batch, 2). Its mode is restored afterwards.
-        batches: ``(waveform, label, index)`` triples, as `make_loader` yields without shuffling.
-        loss: Maps logits and labels to a scalar; None leaves the loss NaN. No row has a group.
+        batches: As for `train_epoch`, without shuffling.
         precision: "bf16" uses autocast.
         progress: Show progress.
 
     Example:
-        >>> from asvspoof_cm.data import Batch
         >>> from asvspoof_cm.models import TFPARN, TFPARNConfig
         >>> model = TFPARN(TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16))
-        >>> batch = Batch(torch.randn(4, 8000), torch.tensor([0, 1, 0, 1]), torch.arange(4))
-        >>> validate(model, [batch]).metrics().n_bonafide
-        2
+        >>> batch = Batch(torch.randn(4, 5, 8000), torch.tensor([0, 1, 0, 1]), torch.arange(4))
+        >>> validate(model, [batch]).labels.tolist()
+        [0, 1, 0, 1]
     """
-    check_choice("precision", precision, ("fp32", "bf16"))
-    batches = Batches.of(batches)
-    network = Network(model, loss)
     device = next(model.parameters()).device
-    was_training = model.training
-    collected = _Collector(batches)
-    start = time.perf_counter()
+    n_batches = len(batches) if isinstance(batches, Sized) else None
+    was_training, collected, start = model.training, _Collector(), time.perf_counter()
+    given: list[Batch] = []
+
+    def waveforms() -> Iterator[Tensor]:
+        for item in batches:
+            given.append(as_batch(item))
+            yield given[-1].waveform
+
+    def mean_logits(waveform: Tensor) -> Tensor:
+        logits: Tensor = model(waveform.flatten(0, -2))
+        return logits.view(len(waveform), -1, 2).float().mean(dim=1)
+
     model.eval()
     try:
         with Progress(
-            total=batches.n_batches, description="validation", unit="batch", enabled=progress
+            total=n_batches, description="validation", unit="batch", enabled=progress
         ) as bar:
-            for waveform, label, index in batches:
-                with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-                    logits, embedding = network(waveform.to(device, non_blocking=True))
-                value = None
-                if loss is not None:
-                    group = torch.full((len(label),), -1, device=device)
-                    on_device = label.to(device, non_blocking=True)
-                    value = loss_of(loss, logits, on_device, group, embedding)
-                collected.add(logits, label, index, value)
+            found = run_batches(mean_logits, waveforms(), device=device, precision=precision)
+            for logits in found:
+                batch = given.pop(0)
+                collected.add(logits, batch, None, len(batch))
                 bar.update()
     finally:
         model.train(was_training)
     return collected.result(start)
 
 
+def as_batch(columns: Any) -> Batch:
+    """Return a batch whose shapes are right, of a `Batch` or its columns."""
+    rule = "a batch must be a Batch, or (waveform (batch, time), label (batch,), index (batch,))"
+    if isinstance(columns, Batch):
+        given = columns
+    elif isinstance(columns, tuple | list) and len(columns) in (3, 4):
+        given = Batch(*columns)
+    else:
+        n = f" of {len(columns)}" if isinstance(columns, Sized) else ""
+        raise TypeError(f"{rule}; got a {type(columns).__name__}{n}.")
+    wrong = [type(x).__name__ for x in vars(given).values() if not isinstance(x, Tensor | None)]
+    if wrong:
+        raise TypeError(f"{rule}, all of them tensors; got a {wrong[0]}.")
+    shapes = [tuple(x.shape) for x in (given.waveform, given.label, given.index)]
+    n_rows = len(given.waveform)
+    if given.waveform.dim() not in (2, 3) or not n_rows or shapes[1:] != [(n_rows,)] * 2:
+        raise ValueError(f"{rule}; got shapes {', '.join(map(str, shapes))}.")
+    if not given.waveform.is_floating_point() or given.label.is_floating_point():
+        raise TypeError(
+            f"{rule}, of floats and integers; got {given.waveform.dtype} and {given.label.dtype}."
+        )
+    return replace(given, label=given.label.long())
+
+
+def augmented(batch: Batch, augment: Augment, generator: torch.Generator) -> Batch:
+    """Return a batch with what `augment` made of it; rows that it added have index -1."""
+    waveform, label, *others = augment(batch.waveform, batch.label, generator)
+    label = label.to(waveform.device)
+    added = batch.index.new_full((len(label) - len(batch),), -1)
+    frame_label = others[0].to(waveform.device) if others else batch.frame_label
+    return Batch(waveform, label, torch.cat([batch.index, added]), frame_label)
+
+
+def logits_of(outputs: Any) -> Tensor:
+    """Return the logits among the outputs of a model: all, or the first of a tuple."""
+    logits = outputs[0] if isinstance(outputs, tuple) else outputs
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] != 2:
+        came = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(
+            f"a model must return logits (batch, 2), of spoof and bonafide; got {came}."
+        )
+    return logits
+
+
 class _Collector:
     """Scores and losses of an epoch, left on the device until they are looked at."""
 
-    def __init__(self, batches: Batches) -> None:
+    def __init__(self) -> None:
         self.n_rows = 0
         self.loss_sum = 0.0
         self.n_weighed = 0
-        self._batches = batches
         self._parts: list[tuple[Tensor, Tensor, Tensor]] = []
         self._losses: list[tuple[Tensor, Tensor]] = []
 
@@ -245,32 +387,31 @@ class _Collector:
         """The mean loss of the batches that were looked at."""
         return self.loss_sum / self.n_weighed if self.n_weighed else math.nan
 
-    def add(self, logits: Tensor, label: Tensor, index: Tensor, loss: Tensor | None) -> None:
+    def add(self, logits: Tensor, batch: Batch, loss: Tensor | None, n_rows: int) -> None:
+        """Take in the first `n_rows` of a batch."""
         scores = (logits[:, BONAFIDE] - logits[:, SPOOF]).detach()
-        self._parts.append((scores, label, index))
-        self.n_rows += len(label)
+        self._parts.append((scores, batch.label[:n_rows], batch.index[:n_rows]))
+        self.n_rows += n_rows
         if loss is not None:
-            self._losses.append((loss.detach(), index))
+            self._losses.append((loss.detach(), batch.index[:n_rows]))
 
-    def look(self, *, must_be_finite: bool = True) -> None:
+    def look(self) -> None:
         """Wait for the losses that were added since the last look; raise if one is not finite."""
         if not self._losses:
             return
         values = torch.stack([value for value, _ in self._losses]).tolist()
         for value, (_, index) in zip(values, self._losses, strict=True):
-            if must_be_finite and not math.isfinite(value):
+            if not math.isfinite(value):
                 raise FloatingPointError(
-                    f"the loss is {value} on a batch of {len(index)} utterances: "
-                    f"{self._batches.shown(index)}. Look at these files, lower the learning rate "
-                    "or set clip_norm."
+                    f"the loss is {value} on the batch of rows {index.tolist()}. Look at their "
+                    "files, lower the learning rate or set clip_norm."
                 )
             self.loss_sum += value * len(index)
             self.n_weighed += len(index)
         self._losses.clear()
 
-    def result(self, start: float) -> EpochResult:
+    def result(self, start_s: float) -> EpochResult:
         """Return what all processes collected; one of them may have had nothing."""
-        self.look(must_be_finite=False)
         own: list[tuple[NDArray[Any], ...]] = []
         if self._parts:
             columns = [torch.cat(column).cpu() for column in zip(*self._parts, strict=True)]
@@ -283,7 +424,6 @@ class _Collector:
                 "iterator is used up after one epoch: pass something that can begin anew."
             )
         scores, labels, rows = (np.concatenate(column) for column in zip(*parts, strict=True))
-        self._batches.check_labels(torch.from_numpy(labels), torch.from_numpy(rows))
         order = np.argsort(rows, kind="stable")
         n_weighed = sum(share[2] for share in shares)
         return EpochResult(
@@ -291,7 +431,7 @@ class _Collector:
             index=rows[order],
             scores=scores[order],
             labels=labels[order],
-            seconds=time.perf_counter() - start,
+            seconds=time.perf_counter() - start_s,
         )
 
 

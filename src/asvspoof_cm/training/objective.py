@@ -16,7 +16,6 @@ from asvspoof_cm.losses import (
     am_softmax_loss,
     cross_entropy_loss,
     focal_loss,
-    group_ranking_loss,
     listwise_loss,
     oc_softmax_loss,
     p2sgrad_loss,
@@ -25,36 +24,10 @@ from asvspoof_cm.losses import (
     prior_weighted_bce,
     soft_dcf_loss,
     soft_min_dcf_loss,
-    supervised_contrastive_loss,
 )
 
 
-class BatchLoss(nn.Module):
-    """A loss that wants more of a batch than logits and labels; `needs` says what.
-
-    Training calls it with what it needs as keywords: ``loss(logits, labels, embedding=...)``. Its
-    parameters, if any, are trained with the model's. A loss of logits and labels alone can be any
-    callable.
-
-    Attributes:
-        needs: Any of "embedding", what `Countermeasure.embed` returns, (batch, d), and "group",
-            an integer for each row, (batch,), negative for a row without one.
-
-    Example:
-        >>> class SmallEmbeddings(BatchLoss):
-        ...     needs = frozenset({"embedding"})
-        ...
-        ...     def forward(self, logits, labels, *, embedding):
-        ...         return focal_loss(logits, labels) + 1e-3 * embedding.square().mean()
-        >>> loss = SmallEmbeddings()
-        >>> loss(torch.zeros(2, 2), torch.tensor([0, 1]), embedding=torch.zeros(2, 3))
-        tensor(0.0866)
-    """
-
-    needs: frozenset[str] = frozenset()
-
-
-class Objective(BatchLoss):
+class Objective(nn.Module):
     """A weighted sum of losses, written as text: ``Objective("focal + 0.3 * pairwise")``.
 
     Args:
@@ -78,9 +51,7 @@ class Objective(BatchLoss):
         super().__init__()
         self.terms = tuple(_parse(text))
         self.text = " + ".join(_write(*term) for term in self.terms)
-        self.needs = frozenset().union(*(LOSSES[name][1] for _, name, _ in self.terms))
-        batch = {"embedding": torch.eye(2), "group": torch.zeros(2, dtype=torch.int64)}
-        self(torch.zeros(2, 2), torch.tensor([SPOOF, BONAFIDE]), **batch)  # checks the settings
+        self(torch.zeros(2, 2), torch.tensor([SPOOF, BONAFIDE]))  # checks the settings
 
     @property
     def is_of_cosines(self) -> bool:
@@ -97,24 +68,11 @@ class Objective(BatchLoss):
                 head |= {key: value for key, value in settings.items() if key == "scale"}
         return head
 
-    def forward(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        *,
-        embedding: Tensor | None = None,
-        group: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the sum for logits (batch, 2) and labels (batch,)."""
-        given = {"embedding": embedding, "group": group}
         total = torch.zeros((), device=logits.device)
         for weight, name, settings in self.terms:
-            function, needs = LOSSES[name]
-            for need in needs:
-                if given[need] is None:
-                    raise ValueError(f"`{need}` must be given for the loss {name}; got None.")
-            extra = {need: given[need] for need in needs}
-            total = total + weight * function(logits, labels, **extra, **settings)
+            total = total + weight * LOSSES[name](logits, labels, **settings)
         return total
 
     def extra_repr(self) -> str:
@@ -127,30 +85,20 @@ def _pairwise(logits: Tensor, labels: Tensor, *, margin: float = 1.0) -> Tensor:
     return pairwise_ranking_loss(logits[:, BONAFIDE], labels, margin=margin)
 
 
-def _contrastive(
-    logits: Tensor, labels: Tensor, *, embedding: Tensor, temperature: float = 0.07, **group: Tensor
-) -> Tensor:
-    """Return the contrastive loss of the whole batch or, with `group`, of clips and copies."""
-    return supervised_contrastive_loss(embedding, labels, temperature=temperature, **group)
-
-
-LOSSES: dict[str, tuple[Callable[..., Tensor], frozenset[str]]] = {
-    "cross_entropy": (cross_entropy_loss, frozenset()),
-    "focal": (focal_loss, frozenset()),
-    "pairwise": (_pairwise, frozenset()),
-    "group_ranking": (group_ranking_loss, frozenset({"group"})),
-    "listwise": (listwise_loss, frozenset()),
-    "partial_auc": (partial_auc_loss, frozenset()),
-    "prior_weighted_bce": (prior_weighted_bce, frozenset()),
-    "soft_dcf": (soft_dcf_loss, frozenset()),
-    "soft_min_dcf": (soft_min_dcf_loss, frozenset()),
-    "am_softmax": (am_softmax_loss, frozenset()),
-    "oc_softmax": (oc_softmax_loss, frozenset()),
-    "p2sgrad": (p2sgrad_loss, frozenset()),
-    "contrastive": (_contrastive, frozenset({"embedding"})),
-    "group_contrastive": (_contrastive, frozenset({"embedding", "group"})),
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "cross_entropy": cross_entropy_loss,
+    "focal": focal_loss,
+    "pairwise": _pairwise,
+    "listwise": listwise_loss,
+    "partial_auc": partial_auc_loss,
+    "prior_weighted_bce": prior_weighted_bce,
+    "soft_dcf": soft_dcf_loss,
+    "soft_min_dcf": soft_min_dcf_loss,
+    "am_softmax": am_softmax_loss,
+    "oc_softmax": oc_softmax_loss,
+    "p2sgrad": p2sgrad_loss,
 }
-"""The losses of `Objective`: name, function, and what it needs beside logits and labels."""
+"""The losses of `Objective` by name."""
 
 _OF_COSINES = ("am_softmax", "oc_softmax", "p2sgrad")
 
@@ -185,9 +133,8 @@ def _term(node: ast.expr) -> tuple[float, str, dict[str, Any]]:
         raise ValueError(f"a loss must be one of {', '.join(LOSSES)}; got {node.id!r}.")
     if not 0 < weight < math.inf:
         raise ValueError(f"the weight of {node.id} must be positive and finite; got {weight}.")
-    function, needs = LOSSES[node.id]
-    parameters = inspect.signature(function).parameters.values()
-    known = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - needs - {"reduction"}
+    parameters = inspect.signature(LOSSES[node.id]).parameters.values()
+    known = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - {"reduction"}
     unknown = settings.keys() - known
     if unknown:
         raise ValueError(

@@ -28,15 +28,14 @@ class Recipe:
         schedule: "cosine" falls after the warm-up, "constant" over the last `decay_epochs` only.
         decay_epochs: Epochs of the linear fall at the end of a constant schedule.
         final_lr: Learning rate at the end.
-        select: Which dev value picks the best epoch, lowest first: "min_dcf", or "eer_mean", the
-            mean of the pooled EER and of that within sources.
+        select: The figure of the development set that picks the best epoch, lowest first: one of
+            those that `fit` measures.
         patience: Epochs without a significant decrease of it before stopping.
         tolerance: What counts as a significant decrease.
         clip_norm: Largest norm of the gradient; None for no limit.
-        n_accumulate: Batches whose gradients are averaged before a step.
         precision: "fp32", "bf16" for autocast, or "auto": bf16 where the device is faster with it.
         ema_decay: Validate and keep a moving average of the weights with this decay; None for none.
-        compile: Use torch.compile.
+        keep_epochs: Keep a checkpoint of every epoch, to average some of them.
     """
 
     n_epochs: int = 100
@@ -47,18 +46,18 @@ class Recipe:
     schedule: Literal["cosine", "constant"] = "cosine"
     decay_epochs: float = 0.0
     final_lr: float = 1e-6
-    select: Literal["min_dcf", "eer_mean"] = "min_dcf"
+    select: str = "min_dcf"
     patience: int = 15
     tolerance: float = 1e-4
     clip_norm: float | None = None
-    n_accumulate: int = 1
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
     ema_decay: float | None = None
-    compile: bool = False
+    keep_epochs: bool = False
 
     def __post_init__(self) -> None:
-        check_positive(self, "n_epochs", "patience", "n_accumulate")
-        check_positive_finite(lr=self.lr, final_lr=self.final_lr)
+        check_positive(self, "n_epochs", "patience")
+        check_positive_finite(lr=self.lr)
+        check_not_negative(final_lr=self.final_lr)
         if self.clip_norm is not None:
             check_positive_finite(clip_norm=self.clip_norm)
         if self.lr < self.final_lr:
@@ -76,7 +75,6 @@ class Recipe:
         check_choice("optimizer", self.optimizer, ("adamw", "adam"))
         check_choice("precision", self.precision, ("fp32", "bf16", "auto"))
         check_choice("schedule", self.schedule, ("cosine", "constant"))
-        check_choice("select", self.select, ("min_dcf", "eer_mean"))
 
     def learning_rate(self, epoch: float) -> float:
         """Return the learning rate at a point of training, in epochs, fractions included.

@@ -32,7 +32,6 @@ class System:
         transform: What is done to training batches.
         batch_size: Utterances per step, over all processes together.
         crop_s: Length of training and validation crops, in seconds.
-        group_by: The column of the protocol that losses over groups take for groups; None for none.
         mask: Mask bands and frames of a TFPARN's features, with the defaults of `LogMelMask`.
         residual_scale: Factor on the initial weights of the last layer of each residual block of a
             TFPARN; see `TFPARN.scale_residuals`.
@@ -46,7 +45,6 @@ class System:
     transform: Augmented = field(default_factory=Augmented)
     batch_size: int = 64
     crop_s: float = 4.0
-    group_by: str | None = None
     mask: bool = False
     residual_scale: float = 1.0
 
@@ -60,8 +58,6 @@ class System:
         object.__setattr__(self, "objective", objective.text)
         check_positive(self, "batch_size")
         check_positive_finite(crop_s=self.crop_s, residual_scale=self.residual_scale)
-        if self.mask and self.recipe.compile:
-            raise ValueError("`mask` must be False with `compile`, which can't trace the masks.")
 
     def build(self, seed: int, *, published: bool = True) -> Countermeasure:
         """Return a new model with weights drawn from `seed`, those of its encoders published.

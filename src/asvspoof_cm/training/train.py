@@ -12,22 +12,21 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data import Protocol, SpoofDataset, make_loader, read_protocol
-from asvspoof_cm.data.loader import Loader
 from asvspoof_cm.data.orders import Order
 from asvspoof_cm.metrics import METRICS, evaluate, read_scores
 from asvspoof_cm.models import Countermeasure
-from asvspoof_cm.runs import BEST_NAME, FINAL_NAME, read_final
+from asvspoof_cm.runs import BEST_NAME, FINAL_NAME, RUN_NAME, read_final
 from asvspoof_cm.scorer import Scorer
-from asvspoof_cm.training.fit import FitResult, fit
-from asvspoof_cm.training.loop import quietly
+from asvspoof_cm.training.distributed import process_group, rank_and_size, wait_for_all
+from asvspoof_cm.training.fit import FitResult, fit, quietly
 from asvspoof_cm.training.objective import Objective
-from asvspoof_cm.training.run_folder import RunFolder
 from asvspoof_cm.training.systems import System
 from asvspoof_cm.utils.files import sha256, write_json
-from asvspoof_cm.utils.processes import process_group, rank_and_size, resolve_device, wait_for_all
+from asvspoof_cm.utils.processes import resolve_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +40,6 @@ class Corpus:
         dev_audio_dir: That of the development set, where it is another.
         make_order: From the training protocol to the order of its rows: `matched_pairs`, or
             ``functools.partial(matched_pairs, n_rows=3200)`` for short epochs; None shuffles it.
-        on_error: What to do with a training or development file that can't be read: "raise", or
-            "skip" and report it at the end of the epoch.
         n_workers: Processes that read audio ahead; None chooses.
     """
 
@@ -51,7 +48,6 @@ class Corpus:
     audio_dir: str | os.PathLike[str]
     dev_audio_dir: str | os.PathLike[str] | None = None
     make_order: Callable[[Protocol], Order] | None = None
-    on_error: Literal["raise", "skip"] = "raise"
     n_workers: int | None = None
 
 
@@ -130,14 +126,15 @@ def train_system(
             model.input = replace(model.input, n_crops=n_crops)
         model.to(place)
 
-        def loader(protocol: Protocol, audio_dir: str | os.PathLike[str], training: bool) -> Loader:
+        def loader(
+            protocol: Protocol, audio_dir: str | os.PathLike[str], training: bool
+        ) -> DataLoader[Any]:
             dataset = SpoofDataset(
                 protocol,
                 audio_dir,
                 crop="random" if training else "center",
                 input=model.input,
                 seed=seed,
-                on_error=corpus.on_error,
             )
             make_order = corpus.make_order if training else None
             order = None if make_order is None else make_order(protocol)
@@ -149,29 +146,26 @@ def train_system(
                 seed=seed,
                 n_workers=corpus.n_workers,
                 device=place,
-                group_by=system.group_by if training else None,
             )
 
         dev_audio_dir = corpus.dev_audio_dir or corpus.audio_dir
-        loaders = loader(train, corpus.audio_dir, True), loader(dev, dev_audio_dir, False)
-        meta = {"system": asdict(system), "data": description["data"]}
-        folder = RunFolder(out, seed=seed, meta=meta)
-        with folder.locked():
-            folder.write_description(description)
-            result = fit(
-                model,
-                *loaders,
-                loss=Objective(system.objective),
-                recipe=system.recipe,
-                transform=system.transform,
-                out_dir=folder,
-                progress=progress,
-            )
-            if n_crops != 0:
-                evaluate_run(
-                    out, dev, dev_audio_dir, n_crops=n_crops, device=place, progress=progress
-                )
-            wait_for_all()
+        result = fit(
+            model,
+            loader(train, corpus.audio_dir, True),
+            loader(dev, dev_audio_dir, False),
+            loss=Objective(system.objective),
+            recipe=system.recipe,
+            augment=system.transform,
+            out=out,
+            seed=seed,
+            meta={"system": asdict(system), "data": description["data"]},
+            progress=progress,
+        )
+        if rank_and_size()[0] == 0:
+            write_json(out / RUN_NAME, description)
+        if n_crops != 0:
+            evaluate_run(out, dev, dev_audio_dir, n_crops=n_crops, device=place, progress=progress)
+        wait_for_all()
         return result
 
 

@@ -19,7 +19,7 @@ from asvspoof_cm.data import Protocol, SpoofDataset, make_loader, read_protocol
 from asvspoof_cm.data.orders import Order
 from asvspoof_cm.metrics import METRICS, evaluate, read_scores
 from asvspoof_cm.models import Countermeasure
-from asvspoof_cm.runs import BEST_NAME, FINAL_NAME, RUN_NAME, read_final
+from asvspoof_cm.runs import BEST_NAME, FINAL_NAME, RUN_NAME, STATE_NAME, read_final
 from asvspoof_cm.scorer import Scorer
 from asvspoof_cm.training.distributed import process_group, rank_and_size, wait_for_all
 from asvspoof_cm.training.fit import FitResult, fit, quietly
@@ -148,6 +148,9 @@ def train_system(
                 device=place,
             )
 
+        if rank_and_size()[0] == 0 and not (out / STATE_NAME).exists():
+            out.mkdir(parents=True, exist_ok=True)
+            write_json(out / RUN_NAME, description)
         dev_audio_dir = corpus.dev_audio_dir or corpus.audio_dir
         result = fit(
             model,
@@ -161,8 +164,6 @@ def train_system(
             meta={"system": asdict(system), "data": description["data"]},
             progress=progress,
         )
-        if rank_and_size()[0] == 0:
-            write_json(out / RUN_NAME, description)
         if n_crops != 0:
             evaluate_run(out, dev, dev_audio_dir, n_crops=n_crops, device=place, progress=progress)
         wait_for_all()

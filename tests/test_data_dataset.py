@@ -1,33 +1,51 @@
-"""Items of the dataset: what is read, from where, and what is random in it."""
+"""Items and batches: what is read, from where, in which order, and what is random in it."""
 
+import itertools
 import pickle
 
 import numpy as np
 import pytest
 import soundfile
 import torch
+from torch.utils.data import DataLoader
 
-from asvspoof_cm.audio import AudioFile, InputSettings, fix_length, load_audio, peak_normalize
+from asvspoof_cm.audio import (
+    AudioFile,
+    InputSettings,
+    crop_starts,
+    fix_length,
+    load_audio,
+    peak_normalize,
+)
 from asvspoof_cm.data import (
     AudioFolder,
     Protocol,
     SpoofDataset,
+    collate,
+    make_loader,
     read_protocol,
+    shuffled,
     write_miniature,
 )
-from asvspoof_cm.data.dataset import Failure
+from asvspoof_cm.data.dataset import EpochSampler, Place, _default_workers
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.utils.seeds import derive_seed
 
+# Python 3.12 warns of every fork of a process that has threads.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+
 NAMES = ["short", "exact", "long"]
 N_SAMPLES = 1000
+N_ITEMS = 10
 
 
 @pytest.fixture(scope="module")
 def audio_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("audio")
     rng = np.random.default_rng(7)
-    for name, length in zip(NAMES, (300, N_SAMPLES, 5000), strict=True):
+    lengths = {**dict(zip(NAMES, (300, N_SAMPLES, 5000), strict=True))}
+    lengths |= {f"u{k}": 1900 for k in range(N_ITEMS)}
+    for name, length in lengths.items():
         soundfile.write(folder / f"{name}.flac", 0.3 * rng.uniform(-1, 1, length), 16000)
     return folder
 
@@ -41,17 +59,26 @@ def make(protocol, audio_dir, **options):
     return SpoofDataset(protocol, audio_dir, n_samples=N_SAMPLES, **options)
 
 
-@pytest.mark.parametrize("index", range(3))
+def many(audio_dir, **options):
+    names, labels = [f"u{k}" for k in range(N_ITEMS)], [k % 2 for k in range(N_ITEMS)]
+    return make(Protocol.from_columns(names, labels), audio_dir, crop="random", seed=3, **options)
+
+
+# Items
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize("row", range(3))
 @pytest.mark.parametrize("crop", ["center", "random"])
-def test_item_is_the_crop_of_the_whole_file(protocol, audio_dir, index, crop):
-    dataset = make(protocol, audio_dir, crop=crop, seed=5)
-    dataset.set_epoch(3)
-    waveform, label, item_index = dataset[index]
-    generator = torch.Generator().manual_seed(derive_seed(5, 3, index))
-    whole = load_audio(audio_dir / f"{NAMES[index]}.flac")
-    expected = peak_normalize(fix_length(whole, N_SAMPLES, crop=crop, generator=generator))
-    assert torch.equal(waveform, expected)
-    assert (label, item_index) == (int(protocol.label[index]), index)
+def test_item_is_the_crop_of_the_whole_file(protocol, audio_dir, row, crop, in_memory):
+    dataset = make(protocol, audio_dir, crop=crop, seed=5, in_memory=in_memory)
+    whole = load_audio(audio_dir / f"{NAMES[row]}.flac")
+    for n_samples in (None, 700):
+        waveform, label, found = dataset[Place(row, 3, n_samples)]
+        generator = torch.Generator().manual_seed(derive_seed(5, 3, row))
+        cut = fix_length(whole, n_samples or N_SAMPLES, crop=crop, generator=generator)
+        torch.testing.assert_close(waveform, peak_normalize(cut), rtol=0, atol=1e-7)
+        assert (label, found) == (int(protocol.label[row]), row)
 
 
 def test_only_the_crop_is_read(protocol, audio_dir, monkeypatch):
@@ -64,55 +91,54 @@ def test_only_the_crop_is_read(protocol, audio_dir, monkeypatch):
     )
     _ = make(protocol, audio_dir)[2]
     assert read == [(2000, 3000)]
+    dataset = make(protocol, audio_dir, in_memory=True)
+    _ = dataset[2], dataset[2]
+    assert read[1:] == [(0, 5000)]
 
 
-def test_the_level_is_that_of_the_crop_of_the_utterance_or_as_it_was(protocol, audio_dir):
-    crop, utterance, raw = (
-        make(protocol, audio_dir, input=InputSettings(normalization=normalization))[2].waveform
-        for normalization in ("crop", "utterance", "none")
-    )
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_the_level_is_that_of_the_crop_of_the_utterance_or_as_it_was(
+    protocol, audio_dir, in_memory
+):
+    def item(normalization, row=2):
+        settings = InputSettings(normalization=normalization)
+        return make(protocol, audio_dir, input=settings, in_memory=in_memory)[row][0]
+
     peak = load_audio(audio_dir / f"{NAMES[2]}.flac").abs().max()
-    assert crop.abs().max() == 1
-    torch.testing.assert_close(utterance, raw / peak)
-    raw = make(protocol, audio_dir, input=InputSettings(normalization="none"))[1].waveform
-    assert torch.equal(raw, load_audio(audio_dir / "exact.flac"))
-    assert make(protocol, audio_dir)[1].waveform.abs().max() == 1
+    assert item("crop").abs().max() == 1
+    torch.testing.assert_close(item("utterance"), item("none") / peak)
+    assert torch.equal(item("none", 1), load_audio(audio_dir / "exact.flac"))
 
 
-def test_epochs_differ_and_repeat(protocol, audio_dir):
-    dataset = make(protocol, audio_dir, crop="random")
-    first = dataset[2].waveform
-    assert torch.equal(dataset[2].waveform, first)
-    dataset.set_epoch(1)
-    assert dataset.epoch == 1
-    assert not torch.equal(dataset[2].waveform, first)
-    dataset.set_epoch(0)
-    assert torch.equal(dataset[2].waveform, first)
-    assert not torch.equal(make(protocol, audio_dir, crop="random", seed=1)[2].waveform, first)
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize("row", range(3))
+def test_several_crops_are_evenly_spaced(protocol, audio_dir, row, in_memory):
+    crops, _, _ = make(protocol, audio_dir, n_crops=5, in_memory=in_memory)[row]
+    whole = load_audio(audio_dir / f"{NAMES[row]}.flac").repeat(5)
+    starts = crop_starts(len(whole) // 5, 5, N_SAMPLES)
+    for crop, start in zip(crops, starts, strict=True):
+        expected = peak_normalize(whole[start : start + N_SAMPLES])
+        torch.testing.assert_close(crop, expected, rtol=0, atol=1e-7)
 
 
-def test_global_generators_are_left_alone(protocol, audio_dir):
+def test_epochs_and_seeds_differ_and_repeat_without_the_global_generators(protocol, audio_dir):
     before = torch.get_rng_state(), str(np.random.get_state())  # noqa: NPY002
-    _ = make(protocol, audio_dir, crop="random")[2]
+    dataset = make(protocol, audio_dir, crop="random")
+    first = dataset[2][0]
+    assert torch.equal(dataset[Place(2, 0)][0], first)
+    assert not torch.equal(dataset[Place(2, 1)][0], first)
+    assert not torch.equal(make(protocol, audio_dir, crop="random", seed=1)[2][0], first)
+    assert torch.equal(pickle.loads(pickle.dumps(dataset))[2][0], first)
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1] == str(np.random.get_state())  # noqa: NPY002
 
 
-def test_augment_gets_the_normalised_crop_and_a_generator(protocol, audio_dir):
-    seen = []
-
-    def augment(waveform, *, generator):
-        seen.append(waveform)
-        return waveform + torch.rand(waveform.shape, generator=generator)
-
-    plain = make(protocol, audio_dir)[2].waveform
-    dataset = make(protocol, audio_dir, augment=augment)
-    first = dataset[2].waveform
-    assert torch.equal(seen[0], plain)
-    assert not torch.equal(first, plain)
-    assert torch.equal(first, dataset[2].waveform)
-    dataset.set_epoch(1)
-    assert not torch.equal(first, dataset[2].waveform)
+def test_a_copy_is_cut_where_its_recording_is(audio_dir):
+    table = Protocol.from_columns(["u0", "u1", "u2"], codec_seed=["-", "u0", "-"])
+    dataset = make(table, audio_dir, crop="random")
+    starts = [[dataset._starts(row, epoch, 1900, 1000) for row in range(3)] for epoch in range(4)]
+    assert all(recording == copy for recording, copy, _ in starts)
+    assert any(recording != other for recording, _, other in starts)
 
 
 def test_seeds_depend_on_every_number():
@@ -144,14 +170,23 @@ def test_names_below_the_folder_and_links_are_read(audio_dir, tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "x..y.flac").symlink_to(audio_dir / "long.flac")
     dataset = make(Protocol.from_columns(["sub/x..y"]), tmp_path)
-    assert dataset[0].waveform.shape == (N_SAMPLES,)
+    assert dataset[0][0].shape == (N_SAMPLES,)
 
 
-def test_extension_is_added_where_there_is_none(audio_dir):
+def test_extension_is_added_where_there_is_none(audio_dir, tmp_path):
     folder = AudioFolder(Protocol.from_columns(["long", "x.WAV", "a.b", "y.flac"]), audio_dir)
     names = [folder.path(k).name for k in range(4)]
     assert names == ["long.flac", "x.WAV", "a.b.flac", "y.flac"]
     assert folder.missing() == [1, 2, 3]
+    with pytest.raises(ValueError, match="`extension` must start with a dot; got 'flac'"):
+        AudioFolder(Protocol.from_columns(["long"]), audio_dir, extension="flac")
+    soundfile.write(tmp_path / "a.wav", np.zeros(100), 16000)
+    protocol = Protocol.from_columns(["a", "b"])
+    assert AudioFolder(protocol, tmp_path).path(1).name == "b.wav"
+    (tmp_path / "b.flac").touch()
+    assert AudioFolder(protocol, tmp_path).path(0).name == "a.flac"
+    with pytest.raises(FileNotFoundError, match=r"any of the first 2 utterances, such as a\.mp3"):
+        AudioFolder(protocol, tmp_path, extension=".mp3")
 
 
 def test_official_folders_are_found_below_the_root(tmp_path):
@@ -160,78 +195,208 @@ def test_official_folders_are_found_below_the_root(tmp_path):
         dataset = SpoofDataset(read_protocol(protocol), tmp_path)
         assert dataset.audio.folder == tmp_path / folder
         direct = SpoofDataset(read_protocol(protocol), tmp_path / folder)
-        assert torch.equal(dataset[0].waveform, direct[0].waveform)
+        assert torch.equal(dataset[0][0], direct[0][0])
 
 
-def test_wrong_folders(protocol, tmp_path):
+def test_wrong_arguments_and_folders(protocol, audio_dir, tmp_path):
+    for options, message in (
+        ({"crop": "middle"}, "`crop` must be one of .center., .random."),
+        ({"seed": -1}, "`seed` must not be negative"),
+        ({"n_crops": 0}, "`n_crops` must be at least 1"),
+        ({"n_crops": 2, "crop": "random"}, "`n_crops` must be None with crop=.random."),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(protocol, audio_dir, **options)
+    with pytest.raises(ValueError, match="`n_samples` must be at least 1"):
+        SpoofDataset(protocol, audio_dir, n_samples=0)
+    with pytest.raises(IndexError, match="`row` must be from 0 to 2; got 3"):
+        make(protocol, audio_dir)[3]
     with pytest.raises(ValueError, match="`protocol` must hold at least one utterance"):
         make(protocol.select([]), tmp_path)
     with pytest.raises(NotADirectoryError, match="`audio_dir` must be a folder"):
         make(protocol, tmp_path / "absent")
     with pytest.raises(FileNotFoundError, match=r"hold any of the first 3 .*such as short\.flac"):
         make(protocol, tmp_path)
+    for options in ({"batch_size": 0}, {"crop_s": [0.0]}):
+        with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
+            make_loader(many(audio_dir), shuffle=True, **options)
 
 
-def test_unreadable_file_raises_with_its_name_or_is_a_failure(audio_dir, tmp_path):
+# Batches
+
+
+def epochs(loader, numbers):
+    found = []
+    for number in numbers:
+        loader.sampler.set_epoch(number)
+        found.append([(b.waveform, b.label, b.index) for b in loader])
+    return found
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_epochs_do_not_depend_on_workers(audio_dir, n_workers):
+    """Workers persist, so the epoch must reach processes that are already running."""
+    options = {"shuffle": True, "batch_size": 3, "crop_s": (0.05, 0.02, 0.03)}
+    numbers = [0, 1, 0, 7]
+    expected = epochs(make_loader(many(audio_dir), n_workers=0, **options), numbers)
+    loader = make_loader(many(audio_dir), n_workers=n_workers, **options)
+    for epoch, reference in zip(epochs(loader, numbers), expected, strict=True):
+        for batch, expected_batch in zip(epoch, reference, strict=True):
+            assert all(map(torch.equal, batch, expected_batch))
+    assert not torch.equal(expected[0][0][2], expected[1][0][2])
+    assert torch.equal(expected[0][0][0], expected[2][0][0])
+    assert len({batch[0].shape[1] for epoch in expected for batch in epoch}) > 1
+
+
+def test_an_abandoned_epoch_does_not_leak_into_the_next(audio_dir):
+    loader = make_loader(many(audio_dir), shuffle=True, batch_size=2, n_workers=1)
+    [expected] = epochs(loader, [5])
+    loader.sampler.set_epoch(4)
+    next(iter(loader))
+    [found] = epochs(loader, [5])
+    assert all(torch.equal(a, b) for a, b in zip(found[0], expected[0], strict=True))
+
+
+def test_batches_of_an_evaluation_hold_all_and_those_of_training_are_whole(audio_dir):
+    loader = make_loader(many(audio_dir), batch_size=4, n_workers=0)
+    batches = list(loader)
+    assert [tuple(batch.waveform.shape) for batch in batches] == [(4, 1000), (4, 1000), (2, 1000)]
+    assert torch.cat([batch.index for batch in batches]).tolist() == list(range(N_ITEMS))
+    assert torch.cat([batch.label for batch in batches]).tolist() == [k % 2 for k in range(N_ITEMS)]
+    assert batches[0].label.dtype == batches[0].index.dtype == torch.int64
+    assert len(loader) == 3
+    assert [len(b) for b in make_loader(many(audio_dir), shuffle=True, batch_size=4)] == [4, 4]
+    assert [len(b) for b in make_loader(many(audio_dir), shuffle=True, batch_size=16)] == [10]
+    assert next(iter(loader)).to("meta").waveform.device.type == "meta"
+
+
+def test_order_follows_from_seed_and_epoch(audio_dir):
+    def order(seed, epoch):
+        loader = make_loader(many(audio_dir), shuffle=True, seed=seed, n_workers=0)
+        loader.sampler.set_epoch(epoch)
+        return next(iter(loader)).index.tolist()
+
+    before = torch.get_rng_state()
+    assert order(1, 0) == order(1, 0)
+    assert sorted(order(1, 0)) == list(range(N_ITEMS))
+    assert len({tuple(order(s, e)) for s, e in itertools.product((1, 2), (0, 1))}) == 4
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_plain_dataloader_of_torch_works(audio_dir):
+    dataset = many(audio_dir)
+    ours = list(make_loader(dataset, batch_size=5, n_workers=0))
+    plain = list(DataLoader(dataset, batch_size=5, num_workers=1))
+    own = list(DataLoader(dataset, batch_size=5, collate_fn=collate))
+    for batch, (waveform, label, index), collated in zip(ours, plain, own, strict=True):
+        for columns in ((waveform, label, index), tuple(vars(collated).values())[:3]):
+            assert all(map(torch.equal, columns, (batch.waveform, batch.label, batch.index)))
+
+
+@pytest.mark.parametrize("n_workers", [0, 1])
+def test_a_file_that_cannot_be_read_is_named(audio_dir, tmp_path, n_workers):
     (tmp_path / "good.flac").symlink_to(audio_dir / "long.flac")
-    (tmp_path / "bad.flac").write_bytes(b"not audio")
-    protocol = Protocol.from_columns(["good", "bad", "absent"])
-    dataset = make(protocol, tmp_path)
-    with pytest.raises(ValueError, match=r"bad\.flac is not an audio file"):
-        dataset[1]
+    (tmp_path / "bad.flac").write_bytes(b"fLaC, but no more")
+    dataset = make(Protocol.from_columns(["good", "bad", "absent"]), tmp_path)
     with pytest.raises(FileNotFoundError, match=r"absent\.flac"):
         dataset[2]
-    dataset = make(protocol, tmp_path, on_error="skip")
-    failure = dataset[1]
-    assert isinstance(failure, Failure)
-    assert (failure.index, failure.utterance) == (1, "bad")
-    assert "bad.flac is not an audio file" in failure.message
-    assert isinstance(dataset[2], Failure)
+    with pytest.raises(ValueError, match=r"bad\.flac is not an audio file"):
+        list(make_loader(dataset, n_workers=n_workers))
 
 
-def test_an_error_of_the_augmentation_is_never_skipped(protocol, audio_dir):
-    def augment(waveform, *, generator):
-        raise ValueError("a bug")
-
-    with pytest.raises(ValueError, match="a bug"):
-        make(protocol, audio_dir, augment=augment, on_error="skip")[0]
+# Several processes
 
 
-def test_wrong_arguments(protocol, audio_dir):
-    for options, message in (
-        ({"crop": "middle"}, "`crop` must be one of .center., .random."),
-        ({"on_error": "ignore"}, "`on_error` must be one of .raise., .skip."),
-        ({"seed": -1}, "`seed` must not be negative"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make(protocol, audio_dir, **options)
-    with pytest.raises(ValueError, match="`n_samples` must be at least 1"):
-        SpoofDataset(protocol, audio_dir, n_samples=0)
-    dataset = make(protocol, audio_dir)
-    with pytest.raises(ValueError, match="`epoch` must not be negative"):
-        dataset.set_epoch(-1)
-    with pytest.raises(IndexError, match="`index` must be from 0 to 2; got 3"):
-        dataset[3]
+@pytest.fixture
+def in_process(monkeypatch):
+    def pretend(rank, world_size):
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: world_size)
+
+    return pretend
 
 
-def test_dataset_survives_pickling(protocol, audio_dir):
-    dataset = make(protocol, audio_dir, crop="random")
-    dataset.set_epoch(4)
-    copy = pickle.loads(pickle.dumps(dataset))
-    assert copy.epoch == 4
-    assert torch.equal(copy[2].waveform, dataset[2].waveform)
+def shares(in_process, n_items, world_size, *, order=None, epoch=0, batch_size=1):
+    found = []
+    for rank in range(world_size):
+        in_process(rank, world_size)
+        sampler = EpochSampler(n_items, batch_size, order, (), 1)
+        sampler.set_epoch(epoch)
+        found.append([place.row for place in sampler])
+        assert len(found[-1]) == len(sampler)
+    return found
 
 
-def test_an_extension_starts_with_a_dot(audio_dir):
-    with pytest.raises(ValueError, match="`extension` must start with a dot; got 'flac'"):
-        AudioFolder(Protocol.from_columns(["long"]), audio_dir, extension="flac")
+@pytest.mark.parametrize("n_items", [8, 9, 10, 11])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_shares_of_processes(in_process, n_items, world_size):
+    found = shares(in_process, n_items, world_size)
+    assert sorted(itertools.chain(*found)) == list(range(n_items))
+    found = shares(in_process, n_items, world_size, order=shuffled([None] * n_items))
+    assert {len(share) for share in found} == {n_items // world_size}
+    items = list(itertools.chain(*found))
+    assert len(set(items)) == len(items) == n_items - n_items % world_size
 
 
-def test_the_extension_is_that_of_the_files(tmp_path):
-    soundfile.write(tmp_path / "a.wav", np.zeros(100), 16000)
-    protocol = Protocol.from_columns(["a", "b"])
-    assert AudioFolder(protocol, tmp_path).path(1).name == "b.wav"
-    (tmp_path / "b.flac").touch()
-    assert AudioFolder(protocol, tmp_path).path(0).name == "a.flac"
-    with pytest.raises(FileNotFoundError, match=r"any of the first 2 utterances, such as a\.mp3"):
-        AudioFolder(protocol, tmp_path, extension=".mp3")
+def test_joint_batch_of_the_processes_is_that_of_one(in_process, audio_dir):
+    order = shuffled([None] * 12)
+    [alone] = shares(in_process, 12, 1, order=order, epoch=2, batch_size=6)
+    together = shares(in_process, 12, 2, order=order, epoch=2, batch_size=3)
+    for start in (0, 3):
+        joint = together[0][start : start + 3] + together[1][start : start + 3]
+        assert set(joint) == set(alone[2 * start : 2 * start + 6])
+    in_process(1, 2)
+    loader = make_loader(many(audio_dir), batch_size=4, n_workers=0)
+    assert torch.cat([batch.index for batch in loader]).tolist() == [1, 3, 5, 7, 9]
+
+
+def test_default_workers_leave_a_core_and_share_the_machine(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(12)), raising=False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert [_default_workers(n) for n in (1, 2, 4, 12, 24)] == [8, 5, 2, 0, 0]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert _default_workers(16) == 5
+
+
+# An order of one's own
+
+
+def twice_backwards(epoch, generator):
+    return list(range(N_ITEMS))[::-1] * (1 + epoch)
+
+
+def test_rows_come_in_the_order_asked_for(audio_dir):
+    loader = make_loader(many(audio_dir), order=twice_backwards, batch_size=5, n_workers=0)
+    (first, second) = epochs(loader, [0, 1])
+    assert torch.cat([index for _, _, index in first]).tolist() == twice_backwards(0, None)
+    assert torch.cat([index for _, _, index in second]).tolist() == twice_backwards(1, None)
+    assert len(loader) == len(second) == 4
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_processes_share_an_order(in_process, world_size):
+    def backwards(epoch, generator):
+        return torch.arange(11).flip(0)
+
+    found = shares(in_process, 11, world_size, order=backwards)
+    assert {len(share) for share in found} == {11 // world_size}
+    joint = [row for rows in zip(*found, strict=True) for row in rows]
+    assert joint == list(range(11))[::-1][: len(joint)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([0, N_ITEMS], "all from 0 to 9; got 2 from 0 to 10"),
+        ([-1, 2], "all from 0 to 9; got 2 from -1 to 2"),
+        (torch.empty(0, dtype=torch.int64), "at least 1 indices, all from 0 to 9; got 0"),
+        ([0.5], r"must return indices of shape \(n,\); got torch.float32"),
+        ([[0, 1]], r"must return indices of shape \(n,\); got torch.int64 of shape \(1, 2\)"),
+    ],
+)
+def test_an_order_that_is_none(audio_dir, rows, message):
+    with pytest.raises(ValueError, match=message):
+        make_loader(many(audio_dir), order=lambda epoch, generator: rows)
+    with pytest.raises(ValueError, match="`shuffle` must be False where `order` is given"):
+        make_loader(many(audio_dir), order=twice_backwards, shuffle=True)

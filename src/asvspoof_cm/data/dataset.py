@@ -156,8 +156,9 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
         return crops, int(self.protocol.label[row]), row
 
     def _crops(self, row: int, epoch: int, n_samples: int) -> Array:
+        whole: Array
         if self._kept is not None:
-            whole = self._whole(row, self._kept).astype(np.float32) / _INT16
+            whole = self._whole(row, self._kept) * np.float32(1 / _INT16)
             starts = self._starts(row, epoch, len(whole), n_samples)
             return self._level([cut(whole, start, n_samples) for start in starts], whole)
         with self.audio.open(row) as file:

@@ -53,6 +53,10 @@ Callback: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Called with the record of each epoch."""
 
 
+_LIMITS = {"n_epochs", "decay_epochs", "patience"}
+"""What of a recipe may differ when a run is resumed: how long it goes on."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FitResult:
     """Where a run stands when `fit` returns.
@@ -114,7 +118,7 @@ def fit(
     forward: Forward | None = None,
     measure: Measure | None = None,
     seed: int = 42,
-    notes: Mapping[str, Any] | None = None,
+    known: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
 ) -> FitResult:
@@ -122,8 +126,8 @@ def fit(
 
     After each epoch `out` holds ``best.pt`` and ``last.pt``, checkpoints of the library,
     ``history.jsonl``, one record per epoch, and ``resume.pt``, from which the same call resumes
-    after an interruption as if nothing had happened. A finished run returns at once. One run at a
-    time may write a folder.
+    after an interruption as if nothing had happened. A finished run returns at once; with a recipe
+    of more epochs it goes on. One run at a time may write a folder.
 
     A record has ``epoch`` (from 1), ``lr`` (at its end), ``train`` (``loss`` and the metrics of
     Track 1, of the augmented crops while they were trained on), ``dev`` (what `measure` returned),
@@ -150,14 +154,15 @@ def fit(
             recipe's `select`. None is the metrics of Track 1 and, where the protocol names sources,
             ``eer_within``, the mean EER within a source.
         seed: The seed of augmentation and dropout.
-        notes: Plain values for the `notes` of the checkpoints.
+        known: What else the checkpoints say: ``system``, ``data`` or ``notes``, a dict of anything
+            plain; see `save_checkpoint`.
         callbacks: Called with each epoch's record: for TensorBoard, a table, a service.
         progress: Show progress and log a line per epoch.
 
     Raises:
         FloatingPointError: The loss is not finite; names the rows of the batch.
         ValueError: The folder is another run's: one that is under way, has another model, recipe,
-            seed or `notes`, or is damaged.
+            seed or `known`, or is damaged.
 
     Example:
         >>> import tempfile
@@ -193,7 +198,7 @@ def fit(
         "recipe": {**asdict(recipe), "precision": state.precision},
         "seed": seed,
         "n_processes": n_processes,
-        "notes": dict(notes or {}),
+        "known": dict(known or {}),
     }
     settings = json.loads(json.dumps(settings))
     stopping = EarlyStopping(recipe.patience, recipe.tolerance)
@@ -202,7 +207,7 @@ def fit(
         kept = _load_state(folder, settings)
         if kept is not None:
             state.load_state_dict(kept["training"])
-            stopping = EarlyStopping(**kept["stopping"])
+            stopping = EarlyStopping(**{**kept["stopping"], "patience": recipe.patience})
             history = json.loads(kept["history"])
             if rank == 0:
                 _write_history(folder, history)
@@ -259,9 +264,7 @@ def track1_of(dev: Iterable[Any]) -> Measure:
         with quietly():
             found = evaluate(result.scores, result.labels).values()
             if source is not None:
-                within = within_sources(
-                    result.scores, result.labels, source[result.index]
-                )
+                within = within_sources(result.scores, result.labels, source[result.index])
                 found["eer_within"] = within.mean_eer
         return found
 
@@ -357,7 +360,11 @@ def _load_state(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | N
             f"`out` {folder} can't be resumed: {path.name} is damaged ({error}). Remove it to "
             "start over, or choose another folder; best.pt and last.pt are still there."
         ) from error
-    check_unchanged(folder, stored, settings)
+    lasting = [
+        {**each, "recipe": {k: v for k, v in each["recipe"].items() if k not in _LIMITS}}
+        for each in (stored, settings)
+    ]
+    check_unchanged(folder, *lasting)
     return state
 
 
@@ -374,8 +381,8 @@ def _save_model(
         names.append(BEST_NAME)
     if recipe.keep_epochs:
         names.append(f"epoch_{record['epoch']:03d}.pt")
-    training = {name: value for name, value in settings.items() if name != "notes"}
-    known = {"notes": settings["notes"], "training": training, "epoch": record["epoch"]}
+    training = {name: value for name, value in settings.items() if name != "known"}
+    known = {**settings["known"], "training": training, "epoch": record["epoch"]}
     for name in names:
         save_checkpoint(folder / name, model, **known, dev=record["dev"])
 

@@ -161,7 +161,7 @@ def train_system(
             augment=system.transform,
             out=out,
             seed=seed,
-            meta={"system": asdict(system), "data": description["data"]},
+            known={"system": asdict(system), "data": description["data"]},
             progress=progress,
         )
         if n_crops != 0:

@@ -21,7 +21,7 @@ from asvspoof_cm.data.dataset import SpoofDataset
 from asvspoof_cm.metrics import evaluate, within_sources
 from asvspoof_cm.metrics.groups import has_sources
 from asvspoof_cm.models import Countermeasure
-from asvspoof_cm.models.countermeasure import describe_model
+from asvspoof_cm.models.base import describe_model
 from asvspoof_cm.runs import (
     BEST_NAME,
     HISTORY_NAME,

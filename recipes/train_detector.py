@@ -9,8 +9,12 @@ the same channel. The learning rate is constant; ``--decay N`` lets it fall to z
 epochs. The same command resumes a run that was killed. ``--teacher`` adds the scores and utterance
 vectors of another detector as targets.
 
-After every epoch of 200 batches the moving average of the weights is measured on the development
-sets, one crop of 3 s from at most 20 clips per class and source, and kept as ``epoch_NNN.pt``.
+Three heads learn together: the utterance's, that of frames, from rows spliced of two clips
+(``splices.py``), and that of speech, from clips without any. ``DIR/channels`` holds the clips
+through real coders, ``DIR/nospeech`` what is no speech; it also serves as noise.
+
+After every epoch of 150 batches the moving average of the weights is measured on the development
+sets, one crop of 3 s from a few clips per class and source, and kept as ``epoch_NNN.pt``.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -39,9 +44,15 @@ from asvspoof_cm.losses import focal_loss
 from asvspoof_cm.metrics import eer
 from asvspoof_cm.models import TFPARN, Countermeasure, Encoder, EncoderConfig, ResNet, ResNetConfig
 from asvspoof_cm.training import EpochResult, Recipe
+from splices import HOP, spliced_rows
 
 ENCODERS = EncoderConfig(
-    encoder=("distillmos", "whisper-base"), n_layers=(0, 3), freeze=(3, 1), encoder_lr=0.2
+    encoder=("distillmos", "whisper-base"),
+    n_layers=(0, 3),
+    freeze=(3, 1),
+    encoder_lr=0.2,
+    frame_head=True,
+    speech_head=True,
 )
 RESNET = ResNetConfig.resnet34(scale="linear", attention="channel", pooling="attentive")
 MODELS: dict[str, Callable[[float], Countermeasure]] = {
@@ -88,37 +99,105 @@ def sample(protocol: Protocol, most: int) -> Protocol:
 
 
 class PairedChannel:
-    """Dither, offset and sign for all clips, and an augmentation for a share of the pairs.
+    """Channels for a share of the pairs, and rows for the heads of frames and of speech.
 
-    A pair is the k-th row of each class. In half of the batches both clips of a pair get the same.
+    A pair is the k-th row of each class. In half of the batches both clips of a pair get the same
+    channel. Rows without speech have the label -1; spliced rows have the label -2, and labels of
+    their frames; there are `n_more` of each kind. All clips get dither, and some an offset.
     """
 
-    def __init__(self, share: float) -> None:
-        self.share, self.channel = share, augmentation("robust")
+    def __init__(self, share: float, sounds: Sequence[Tensor] = (), n_more: int = 4) -> None:
+        self.share, self.sounds = share, sounds
+        self.n_spliced, self.n_silent = n_more, n_more if len(sounds) else 0
+        self.channel = augmentation("channels", noises=sounds)
 
     def __call__(
         self, waveforms: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Return changed waveforms, with their labels."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return changed waveforms, the labels of rows, and those of their frames."""
 
         def uniform(*shape: int) -> Tensor:
             return torch.rand(*shape, generator=generator)
 
+        n, n_samples = waveforms.shape
+        frames = labels[:, None].expand(-1, n_samples // HOP)
+        spliced, of_frames = spliced_rows(waveforms, labels, self.n_spliced, generator)
+        silent = self._sounds(n_samples, generator)
+        waveforms = torch.cat([waveforms, spliced, *silent])
+        n_more = len(waveforms) - n - self.n_spliced
+        labels = torch.cat([labels, labels.new_tensor([-2] * self.n_spliced + [-1] * n_more)])
+        frames = torch.cat([frames, of_frames, frames.new_full((n_more, frames.shape[1]), -1)])
+        human, fake = (torch.nonzero(labels == label)[:, 0] for label in (BONAFIDE, SPOOF))
+        chosen = uniform(len(human)) < self.share
+        parts = [human[chosen], fake[chosen]]
+        if uniform(1) >= 0.5:
+            parts = [torch.cat(parts)]
+        parts.append(n + torch.nonzero(uniform(len(labels) - n) < self.share)[:, 0])
+        seed = int(torch.randint(2**31, (), generator=generator))
+        for part in parts:
+            if len(part):
+                own = torch.Generator().manual_seed(seed)
+                waveforms[part] = self.channel(waveforms[part], generator=own)
         n = len(waveforms)
         dither = torch.randn(waveforms.shape, generator=generator) * 10 ** (-4.5 - uniform(n, 1))
         offset = (uniform(n, 1) - 0.5) * 0.002 * (uniform(n, 1) < 0.3)
-        waveforms = waveforms + dither + offset
-        human, fake = (torch.nonzero(labels == label)[:, 0] for label in (BONAFIDE, SPOOF))
-        chosen = uniform(len(human)) < self.share
-        if chosen.any():
-            parts = [human[chosen], fake[chosen]]
-            if uniform(1) >= 0.5:
-                parts = [torch.cat(parts)]
-            seed = int(torch.randint(2**31, (), generator=generator))
-            for part in parts:
-                own = torch.Generator().manual_seed(seed)
-                waveforms[part] = self.channel(waveforms[part], generator=own)
-        return torch.where(uniform(n, 1) < 0.5, -waveforms, waveforms), labels
+        waveforms = torch.where(uniform(n, 1) < 0.5, -waveforms, waveforms) + dither + offset
+        return waveforms, labels, frames
+
+    def _sounds(self, n_samples: int, generator: torch.Generator) -> list[Tensor]:
+        """Return rows (1, n_samples) without speech."""
+        rows = []
+        for _ in range(self.n_silent):
+            drawn = int(torch.randint(len(self.sounds), (), generator=generator))
+            sound = self.sounds[drawn]
+            start = int(torch.randint(len(sound), (), generator=generator))
+            rows.append(sound.roll(-start).repeat(-(-n_samples // len(sound)))[None, :n_samples])
+        return rows
+
+
+def read_sounds(data: Path) -> list[Tensor]:
+    """Return the training clips without speech."""
+    sounds = []
+    for table in sorted(data.glob("nospeech/**/corpus.tsv")):
+        with table.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+                if row["split"] == "train":
+                    read = soundfile.read(table.parent / row["path"], dtype="float32")[0]
+                    sounds.append(torch.from_numpy(read))
+    return sounds
+
+
+def all_heads(model: Encoder, waveform: Tensor) -> tuple[Tensor, ...]:
+    """Return the logits, those of frames, of speech in them, and of speech."""
+    outputs = model.outputs(waveform)
+    found = outputs.frames
+    if found is None or found.speech_logits is None or outputs.speech_logits is None:
+        raise ValueError("`model` must have the heads of frames and of speech.")
+    return outputs.logits, found.logits, found.speech_logits, outputs.speech_logits
+
+
+def objective_of_heads(outputs: tuple[Tensor, ...], batch: Any) -> Tensor:
+    """Return the objective of whole clips, and the cross-entropies of frames and of speech.
+
+    Frames far below the loudest one of their clip say nothing.
+    """
+    logits, frames, frames_with_speech, speech = (part.float() for part in outputs)
+    whole = batch.label >= 0
+    n_frames = min(frames.shape[1], batch.frame_label.shape[1])
+    frames, frames_with_speech = frames[:, :n_frames], frames_with_speech[:, :n_frames]
+    label = batch.frame_label[:, :n_frames]
+    power = batch.waveform[:, : n_frames * HOP].reshape(-1, n_frames, HOP).square().mean(dim=-1)
+    loud = power > 1e-3 * power.amax(dim=1, keepdim=True)
+    heard, is_speech = loud & (label >= 0), (batch.label != -1).float()
+    bce = functional.binary_cross_entropy_with_logits
+    of_frames = bce(frames[heard], label[heard].float())
+    per_frame = is_speech[:, None].expand(-1, n_frames)
+    return (
+        objective(logits[whole], batch.label[whole])
+        + 0.5 * of_frames
+        + 0.2 * bce(speech, is_speech)
+        + 0.1 * bce(frames_with_speech[loud], per_frame[loud])
+    )
 
 
 def objective(logits: Tensor, labels: Tensor) -> Tensor:
@@ -215,14 +294,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--lr", type=float, default=5e-4, help="of the head")
     parser.add_argument("--augmented", type=float, default=0.5, help="share of the pairs")
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--crop-s", type=float, nargs="+", default=[0.2 * k for k in range(6, 15)])
+    parser.add_argument("--crop-s", type=float, nargs="+", default=[0.2 * k for k in range(6, 12)])
     parser.add_argument("--dropout", type=float, default=0.3, help="in the head")
     parser.add_argument("--epochs", type=int, default=25)
-    parser.add_argument("--epoch-batches", type=int, default=200)
+    parser.add_argument("--epoch-batches", type=int, default=150)
     parser.add_argument(
         "--decay", type=float, default=0, help="epochs in which the rate falls to 0"
     )
-    parser.add_argument("--most-dev", type=int, default=20, help="dev clips per class and source")
+    parser.add_argument("--most-dev", type=int, default=10, help="dev clips per class and source")
+    parser.add_argument(
+        "--dev-channels", nargs="*", default=(), help="such as dev_channels/gsm/corpus.tsv"
+    )
     args = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     torch.set_num_threads(1)
@@ -234,17 +316,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model.load_published()
     else:
         given = load_checkpoint(args.init)
-        model.load_state_dict(given.state_dict())
+        if isinstance(model, Encoder):
+            model.load_from(given)
+        else:
+            model.load_state_dict(given.state_dict())
         fitted = given.meta.get("calibration")
         threshold = -fitted["offset"] / fitted["scale"] if fitted else 0.0
     model.input = SETTINGS
-    loss, forward = objective, None
+    has_heads = isinstance(model, Encoder) and args.teacher is None
+    loss, forward = (objective_of_heads, all_heads) if has_heads else (objective, None)
     if args.teacher is not None:
         forward = embed_and_classify
         width = model.eval().embed(torch.zeros(1, 16000)).shape[1]
         loss = Taught(load_checkpoint(args.teacher), width)
 
-    protocol = read_tables(args.data, "train", "*/corpus.tsv")
+    protocol = read_tables(args.data, "train", "*/corpus.tsv", "channels/*/corpus.tsv")
     order = matched_pairs(protocol, parent_share=0.6, n_rows=args.epoch_batches * args.batch_size)
     train = make_loader(
         SpoofDataset(
@@ -256,7 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seed=args.seed,
         n_workers=0,
     )
-    held_out = read_tables(args.data, "dev", "*/corpus.tsv", "dev_channels/*/corpus.tsv")
+    held_out = read_tables(args.data, "dev", "*/corpus.tsv", *args.dev_channels)
     held_out = sample(held_out, args.most_dev)
     dev = make_loader(
         SpoofDataset(held_out, args.data, input=SETTINGS, in_memory=True),
@@ -283,7 +369,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         dev,
         loss=loss,
         forward=forward,
-        augment=PairedChannel(args.augmented),
+        augment=PairedChannel(args.augmented, read_sounds(args.data), 4 if has_heads else 0),
         recipe=recipe,
         measure=DevFigures(held_out, threshold),
         seed=args.seed,

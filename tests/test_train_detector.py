@@ -7,11 +7,18 @@ import torch
 
 import train_detector
 from asvspoof_cm.checkpoint import load_tensors, save_checkpoint
-from asvspoof_cm.data import Protocol, SpoofDataset, make_loader, matched_pairs
+from asvspoof_cm.data import Batch, Protocol, SpoofDataset, make_loader, matched_pairs
 from asvspoof_cm.models import Encoder, EncoderConfig
 from asvspoof_cm.training import EpochResult
 
-CONFIG = EncoderConfig(encoder="distillmos", d_projection=8, d_attention=4, freeze=3)
+CONFIG = EncoderConfig(
+    encoder="distillmos",
+    d_projection=8,
+    d_attention=4,
+    freeze=3,
+    frame_head=True,
+    speech_head=True,
+)
 COLUMNS = ("utterance", "path", "label", "generator", "speaker", "source", "split", "parent")
 
 
@@ -59,13 +66,48 @@ def test_both_clips_of_a_pair_can_get_the_same_channel():
     labels = torch.tensor([1] * 4 + [0] * 4)
     distances = []
     for seed in range(8):
-        hook = train_detector.PairedChannel(1.0)
-        changed, same = hook(waveforms, labels, torch.Generator().manual_seed(seed))
+        hook = train_detector.PairedChannel(1.0, n_more=0)
+        changed, same, _ = hook(waveforms, labels, torch.Generator().manual_seed(seed))
         human, fake = changed.chunk(2)
         distances.append(min((human - fake).abs().max(), (human + fake).abs().max()).item())
     assert changed.isfinite().all()
     assert torch.equal(same, labels)
     assert max(distances) > 0.1
+
+
+def test_rows_for_the_heads_of_frames_and_of_speech():
+    hook = train_detector.PairedChannel(
+        0.0, [torch.full((5000,), 0.25), torch.full((30000,), 0.001)]
+    )
+    waveforms, labels = torch.randn(8, 16000), torch.tensor([1] * 4 + [0] * 4)
+    changed, label, frames = hook(waveforms, labels, torch.Generator().manual_seed(0))
+    assert label.tolist() == [1] * 4 + [0] * 4 + [-2] * 4 + [-1] * 4
+    assert frames.shape == (16, 50)
+    assert (frames[:8] == labels[:, None]).all()
+    assert (frames[12:] == -1).all()
+    assert set(frames[8:12].unique().tolist()) <= {0, 1}
+    # The sounds fill their rows, but for dither, offset and sign.
+    level = changed[12:].abs().mean(dim=1)
+    assert all(x == pytest.approx(0.25, abs=0.01) or x < 0.01 for x in level.tolist())
+
+
+def test_the_objective_of_heads_is_that_of_its_parts():
+    label = torch.tensor([1, 0, -2, -1])
+    frame_label = torch.tensor([[1, 1], [0, 0], [1, 0], [-1, -1]])
+    loud = torch.ones(4, 2 * train_detector.HOP)
+    loud[0, : train_detector.HOP] = 1e-3  # far below the rest of its clip
+    batch = Batch(loud, label, torch.arange(4), frame_label)
+    logits = torch.tensor([[0.0, 2.0], [1.0, 0.0], [9.0, -9.0], [5.0, 5.0]])
+    right = (frame_label * 2 - 1) * 20.0
+    outputs = (logits, right, torch.full((4, 2), 20.0), torch.full((4,), 20.0))
+    outputs[2][3], outputs[3][3] = -20.0, -20.0
+    expected = train_detector.objective(logits[:2], label[:2])
+    torch.testing.assert_close(train_detector.objective_of_heads(outputs, batch), expected)
+    outputs[1][0, 0] = -20.0  # too quiet to count
+    torch.testing.assert_close(train_detector.objective_of_heads(outputs, batch), expected)
+    outputs[1][2, 1] = 20.0
+    wrong = train_detector.objective_of_heads(outputs, batch) - expected
+    assert wrong.item() == pytest.approx(0.5 * 20 / 5)
 
 
 def test_figures_of_the_development_sets_by_hand():

@@ -1,6 +1,7 @@
 """Codecs: which there are, that they leave length, level and alignment, and that they code."""
 
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import scipy.linalg
 import soundfile
 import torch
 
-from asvspoof_cm import load_audio
+from asvspoof_cm import LogMel, load_audio
 from asvspoof_cm.augmentation import (
     CODECS,
     Codec,
@@ -21,6 +22,7 @@ from asvspoof_cm.augmentation import (
 
 AVAILABLE = available_codecs()
 ROOT = Path(__file__).resolve().parents[1]
+SPEECH = load_audio(ROOT / "examples" / "audio" / "human_asterisk_en.flac")[:32000]
 
 
 def seeded(seed=0):
@@ -51,25 +53,51 @@ def test_the_installed_libsndfile_has_most():
     assert set(AVAILABLE) <= set(CODECS)
 
 
-@pytest.mark.parametrize("narrowband", [False, True])
 @pytest.mark.parametrize("codec", AVAILABLE)
-def test_length_level_and_alignment(codec, narrowband):
-    for n_samples in (16000, 24001):
-        x = wave(n_samples)
-        y = transcode(x, codec, narrowband=narrowband)
+def test_length_level_and_alignment(codec):
+    x, level = SPEECH[:24001], 0.0 if module._has_levels(codec) else None
+    for narrowband in (False, True):
+        y = transcode(x, codec, narrowband=narrowband, compression_level=level)
         assert y.shape == x.shape
         assert not torch.equal(y, x)
-        assert abs(lag(x.numpy(), y.numpy())) <= 1
-        assert abs(float(y.norm() / x.norm()) - 1) < 0.12
-        assert snr_db(x, y) > 5
+        assert abs(float(y.norm() / x.norm()) - 1) < 0.2
+        # AMR shifts the phases of low frequencies: 5 samples are 0.3 ms.
+        assert abs(lag(x.numpy(), y.numpy())) <= (5 if codec == "amr-nb" else 2)
+        assert snr_db(x, y) > (1 if codec == "amr-nb" else 5)
+    for n_samples in (1, 2, 159, 161):
+        short = transcode(x[:n_samples], codec, narrowband=True)
+        assert short.shape == (n_samples,)
+        assert short.isfinite().all()
 
 
-@pytest.mark.parametrize("n_samples", [1, 2, 159, 161])
-@pytest.mark.parametrize("codec", AVAILABLE)
-def test_short_waveforms(codec, n_samples):
-    y = transcode(wave(n_samples), codec, narrowband=True)
-    assert y.shape == (n_samples,)
-    assert y.isfinite().all()
+@pytest.mark.parametrize("codec", [c for c in AVAILABLE if module._has_levels(c)])
+def test_fewer_bits_are_worse(codec):
+    spectrum = LogMel(n_mels=40, f_max=3400.0, floor=1e-4)
+    coded = (transcode(SPEECH, codec, compression_level=level) for level in (0.0, 1.0))
+    best, worst = ((spectrum(x) - spectrum(SPEECH)).abs().mean() for x in coded)
+    assert best < worst
+    for level in (0.5, 0.99995):
+        y = transcode(SPEECH[:8000], codec, compression_level=level)
+        assert y.isfinite().all()
+        assert y.abs().max() > 0.01
+
+
+def test_pyav_and_libsndfile_agree_on_g726():
+    pytest.importorskip("av")
+    ours = transcode(SPEECH, "g726", compression_level=1 / 3)  # 32 kbit/s, which is G.721
+    assert snr_db(transcode(SPEECH, "g721", narrowband=True), ours) > 25
+
+
+def test_without_pyav_its_codecs_are_not_there(monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    module._works.cache_clear()
+    module._delay.cache_clear()
+    try:
+        assert "amr-nb" not in available_codecs()
+        assert "gsm" in available_codecs()
+    finally:
+        module._works.cache_clear()
+        module._delay.cache_clear()
 
 
 def test_laws_have_their_known_quality():
@@ -115,13 +143,6 @@ def test_loud_waveforms_are_not_clipped():
     assert snr_db(8 * x, transcode(8 * x, "a-law")) > 33
 
 
-@pytest.mark.skipif("vorbis" not in AVAILABLE, reason="libsndfile without Vorbis")
-def test_compression_level_lowers_the_quality():
-    x = wave(16000)
-    best = snr_db(x, transcode(x, "vorbis", compression_level=0.0))
-    assert best > snr_db(x, transcode(x, "vorbis", compression_level=1.0)) + 5
-
-
 def test_draw_covers_the_codecs_and_levels():
     augment = Codec(codecs=("mu-law", "mp3"), narrowband_p=0.3, compression_level=(0.2, 0.8))
     drawn = augment.draw(2000, 100, seeded())
@@ -151,8 +172,8 @@ def test_missing_codecs_are_named(monkeypatch):
     monkeypatch.setattr(soundfile, "check_format", lambda name, subtype: subtype == "ULAW")
     module._works.cache_clear()
     try:
-        assert available_codecs() == ("mu-law",)
-        with pytest.raises(ValueError, match=r"has at 16000 Hz, mu-law; got 'gsm'"):
+        assert available_codecs()[0] == "mu-law"
+        with pytest.raises(ValueError, match=r"works here at 16000 Hz, mu-law.*; got 'gsm'"):
             transcode(torch.ones(10), "gsm")
     finally:
         module._works.cache_clear()
@@ -167,14 +188,6 @@ def test_samples_that_would_crash_an_encoder_are_refused(codec, value):
         transcode(x, codec)
 
 
-@pytest.mark.parametrize("level", [0.0, 0.5, 0.99995, 1.0])
-@pytest.mark.parametrize("codec", [c for c in module.WITH_LEVELS if c in AVAILABLE])
-def test_every_compression_level_is_coded(codec, level):
-    y = transcode(wave(8000), codec, compression_level=level)
-    assert y.isfinite().all()
-    assert y.abs().max() > 0.01
-
-
 def test_levinson_solves_the_normal_equations():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, 5, 400, generator=generator, dtype=torch.float64).cumsum(-1)
@@ -187,7 +200,7 @@ def test_levinson_solves_the_normal_equations():
 
 
 def test_the_imitated_coder_is_aligned_and_better_with_more_pulses():
-    speech = load_audio(ROOT / "examples" / "audio" / "human_asterisk_en.flac")[:32000]
+    speech = SPEECH
     ratios_db = []
     for n_pulses in (2, 8, 16, 32):
         coder = SpeechCoder(n_pulses=(n_pulses, n_pulses), strength=(1.0, 1.0))

@@ -1,4 +1,4 @@
-"""Speech and music codecs: real ones through libsndfile, in memory, and a quick imitation."""
+"""Codecs by libsndfile or PyAV, in memory, and a quick imitation of speech coders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import soundfile
@@ -16,12 +16,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from asvspoof_cm.audio import resample
+from asvspoof_cm.audio import AudioFile, resample
 from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, integers, uniform
 from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.utils.checks import check_between, check_finite, check_float, check_range
 
-CODECS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+
+class _Coder(NamedTuple):
+    """A codec of PyAV: where its packets go, and at what rates, the best first."""
+
+    container: str
+    encoder: str
+    sample_rate: int
+    bit_rates: tuple[int, ...]
+    options: Mapping[str, str] = MappingProxyType({})
+
+
+CODECS: Final[Mapping[str, tuple[str, str] | _Coder]] = MappingProxyType(
     {
         "mu-law": ("WAV", "ULAW"),
         "a-law": ("WAV", "ALAW"),
@@ -31,11 +42,20 @@ CODECS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "mp3": ("MP3", "MPEG_LAYER_III"),
         "vorbis": ("OGG", "VORBIS"),
         "opus": ("OGG", "OPUS"),
+        "amr-nb": _Coder(
+            "amr", "libopencore_amrnb", 8000, (12200, 10200, 7950, 7400, 6700, 5900, 5150, 4750)
+        ),
+        "g722": _Coder("wav", "g722", 16000, (64000,)),
+        "g723.1": _Coder("wav", "g723_1", 8000, (6300,)),
+        "g726": _Coder("wav", "g726", 8000, (40000, 32000, 24000, 16000)),
+        "opus-voip": _Coder(
+            "ogg", "libopus", 16000, (24000, 20000, 16000, 12000, 8000), {"application": "voip"}
+        ),
+        "aac": _Coder("adts", "aac", 16000, (64000, 48000, 32000, 24000, 16000)),
     }
 )
-"""libsndfile's format and subtype of each codec that this library knows."""
+"""The codecs that this library knows: the first eight by libsndfile, the others by PyAV."""
 
-WITH_LEVELS: Final = ("mp3", "vorbis", "opus")
 _MP3_MAX_LEVEL = 0.9999  # from 0.99999 on, libsndfile refuses a level for MP3
 _NARROWBAND_RATE = 8000
 # Silence after the waveform: codecs fill their last block, and may delay what they are given.
@@ -44,10 +64,18 @@ _N_PADDING = 4096
 _Samples = NDArray[np.float32]
 
 
-def available_codecs(sample_rate: int = SAMPLE_RATE) -> tuple[str, ...]:
-    """Return the codecs that the installed libsndfile encodes and decodes at this sample rate.
+def _has_levels(codec: str) -> bool:
+    kind = CODECS[codec]
+    if isinstance(kind, _Coder):
+        return len(kind.bit_rates) > 1
+    return codec in ("mp3", "vorbis", "opus")
 
-    Each is tried once, on half a second of noise.
+
+def available_codecs(sample_rate: int = SAMPLE_RATE) -> tuple[str, ...]:
+    """Return the codecs that work here at this sample rate.
+
+    Each is tried once, on half a second of noise: libsndfile may lack some, and those of mobile
+    telephones need PyAV, the extra ``av``.
 
     Example:
         >>> "mu-law" in available_codecs()
@@ -70,9 +98,10 @@ def transcode(
         waveform: `(..., time)`; it goes through the CPU, and no gradient passes.
         codec: A name of `available_codecs`.
         sample_rate: In Hz.
-        narrowband: Resample to 8 kHz for the codec and back.
-        compression_level: 0 (best quality) to 1 (fewest bits), for mp3, vorbis and opus; None is
-            libsndfile's choice.
+        narrowband: Resample to 8 kHz for the codec and back; those of PyAV have a rate of their
+            own, 8 kHz for AMR-NB, G.723.1 and G.726.
+        compression_level: 0 (best quality) to 1 (fewest bits), for codecs with more than one bit
+            rate; None is libsndfile's choice, or the highest bit rate.
 
     Note:
         A waveform with a peak above 1 is scaled down for the codec and up again. Each codec's
@@ -83,18 +112,18 @@ def transcode(
         >>> bool((transcode(x, "mu-law") - x).abs().max() < 0.02)
         True
     """
-    rate = _NARROWBAND_RATE if narrowband else sample_rate
+    rate = _rate(codec, _NARROWBAND_RATE if narrowband else sample_rate)
     if codec not in CODECS or not _works(codec, rate):
         raise ValueError(
-            f"`codec` must be one that the installed libsndfile has at {rate} Hz, "
+            f"`codec` must be one that works here at {rate} Hz, "
             f"{', '.join(available_codecs(rate))}; got {codec!r}."
         )
     if compression_level is not None:
         check_between("compression_level", compression_level, 0, 1)
-        if codec not in WITH_LEVELS:
+        if not _has_levels(codec):
             raise ValueError(
-                f"`compression_level` must be None but for {', '.join(WITH_LEVELS)}; "
-                f"got {compression_level} for {codec!r}."
+                f"`compression_level` must be None but for {', '.join(filter(_has_levels, CODECS))}"
+                f"; got {compression_level} for {codec!r}."
             )
     check_float(waveform)
     check_finite(waveform)  # on NaN, encoders crash and take the process with them
@@ -104,6 +133,11 @@ def transcode(
     coded = [_aligned(row, codec, rate, compression_level) for row in narrow.numpy()]
     decoded = resample(torch.from_numpy(np.stack(coded)), rate, sample_rate) * scale
     return decoded[:, : waveform.shape[-1]].to(waveform).reshape(waveform.shape)
+
+
+def _rate(codec: str, rate: int) -> int:
+    kind = CODECS.get(codec)
+    return kind.sample_rate if isinstance(kind, _Coder) else rate
 
 
 def _aligned(samples: _Samples, codec: str, rate: int, level: float | None) -> _Samples:
@@ -116,25 +150,45 @@ def _aligned(samples: _Samples, codec: str, rate: int, level: float | None) -> _
 
 
 def _encode_decode(samples: _Samples, codec: str, rate: int, level: float | None) -> _Samples:
+    file, kind = io.BytesIO(), CODECS[codec]
+    padded = np.pad(samples, (0, _N_PADDING))
+    if isinstance(kind, _Coder):
+        _encode(file, padded, kind, level or 0.0)
+        with AudioFile(file, sample_rate=rate) as audio:
+            return audio.read()
     if level is not None and codec == "mp3":
         level = min(level, _MP3_MAX_LEVEL)
     options = {} if level is None else {"compression_level": level}
-    file, (kind, subtype) = io.BytesIO(), CODECS[codec]
-    padded = np.pad(samples, (0, _N_PADDING))
-    soundfile.write(file, padded, rate, format=kind, subtype=subtype, **options)
+    soundfile.write(file, padded, rate, format=kind[0], subtype=kind[1], **options)
     file.seek(0)
     decoded: _Samples = soundfile.read(file, dtype="float32")[0]
     return decoded
 
 
+def _encode(file: io.BytesIO, samples: _Samples, coder: _Coder, level: float) -> None:
+    import av
+
+    bit_rate = coder.bit_rates[round(level * (len(coder.bit_rates) - 1))]
+    integers = np.rint(samples.clip(-1, 1) * 32767).astype(np.int16)
+    frame = av.AudioFrame.from_ndarray(integers[None], format="s16", layout="mono")
+    frame.sample_rate, frame.pts = coder.sample_rate, 0
+    with av.open(file, "w", format=coder.container) as container:
+        stream: Any = container.add_stream(coder.encoder, rate=coder.sample_rate, layout="mono")
+        stream.bit_rate, stream.options = bit_rate, dict(coder.options)
+        fitting = av.AudioResampler(stream.codec_context.format, "mono", coder.sample_rate)
+        for part in [*fitting.resample(frame), None]:
+            container.mux(stream.encode(part))
+
+
 @functools.cache
 def _works(codec: str, sample_rate: int) -> bool:
-    if not soundfile.check_format(*CODECS[codec]):
+    kind = CODECS[codec]
+    if not isinstance(kind, _Coder) and not soundfile.check_format(*kind):
         return False
     try:
-        _delay(codec, sample_rate)
-    except soundfile.LibsndfileError:
-        return False
+        _delay(codec, _rate(codec, sample_rate))
+    except (soundfile.LibsndfileError, ImportError, ValueError):
+        return False  # ValueError: of PyAV too, which lacks a coder
     return True
 
 
@@ -148,6 +202,8 @@ def _delay(codec: str, sample_rate: int) -> int:
     decoded = _encode_decode(probe, codec, sample_rate, None)
     n_fft = 2 * max(len(probe), len(decoded))
     spectrum = np.fft.rfft(decoded, n_fft) * np.fft.rfft(probe, n_fft).conj()
+    # By the phase alone: speech coders change the spectrum, and with it where the peak lies.
+    spectrum /= np.abs(spectrum) + 1e-3 * np.abs(spectrum).max()
     lag = int(np.fft.irfft(spectrum, n_fft).argmax())
     return lag if lag < n_fft // 2 else lag - n_fft
 
@@ -159,8 +215,8 @@ class Codec(Augmentation):
     Args:
         codecs: The names to choose from; None is all that `available_codecs` returns.
         narrowband_p: Probability of the round trip through 8 kHz.
-        compression_level: Range of the level for mp3, vorbis and opus; None leaves it to
-            libsndfile.
+        compression_level: Range of the level, for codecs with more than one bit rate; None is as
+            in `transcode`.
         sample_rate: Of the waveforms, in Hz.
 
     Example:
@@ -192,7 +248,7 @@ class Codec(Augmentation):
         if self.compression_level is not None:
             drawn = uniform((n_rows,), self.compression_level, generator).tolist()
             pairs = zip(codecs, drawn, strict=True)
-            levels = [level if codec in WITH_LEVELS else None for codec, level in pairs]
+            levels = [level if _has_levels(codec) else None for codec, level in pairs]
         return {"codec": codecs, "narrowband": narrowband, "compression_level": tuple(levels)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:

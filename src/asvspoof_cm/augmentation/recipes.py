@@ -21,7 +21,7 @@ from asvspoof_cm.augmentation.channel import (
     RandomSpeed,
     RecordedNoise,
 )
-from asvspoof_cm.augmentation.codecs import Codec, SpeechCoder
+from asvspoof_cm.augmentation.codecs import Codec, SpeechCoder, available_codecs
 from asvspoof_cm.augmentation.compose import Compose, OneOf, RandomApply
 from asvspoof_cm.augmentation.rawboost import RawBoost
 from asvspoof_cm.augmentation.spoof import CopySynthesis, ShuffleSegments
@@ -110,12 +110,28 @@ def _channels(noises: Sequence[Tensor] = ()) -> Augmentation:
     )
 
 
+def _coders() -> Augmentation:
+    """Real coders of telephones and messages, at all their bit rates."""
+    levels = (0.0, 1.0)
+    own_rate = ("amr-nb", "g722", "g723.1", "g726", "opus-voip", "aac")
+    missing = set(own_rate).difference(available_codecs())
+    if missing:
+        raise ImportError(
+            f"the coders {', '.join(sorted(missing))} need PyAV: pip install 'asvspoof-cm[av]'."
+        )
+    mobile = Codec(codecs=("amr-nb", "opus-voip"), compression_level=levels)
+    others = Codec(codecs=("g722", "g723.1", "g726", "aac"), compression_level=levels)
+    older = Codec(codecs=("mu-law", "a-law", "gsm"), narrowband_p=1.0)
+    return _some(0.4, mobile, others, older, Compose([older, mobile]), weights=[4, 2, 2, 1])
+
+
 AUGMENTATIONS: dict[str, Callable[[], Augmentation]] = {
     "tfparn": TFPARNAugment,
     "rawboost": lambda: RawBoost(algorithm=4, p=0.5),
     "speed": lambda: _some(0.5, _speed()),
     "robust": _robust,
     "channels": _channels,
+    "coders": _coders,
 }
 
 
@@ -123,7 +139,8 @@ def augmentation(name: str, *, noises: Sequence[Tensor] = ()) -> Augmentation | 
     """Return the augmentation of a name, or of names joined by "+", in turn; None for "none".
 
     "tfparn" is the paper's. "channels" is what voices go through today: rooms, loudspeakers, noise,
-    microphones, telephones and networks. "robust" is the shorter list that the detector of version
+    microphones, telephones and networks. "coders" passes two clips of five through real coders, for
+    which it needs PyAV, the extra ``av``. "robust" is the shorter list that the detector of version
     0.2 was trained with.
 
     Args:

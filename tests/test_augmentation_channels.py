@@ -333,12 +333,10 @@ def test_all_speeds_of_the_range_are_drawn():
     assert drawn["percent"].unique().tolist() == [98, 99, 100, 101, 102]
 
 
-@pytest.mark.parametrize(("name", "low", "high"), [("robust", 0.85, 1), ("channels", 0.9, 1)])
-def test_most_rows_change_and_the_rest_stays(name, low, high):
+def test_channels_change_nearly_every_row_and_take_recordings():
     waveform = 0.1 * noise(128, 4000, dtype=torch.float32)
-    augment = augmentation(name, noises=[torch.randn(2000, generator=seeded())])
+    augment = augmentation("channels", noises=[torch.randn(2000, generator=seeded())])
     changed = (augment(waveform, generator=seeded(3)) != waveform).any(dim=1).double().mean()
-    # All six stages of "robust" pass a row by with probability
-    # 0.6 · 0.3 · 0.75 · 0.5 · 0.6 · 0.875 = 3.5 %.
-    assert low < changed < high
-    assert ("RecordedNoise" in repr(augment)) == (name == "channels")
+    assert 0.9 < changed < 1
+    assert "RecordedNoise" in repr(augment)
+    assert "RecordedNoise" not in repr(augmentation("channels"))

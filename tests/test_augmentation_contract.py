@@ -19,7 +19,6 @@ from asvspoof_cm.augmentation import (
     Gain,
     Gaps,
     ImpulsiveNoise,
-    MelVocoder,
     NotchBands,
     OneOf,
     PacketLoss,
@@ -41,6 +40,7 @@ from asvspoof_cm.augmentation import (
     WhiteNoise,
     as_extra_spoof,
     base,
+    spoof,
     transcode,
 )
 from asvspoof_cm.models import LogMelMask
@@ -73,9 +73,7 @@ NAMES = {
     "coloured_noise": lambda: ColouredNoise(),
     "band_limit": lambda: RandomBandLimit(low_hz=(50.0, 300.0)),
     "speed": lambda: RandomSpeed(percent=(105, 110)),
-    "copy_synthesis": lambda: CopySynthesis(
-        vocoders=(MelVocoder(64, 16, 4, 2), MelVocoder(128, 32, 8, 1))
-    ),
+    "copy_synthesis": lambda: CopySynthesis(),
     "codec": lambda: Codec(codecs=CODECS, narrowband_p=0.5),
     "recorded_noise": lambda: RecordedNoise(clips=CLIPS, n_clips=(1, 3)),
     "recorded_room": lambda: RecordedRoom(responses=CLIPS),
@@ -86,7 +84,9 @@ NAMES = {
 
 
 @pytest.fixture(params=NAMES)
-def augment(request):
+def augment(request, monkeypatch):
+    small = (spoof._Vocoder(64, 16, 4, 2), spoof._Vocoder(128, 32, 8, 1))
+    monkeypatch.setattr(spoof, "_VOCODERS", small)
     return NAMES[request.param]()
 
 
@@ -114,14 +114,6 @@ def test_keeps_shape_and_dtype(augment, dtype):
         assert output.shape == waveform.shape
         assert output.dtype == dtype
         assert output.isfinite().all()
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_stays_on_the_device(augment):
-    waveform = speech(3, 4000).cuda()
-    output = augment(waveform, generator=seeded())
-    assert output.device == waveform.device
-    assert output.isfinite().all()
 
 
 def test_half_precision_is_float32_rounded_at_the_end(augment):
@@ -159,15 +151,11 @@ def test_replay_is_bit_equal_also_from_a_file(augment):
     assert torch.equal(pickle.loads(pickle.dumps(augment)).apply(waveform, again), output)
 
 
-def test_seeds_decide(augment):
-    waveform = speech(4, 4000)
+def test_seeds_decide_and_without_one_each_call_takes_a_fresh_one(augment):
+    waveform = speech(32, 500)
     first = augment(waveform, generator=seeded(1))
     assert torch.equal(first, augment(waveform, generator=seeded(1)))
     assert not torch.equal(first, augment(waveform, generator=seeded(2)))
-
-
-def test_without_a_generator_each_call_takes_a_fresh_seed(augment):
-    waveform = speech(32, 500)
     torch.manual_seed(0)
     first = augment(waveform)
     torch.manual_seed(0)
@@ -190,26 +178,16 @@ def test_each_row_has_its_own_draw(augment):
     assert len({tuple(row.tolist()) for row in output}) > 1
 
 
-def test_silence_stays_finite(augment):
-    output = augment(torch.zeros(3, 4000), generator=seeded())
-    assert output.isfinite().all()
-
-
-def test_one_sample(augment):
-    output = augment(torch.tensor([0.5]), generator=seeded())
-    assert output.shape == (1,)
-    assert output.isfinite().all()
+def test_silence_one_sample_and_a_minute(augment, minute):
+    for waveform in (torch.zeros(3, 4000), torch.tensor([0.5]), minute):
+        output = augment(waveform, generator=seeded())
+        assert output.shape == waveform.shape
+        assert output.isfinite().all()
 
 
 @pytest.fixture(scope="module")
 def minute():
     return speech(960_000)
-
-
-def test_one_minute(augment, minute):
-    output = augment(minute, generator=seeded())
-    assert output.shape == (960_000,)
-    assert output.isfinite().all()
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"codec"}))
@@ -421,15 +399,6 @@ def test_errors_say_what_and_how(call, error, message):
         (lambda: NotchBands(n_bands=0), "`n_bands` must be at least 1; got 0"),
         (lambda: ImpulsiveNoise(max_share=10), "`max_share` must be between 0 and 1; got 10"),
         (lambda: ConvolutiveNoise(n_orders=0), "`n_orders` must be at least 1; got 0"),
-        (lambda: CopySynthesis(vocoders=()), "`vocoders` must hold at least one MelVocoder"),
-        (
-            lambda: CopySynthesis(vocoders=(MelVocoder(512, 300, 40, 1),)),
-            "`hop_length` of at most half",
-        ),
-        (
-            lambda: CopySynthesis(vocoders=(MelVocoder(512, 128, 40, -1),)),
-            "`vocoders` must have positive sizes",
-        ),
         (lambda: CopySynthesis(detail=(0.0, 1.5)), r"`detail` must be \(low, high\)"),
         (lambda: ShuffleSegments(mean_s=()), "`mean_s` must hold lengths in seconds"),
         (lambda: ShuffleSegments(mean_s=(1e-5,)), "at least one sample; got"),

@@ -190,7 +190,7 @@ def test_linear_scaling():
         (lambda: system(7), "1 to 6; got 7"),
         (
             lambda: augmentation("magic"),
-            "must be none, one of tfparn, rawboost, speed, robust, channels",
+            "must be none, one of tfparn, rawboost, speed, channels, coders",
         ),
         (lambda: Augmented(augmentation="magic"), "`augmentation` must be none, one of tfparn"),
         (lambda: Recipe(n_epochs=0), "`n_epochs` must be a whole number of at least 1"),
@@ -383,11 +383,11 @@ def test_every_kind_of_extra_spoof_changes_all_rows(kind):
 
 def test_joined_augmentations_run_in_turn():
     waveform = 0.1 * torch.randn(8, 8000, generator=torch.Generator().manual_seed(0))
-    joined = augmentation("speed+robust")(waveform, generator=torch.Generator().manual_seed(1))
+    joined = augmentation("speed+rawboost")(waveform, generator=torch.Generator().manual_seed(1))
     generator = torch.Generator().manual_seed(1)
-    drawn = [augmentation(name).draw(8, 8000, generator) for name in ("speed", "robust")]
+    drawn = [augmentation(name).draw(8, 8000, generator) for name in ("speed", "rawboost")]
     by_hand = augmentation("speed").apply(waveform, drawn[0])
-    assert torch.equal(joined, augmentation("robust").apply(by_hand, drawn[1]))
+    assert torch.equal(joined, augmentation("rawboost").apply(by_hand, drawn[1]))
 
 
 def test_smaller_residuals_at_the_start():

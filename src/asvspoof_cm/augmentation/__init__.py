@@ -46,7 +46,6 @@ from asvspoof_cm.augmentation.recipes import (
 )
 from asvspoof_cm.augmentation.spoof import (
     CopySynthesis as CopySynthesis,
-    MelVocoder as MelVocoder,
     ShuffleSegments as ShuffleSegments,
     as_extra_spoof as as_extra_spoof,
 )

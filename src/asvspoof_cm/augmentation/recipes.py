@@ -39,24 +39,6 @@ def _speed() -> Augmentation:
     return RandomSpeed(percent=(88, 112))
 
 
-def _robust() -> Augmentation:
-    codecs = Codec(codecs=("mp3", "vorbis", "opus", "gsm", "mu-law"), compression_level=(0.2, 0.9))
-    return Compose(
-        [
-            _some(0.4, _speed()),
-            _some(0.7, RandomEqualizer(gain_db=(-8.0, 8.0))),
-            _some(0.25, RandomRoom()),
-            _some(0.5, ColouredNoise(), WhiteNoise(snr_db=(5.0, 35.0)), RawBoost(algorithm=5)),
-            _some(
-                0.4,
-                RandomBandLimit(high_hz=(3200.0, 4000.0)),
-                RandomBandLimit(high_hz=(4000.0, 7600.0)),
-            ),
-            _some(0.125, codecs),  # they are slow
-        ]
-    )
-
-
 def _replay() -> Augmentation:
     """A loudspeaker, a small room and a microphone."""
     return Compose(
@@ -129,7 +111,6 @@ AUGMENTATIONS: dict[str, Callable[[], Augmentation]] = {
     "tfparn": TFPARNAugment,
     "rawboost": lambda: RawBoost(algorithm=4, p=0.5),
     "speed": lambda: _some(0.5, _speed()),
-    "robust": _robust,
     "channels": _channels,
     "coders": _coders,
 }
@@ -138,10 +119,10 @@ AUGMENTATIONS: dict[str, Callable[[], Augmentation]] = {
 def augmentation(name: str, *, noises: Sequence[Tensor] = ()) -> Augmentation | None:
     """Return the augmentation of a name, or of names joined by "+", in turn; None for "none".
 
-    "tfparn" is the paper's. "channels" is what voices go through today: rooms, loudspeakers, noise,
-    microphones, telephones and networks. "coders" passes two clips of five through real coders, for
-    which it needs PyAV, the extra ``av``. "robust" is the shorter list that the detector of version
-    0.2 was trained with.
+    "tfparn" is the paper's, "rawboost" that of Tak et al., "speed" another speed. "channels" is
+    what voices go through today: rooms, loudspeakers, noise, microphones, telephones and networks.
+    "coders" passes two clips of five through real coders, for which it needs PyAV, the extra
+    ``av``.
 
     Args:
         name: The name, or the names.

@@ -119,14 +119,10 @@ class ShuffleSegments(Augmentation):
         return waveform.gather(1, (starts - ends + lengths).gather(1, segment) + place)
 
 
-class MelVocoder(NamedTuple):
+class _Vocoder(NamedTuple):
     """An analysis into Mel bands and the iterations of its synthesis.
 
-    Attributes:
-        n_fft: The FFT size.
-        hop_length: Samples from frame to frame.
-        n_mels: Mel bands; fewer blur the harmonics more.
-        n_iterations: Of phase reconstruction; fewer leave a rougher phase.
+    Fewer bands blur the harmonics more, fewer iterations leave a rougher phase.
     """
 
     n_fft: int
@@ -136,21 +132,20 @@ class MelVocoder(NamedTuple):
 
 
 _VOCODERS = (
-    MelVocoder(n_fft=512, hop_length=128, n_mels=40, n_iterations=16),
-    MelVocoder(n_fft=512, hop_length=160, n_mels=64, n_iterations=6),
-    MelVocoder(n_fft=1024, hop_length=200, n_mels=80, n_iterations=24),
-    MelVocoder(n_fft=1024, hop_length=256, n_mels=80, n_iterations=10),
-    MelVocoder(n_fft=1024, hop_length=256, n_mels=120, n_iterations=3),
-    MelVocoder(n_fft=2048, hop_length=320, n_mels=128, n_iterations=8),
+    _Vocoder(n_fft=512, hop_length=128, n_mels=40, n_iterations=16),
+    _Vocoder(n_fft=512, hop_length=160, n_mels=64, n_iterations=6),
+    _Vocoder(n_fft=1024, hop_length=200, n_mels=80, n_iterations=24),
+    _Vocoder(n_fft=1024, hop_length=256, n_mels=80, n_iterations=10),
+    _Vocoder(n_fft=1024, hop_length=256, n_mels=120, n_iterations=3),
+    _Vocoder(n_fft=2048, hop_length=320, n_mels=128, n_iterations=8),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CopySynthesis(Augmentation):
-    """Replace each row by a vocoded copy at the same level. The result counts as spoof.
+    """Replace each row by a copy from one of six vocoders, at its level. It counts as spoof.
 
     Args:
-        vocoders: What each row chooses from, with equal probability.
         detail: Range of the share of fine structure kept, as a power: 0 is the smooth magnitude of
             the Mel bands alone, 1 that of the waveform.
 
@@ -159,30 +154,19 @@ class CopySynthesis(Augmentation):
         torch.Size([2, 16000])
     """
 
-    vocoders: tuple[MelVocoder, ...] = _VOCODERS
     detail: tuple[float, float] = (0.0, 0.7)
 
     def __post_init__(self) -> None:
-        if not self.vocoders:
-            raise ValueError("`vocoders` must hold at least one MelVocoder; got none.")
-        for vocoder in self.vocoders:
-            if min(vocoder[:3]) < 1 or vocoder.n_iterations < 0:
-                raise ValueError(f"`vocoders` must have positive sizes; got {vocoder}.")
-            if 2 * vocoder.hop_length > vocoder.n_fft:
-                raise ValueError(
-                    "`vocoders` must have a `hop_length` of at most half their `n_fft`, or frames "
-                    f"can't be joined; got {vocoder}."
-                )
         check_range("detail", self.detail, 0, 1)
 
     @property
     def min_samples(self) -> int:
         """Half the longest window, which is reflected at the ends; zeros are added up to it."""
-        return max(vocoder.n_fft for vocoder in self.vocoders) // 2 + 1
+        return max(vocoder.n_fft for vocoder in _VOCODERS) // 2 + 1
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         return {
-            "choice": integers((n_rows,), (0, len(self.vocoders) - 1), generator),
+            "choice": integers((n_rows,), (0, len(_VOCODERS) - 1), generator),
             "detail": uniform((n_rows,), self.detail, generator),
             "seed": seeds(n_rows, generator),
         }
@@ -198,12 +182,12 @@ class CopySynthesis(Augmentation):
                 waveform[chosen],
                 row_noise(waveform[chosen], drawn["seed"][rows]),
                 beside(drawn["detail"][rows], waveform),
-                self.vocoders[number],
+                _VOCODERS[number],
             )
         return result[:, :time]
 
 
-def _vocode(waveform: Tensor, start: Tensor, detail: Tensor, vocoder: MelVocoder) -> Tensor:
+def _vocode(waveform: Tensor, start: Tensor, detail: Tensor, vocoder: _Vocoder) -> Tensor:
     n_fft, hop_length, n_mels, n_iterations = vocoder
     window = torch.hann_window(n_fft, dtype=waveform.dtype, device=waveform.device)
     spectrum = stft(waveform, window, hop_length=hop_length)

@@ -140,16 +140,15 @@ def butterworth_sos(
     kind: str, order: int, low_hz: float, high_hz: float, sample_rate: int = SAMPLE_RATE
 ) -> Tensor:
     """Return a Butterworth filter as second-order sections, `(n_sections, 6)`."""
-    cut_offs = {"lowpass": [high_hz], "highpass": [low_hz], "bandpass": [low_hz, high_hz]}
+    cut_offs: dict[str, Any] = {
+        "lowpass": high_hz,
+        "highpass": low_hz,
+        "bandpass": [low_hz, high_hz],
+    }
     if kind not in cut_offs:
         raise ValueError(f"`kind` must hold {', '.join(cut_offs)}; got {kind!r}.")
-    sections: Any = scipy.signal.butter(
-        order,
-        cut_offs[kind],
-        kind,
-        output="sos",
-        fs=sample_rate,  # type: ignore[call-overload]
-    )
+    name: Any = kind
+    sections = scipy.signal.butter(order, cut_offs[kind], name, output="sos", fs=sample_rate)
     return torch.from_numpy(sections)
 
 

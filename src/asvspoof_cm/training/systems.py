@@ -170,8 +170,8 @@ def fine_tuning(
     """Return a system that trains a model further, gently: on little data, in minutes.
 
     Ten epochs at a learning rate of 2e-4 for an `Encoder` and 2e-5 for other models, whatever the
-    batch size, crops of the model's own length, and the augmentation "robust". Give `train_system`
-    the checkpoint as `start_from`.
+    batch size, crops of the model's own length, and the augmentation "channels". Give
+    `train_system` the checkpoint as `start_from`.
 
     Args:
         model: A trained model, such as ``load_pretrained()``.
@@ -199,7 +199,7 @@ def fine_tuning(
         model=name,
         model_config=config,
         recipe=Recipe(n_epochs=10, lr=2e-4 if name == "Encoder" else 2e-5, warmup_epochs=0.5),
-        transform=Augmented(augmentation="robust"),
+        transform=Augmented(augmentation="channels"),
         batch_size=batch_size,
         crop_s=model.input.crop_s,
     ).with_changes(**changes)

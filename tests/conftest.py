@@ -57,6 +57,11 @@ def golden_lcnn():
 
 
 @pytest.fixture(scope="session")
+def golden_tfparn_authors():
+    return _golden("tfparn_authors")
+
+
+@pytest.fixture(scope="session")
 def golden_speaker_encoder():
     return _golden("speaker_encoder")
 

@@ -198,23 +198,6 @@ def test_encoder_gradients_equal_torch_without_dropout():
         )
 
 
-def test_initial_weights_have_torchs_scale():
-    torch.manual_seed(3)
-    ours = TFPARN().layers[0]
-    theirs = nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True)
-    pairs = [
-        (ours.qkv.weight, theirs.self_attn.in_proj_weight),
-        (ours.out.weight, theirs.self_attn.out_proj.weight),
-        (ours.expand.weight, theirs.linear1.weight),
-        (ours.contract.bias, theirs.linear2.bias),
-    ]
-    for mine, other in pairs:
-        assert mine.std().item() == pytest.approx(other.std().item(), rel=0.1)
-        assert mine.abs().max().item() == pytest.approx(other.abs().max().item(), rel=0.02)
-    assert (ours.qkv.bias == 0).all()
-    assert (ours.out.bias == 0).all()
-
-
 def test_positions_by_their_formula():
     positions = sinusoidal_positions(5000, 256, like=torch.empty(0))
     for t, i in [(0, 0), (1, 0), (400, 7), (4999, 127)]:
@@ -226,7 +209,7 @@ def test_positions_by_their_formula():
 # Padding
 
 
-@pytest.mark.parametrize("pooling", ["attention", "mean"])
+@pytest.mark.parametrize("pooling", ["attention", "mean", "top-k"])
 @pytest.mark.parametrize("padding", [0.0, 1e6, float("nan")])
 def test_padding_changes_nothing(pooling, padding):
     torch.manual_seed(4)
@@ -524,7 +507,8 @@ def test_bad_features(features, lengths, message):
         (TFPARNConfig, {"d_model": 100}, "multiple of `n_heads`"),
         (TFPARNConfig, {"n_layers": 0}, "`n_layers` must be a whole number of at least 1"),
         (TFPARNConfig, {"dropout": 1.0}, r"`dropout` must lie in \[0, 1\)"),
-        (TFPARNConfig, {"pooling": "max"}, "`pooling` must be one of 'attention', 'mean'"),
+        (TFPARNConfig, {"pooling": "max"}, "`pooling` must be one of 'attention', 'mean', 'top-k'"),
+        (TFPARNConfig, {"log_scale": "dB"}, "`log_scale` must be one of 'decibels', 'natural'"),
         (AASISTConfig, {"pool_hetero": 0.0}, r"`pool_hetero` must lie in \(0, 1\]"),
         (AASISTConfig, {"temperature": 0.0}, "`temperature` must be positive"),
         (RawNet2Config, {"pooling": "mean"}, "`pooling` must be one of 'last', 'max'"),

@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.models import AASIST, LCNN, AASISTConfig, Countermeasure, LCNNConfig, build_model
-from asvspoof_cm.models.base import describe_model
+from asvspoof_cm.models.base import complete_config, describe_model
 from asvspoof_cm.utils.checks import one_line
 from asvspoof_cm.utils.files import atomic_path
 
@@ -429,7 +429,8 @@ def _load(path: str | os.PathLike[str]) -> tuple[Countermeasure, str]:
     if found != stored:
         raise ValueError(f"{path} is damaged: its content is not what was written.")
     try:
-        model = _rebuild(content["model"], content["config"], weights.values())
+        config = complete_config(content["model"], content["config"])
+        model = _rebuild(content["model"], config, weights.values())
         model.input = InputSettings.from_dict(content["input"])
         model.meta = dict(content["meta"])
         if model.meta.get("calibration") is not None:

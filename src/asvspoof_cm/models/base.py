@@ -69,6 +69,9 @@ class Countermeasure(nn.Module, ABC):
     """Whether an exported graph takes crops of any length."""
     all_parameters_used: ClassVar[bool] = True
     """Whether each trainable parameter gets a gradient in every step."""
+    added_fields: ClassVar[Mapping[str, Any]] = {}
+    """What a stored configuration means that is older than a field of `config_type` and lacks it,
+    where that is not the field's default."""
 
     config: Any
 
@@ -147,6 +150,15 @@ def build_model(name: str, config: Mapping[str, Any] | None = None) -> Counterme
         )
     model: Countermeasure = kind(_config_type(kind)(**values))
     return model
+
+
+def complete_config(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored configuration with what it means where it lacks fields."""
+    kind = _REGISTRY.get(name)
+    result = {**(kind.added_fields if kind is not None else {}), **config}
+    if isinstance(inner := result.get("model_config"), Mapping):  # a model with another inside
+        result["model_config"] = complete_config(str(result.get("model", "TFPARN")), inner)
+    return result
 
 
 def describe_model(model: Countermeasure) -> tuple[str, dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -60,8 +60,10 @@ class CosineHead(Countermeasure):
 
     def __init__(self, config: CosineHeadConfig | None = None) -> None:
         super().__init__()
-        self.config = config = CosineHeadConfig() if config is None else config
+        config = CosineHeadConfig() if config is None else config
         self.body = build_model(config.model, config.model_config)
+        # All fields of it: what is left out would mean the defaults of the version that loads.
+        self.config = replace(config, model_config=asdict(self.body.config))
         self.any_length = self.body.any_length  # type: ignore[misc]
         with torch.no_grad():
             d_embedding = self.body.eval().embed(torch.zeros(1, SAMPLE_RATE)).shape[-1]

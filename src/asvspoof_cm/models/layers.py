@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,18 +44,30 @@ class AttentionPooling(nn.Module):
 
 
 class MeanPooling(nn.Module):
-    """Weight the frames of an utterance alike; `d_model` plays no part."""
-
-    def __init__(self, d_model: int) -> None:
-        super().__init__()
+    """Weight the frames of an utterance alike."""
 
     def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the weights (batch, n_frames) of frames (batch, n_frames, d_model)."""
         return mean_weights(frames, mask)
 
 
-POOLINGS: Final = {"attention": AttentionPooling, "mean": MeanPooling}
-"""What weights the frames of a TFPARN, by the name in its configuration."""
+class TopKPooling(nn.Module):
+    """Weight alike the `share` of an utterance's frames that have the largest norms."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the weights (batch, n_frames) of frames (batch, n_frames, d_model)."""
+        norms = frames.detach().norm(dim=-1)
+        if mask is None:
+            mask = torch.ones_like(norms, dtype=torch.bool)
+        n_kept = (mask.sum(dim=-1, keepdim=True) * self.share).long().clamp(min=1)
+        order = norms.masked_fill(~mask, -1.0).argsort(dim=-1, descending=True)
+        is_kept = torch.arange(norms.shape[1], device=norms.device) < n_kept
+        kept = torch.zeros_like(mask).scatter(1, order, is_kept)
+        return mean_weights(frames, kept)
 
 
 class ChannelAttention(nn.Module):

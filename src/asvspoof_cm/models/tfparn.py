@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,13 +12,17 @@ from torch import Tensor, nn
 from asvspoof_cm.frontends import LogMel
 from asvspoof_cm.models.base import Attended, Countermeasure
 from asvspoof_cm.models.layers import (
-    POOLINGS,
+    AttentionPooling,
     LogMelMask,
+    MeanPooling,
+    TopKPooling,
     TransformerLayer,
+    dropout,
     frame_mask,
     sinusoidal_positions,
 )
 from asvspoof_cm.utils.checks import (
+    check_between,
     check_choice,
     check_frames,
     check_positive,
@@ -26,16 +32,41 @@ from asvspoof_cm.utils.checks import (
 )
 
 _CPU_BATCH = 8
+_POOLINGS = ("attention", "mean", "top-k")
+_LEAST_POWER, _LEAST_BEL = 1e-10, -8.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TFPARNConfig:
-    """The size of a TFPARN; the defaults are the paper's.
+    """What a TFPARN is; the defaults are the paper's, and its authors' code where it says nothing.
+
+    Attributes:
+        sample_rate: Of the waveforms, in Hz.
+        n_fft: The FFT size, which is the window too.
+        hop_length: Samples from frame to frame.
+        n_mels: The Mel bands.
+        mel_filters: Triangles on the frequency axis, "continuous", or between FFT "bins".
+        log_scale: "decibels", clamped to -80 to 0 and divided by 10, or the "natural" logarithm.
+        log_floor: The least power under the natural logarithm.
+        d_model: The channels of a frame in the Transformer.
+        n_layers: Its layers.
+        n_heads: The heads of the attention in each.
+        d_feedforward: The hidden channels of the feed-forward block in each.
+        dropout: In the layers.
+        position_dropout: After the positional encoding is added.
+        pooling: What weights the frames: "attention", "mean", or "top-k", those of largest norm.
+        top_k_share: The share of the frames that top-k pooling keeps.
+        d_classifier: The hidden channels of the classifier.
+        classifier_dropout: In the classifier.
+        initial_weights: "xavier" for every matrix, with a gain of 0.5 for the projection of the
+            features, or "default", PyTorch's and for the Transformer as in its own.
+        normalization: What `model.input` of a new model begins with: the peak of each "crop" or
+            that of the "utterance".
 
     Note:
-        The paper says that dropout is applied in the attention and feed-forward blocks, without a
-        value; 0.1 and the places of `torch.nn.TransformerEncoderLayer` are used. The floor of the
-        logarithm and the activation of the feed-forward block (ReLU) are not given either.
+        The paper gives neither the scale of the logarithm nor the rate of dropout in the layers
+        nor initial weights: those of the authors' code are used. The activation of the feed-forward
+        block, ReLU, is theirs too. `authors` has what their code does otherwise than the text.
 
     Example:
         >>> TFPARNConfig(pooling="mean").d_model
@@ -46,26 +77,49 @@ class TFPARNConfig:
     n_fft: int = 1024
     hop_length: int = 160
     n_mels: int = 160
+    mel_filters: Literal["continuous", "bins"] = "continuous"
+    log_scale: Literal["decibels", "natural"] = "decibels"
     log_floor: float = 1e-6
     d_model: int = 256
     n_layers: int = 6
     n_heads: int = 8
     d_feedforward: int = 1024
-    dropout: float = 0.1
-    pooling: str = "attention"
+    dropout: float = 0.3
+    position_dropout: float = 0.3
+    pooling: Literal["attention", "mean", "top-k"] = "attention"
+    top_k_share: float = 0.3
     d_classifier: int = 128
     classifier_dropout: float = 0.3
+    initial_weights: Literal["xavier", "default"] = "xavier"
+    normalization: Literal["crop", "utterance"] = "crop"
 
     def __post_init__(self) -> None:
         check_positive(self)
         check_frames(self)
-        check_probability(self, "dropout", "classifier_dropout")
-        check_choice("pooling", self.pooling, tuple(POOLINGS))
+        check_probability(self, "dropout", "position_dropout", "classifier_dropout")
+        check_between("top_k_share", self.top_k_share, 0, 1)
+        check_choice("mel_filters", self.mel_filters, ("continuous", "bins"))
+        check_choice("log_scale", self.log_scale, ("decibels", "natural"))
+        check_choice("pooling", self.pooling, _POOLINGS)
+        check_choice("initial_weights", self.initial_weights, ("xavier", "default"))
+        check_choice("normalization", self.normalization, ("crop", "utterance"))
         if self.d_model % self.n_heads or self.d_model % 2:
             raise ValueError(
                 "`d_model` must be even and a multiple of `n_heads`; "
                 f"got {self.d_model} and {self.n_heads}."
             )
+
+    @classmethod
+    def authors(cls, **changes: Any) -> Self:
+        """Return the model that the authors' code builds, with some fields changed.
+
+        Mel filters between FFT bins, and the level of the whole utterance.
+
+        Example:
+            >>> TFPARNConfig.authors(pooling="top-k").mel_filters
+            'bins'
+        """
+        return cls(**{"mel_filters": "bins", "normalization": "utterance", **changes})
 
 
 class TFPARN(Countermeasure):
@@ -86,6 +140,14 @@ class TFPARN(Countermeasure):
     """
 
     config_type = TFPARNConfig
+    added_fields = {  # noqa: RUF012 - declared in the base class
+        "mel_filters": "continuous",
+        "log_scale": "natural",
+        "position_dropout": 0.0,
+        "top_k_share": 0.3,
+        "initial_weights": "default",
+        "normalization": "crop",
+    }
 
     def __init__(self, config: TFPARNConfig | None = None) -> None:
         super().__init__()
@@ -95,15 +157,19 @@ class TFPARN(Countermeasure):
             n_fft=config.n_fft,
             hop_length=config.hop_length,
             n_mels=config.n_mels,
-            floor=config.log_floor,
+            floor=config.log_floor if config.log_scale == "natural" else _LEAST_POWER,
         )
+        if config.mel_filters == "bins":
+            self.log_mel.filterbank = bin_filterbank(
+                config.n_mels, config.n_fft, config.sample_rate
+            )
         self.norm = nn.LayerNorm(config.n_mels)
         self.projection = nn.Linear(config.n_mels, config.d_model)
         self.layers = nn.ModuleList(
             TransformerLayer(config.d_model, config.n_heads, config.d_feedforward, config.dropout)
             for _ in range(config.n_layers)
         )
-        self.pooling = POOLINGS[config.pooling](config.d_model)
+        self.pooling = _pooling(config)
         self.classifier = nn.Sequential(
             nn.Linear(config.d_model, config.d_classifier),
             nn.ReLU(),
@@ -111,6 +177,16 @@ class TFPARN(Countermeasure):
             nn.Linear(config.d_classifier, 2),
         )
         self.feature_mask: LogMelMask | None = None
+        self.input = replace(self.input, normalization=config.normalization)
+        if config.initial_weights == "xavier":
+            self._draw_weights()
+
+    def _draw_weights(self) -> None:
+        """Draw each matrix from ± gain · √(6 / (n_in + n_out)); biases are left as they are."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:
+                gain = 0.5 if name == "projection.weight" else 1.0
+                nn.init.xavier_uniform_(parameter, gain)
 
     @torch.no_grad()
     def scale_residuals(self, factor: float) -> None:
@@ -161,6 +237,10 @@ class TFPARN(Countermeasure):
         """Return log-Mel features (batch, n_mels, n_frames), masked in training where asked for."""
         check_waveform_batch(waveform, self.config.n_fft)
         features: Tensor = self.log_mel(waveform)
+        if self.config.log_scale == "decibels":  # of the power and its least value together
+            least = features.new_tensor(math.log(_LEAST_POWER))
+            features = torch.logaddexp(features, least) / math.log(10)
+            features = features.clamp(_LEAST_BEL, 0.0)
         if self.feature_mask is not None and self.training:  # drawn as dropout is
             features = self.feature_mask(features, generator=torch.default_generator)
         return features
@@ -194,6 +274,7 @@ class TFPARN(Countermeasure):
             frames = frames.masked_fill(~mask[..., None], 0.0)
         frames = self.projection(self.norm(frames))
         frames = frames + sinusoidal_positions(frames.shape[1], frames.shape[2], like=frames)
+        frames = dropout(frames, self.config.position_dropout, training=self.training)
         for layer in self.layers:
             frames = layer(frames, mask)
         weights = self.pooling(frames, mask)
@@ -213,3 +294,25 @@ class TFPARN(Countermeasure):
                 f"got {lengths.min().item()} to {lengths.max().item()}."
             )
         return frame_mask(lengths.to(log_mel.device, non_blocking=True), n_frames)
+
+
+def _pooling(config: TFPARNConfig) -> nn.Module:
+    if config.pooling == "attention":
+        return AttentionPooling(config.d_model)
+    return TopKPooling(config.top_k_share) if config.pooling == "top-k" else MeanPooling()
+
+
+def bin_filterbank(n_mels: int, n_fft: int, sample_rate: int) -> Tensor:
+    """Return triangular filters (n_mels, n_fft // 2 + 1) whose corners are FFT bins.
+
+    The corners, equally spaced on the Mel scale, become the bins ⌊(n_fft + 1) · f / sample_rate⌋;
+    where those of a narrow band coincide its filter is empty.
+    """
+    mel = torch.linspace(0, 2595 * math.log10(1 + sample_rate / 1400), n_mels + 2)
+    hz = 700 * (10 ** (mel / 2595) - 1)
+    corners = torch.floor((n_fft + 1) * hz / sample_rate)[:, None]
+    left, centre, right = corners[:-2], corners[1:-1], corners[2:]
+    k = torch.arange(n_fft // 2 + 1)
+    rising = (k - left) / (centre - left).clamp(min=1)
+    falling = (right - k) / (right - centre).clamp(min=1)
+    return torch.where(k < centre, rising, falling).clamp(min=0)

@@ -1,0 +1,189 @@
+"""TFPARN as its authors' code builds it, and what older checkpoints of it mean."""
+
+import json
+import math
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from asvspoof_cm import load_checkpoint, save_checkpoint
+from asvspoof_cm.checkpoint import FORMAT, content_hash
+from asvspoof_cm.models import TFPARN, CosineHead, CosineHeadConfig, TFPARNConfig
+from asvspoof_cm.models.layers import TopKPooling
+
+# The authors' names of the parameters, as torch.nn.TransformerEncoder has them, and ours.
+RENAMED = {
+    "input_norm": "norm",
+    "feature_projection": "projection",
+    "transformer_encoder.": "",
+    "self_attn.in_proj_": "qkv.",
+    "self_attn.out_proj": "out",
+    "linear1": "expand",
+    "linear2": "contract",
+    "attention_pooling.0": "pooling.hidden",
+    "attention_pooling.2": "pooling.score",
+}
+
+
+def our_name(name):
+    for theirs, ours in RENAMED.items():
+        name = name.replace(theirs, ours)
+    return name
+
+
+def authors_model(record, inputs, pooling):
+    """Return the model under the fill, which goes by the order of the authors' state dict."""
+    model = TFPARN(TFPARNConfig.authors(pooling=pooling)).eval()
+    filled = inputs.fill({name: torch.empty(shape) for name, shape in record["names"]})
+    model.load_state_dict({our_name(name): value for name, value in filled.items()})
+    return model
+
+
+@pytest.mark.parametrize("pooling", ["attention", "mean"])
+def test_the_authors_model(pooling, golden_tfparn_authors, inputs):
+    record = golden_tfparn_authors["models"][pooling]
+    model = authors_model(record, inputs, pooling)
+    assert sum(p.numel() for p in model.parameters()) == record["n_parameters"]
+    assert model.input.normalization == "utterance"
+    waveforms = torch.from_numpy(inputs.batch())
+    with torch.no_grad():
+        attended = model.attend(waveforms)
+        embedding = model.embed(waveforms)
+    logits, first = torch.tensor(record["logits"]), torch.tensor(record["embedding_first16"])
+    torch.testing.assert_close(attended.logits, logits, rtol=0, atol=1e-4)
+    torch.testing.assert_close(embedding[:, :16], first, rtol=0, atol=2e-4)
+    if pooling == "attention":
+        weights = torch.tensor(record["attention_frames_0_100_200_400"])
+        found = attended.weights[:, [0, 100, 200, 400]]
+        torch.testing.assert_close(found, weights, rtol=0, atol=1e-6)
+    features = golden_tfparn_authors["features"]
+    assert list(attended.features.mT.shape) == features["shape"]
+    for place, expected in features["points"].items():
+        row, frame, band = map(int, place.split(","))
+        found = attended.features[row, band, frame].item()
+        # Below -50 dB a band beside a loud one is the rounding of the FFT.
+        assert found == pytest.approx(expected, abs=1e-4 if expected > -5 else 1e-2)
+    filled = (model.log_mel.filterbank > 0).sum(dim=1).tolist()
+    assert filled == golden_tfparn_authors["filters"]["nonzero_per_band"]
+
+
+def test_decibels_by_their_formula(inputs):
+    natural, decibels = (
+        TFPARN(TFPARNConfig(log_scale=scale, log_floor=1e-10)) for scale in ("natural", "decibels")
+    )
+    waveform = torch.from_numpy(inputs.wave()).double()[None]
+    power = natural.log_mel(waveform).exp()
+    expected = (10 * (power + 1e-10).log10()).clamp(-80, 0) / 10
+    torch.testing.assert_close(decibels._features(waveform), expected)
+    assert expected.max() == 0
+    assert expected.min() == -8
+
+
+def test_initial_weights_are_xaviers():
+    """Uniform in ± gain · √(6 / (n_in + n_out)), as analysis has it."""
+    torch.manual_seed(3)
+    model = TFPARN()
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2:
+            gain = 0.5 if name == "projection.weight" else 1.0
+            bound = gain * math.sqrt(6 / sum(parameter.shape))
+            assert parameter.abs().max().item() <= bound
+            if parameter.numel() > 1000:
+                assert parameter.abs().max().item() > 0.98 * bound
+                assert parameter.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+    for layer in model.layers:
+        assert not layer.qkv.bias.any()
+        assert not layer.out.bias.any()
+
+
+def test_dropout_after_the_positions():
+    config = TFPARNConfig(n_layers=1, dropout=0.0, position_dropout=0.5, pooling="mean")
+    model = TFPARN(config).train()
+    seen = []
+    model.layers[0].register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    features = torch.randn(1, 160, 50)
+    model.forward_features(features)
+    assert (seen[0] == 0).float().mean().item() == pytest.approx(0.5, abs=0.03)
+    model.eval().forward_features(features)
+    assert (seen[1] != 0).all()
+
+
+def test_top_k_pooling_by_its_definition():
+    torch.manual_seed(0)
+    frames = torch.randn(3, 20, 8)
+    lengths = [20, 10, 2]
+    mask = torch.arange(20) < torch.tensor(lengths)[:, None]
+    weights = TopKPooling(0.3)(frames, mask)
+    for row, length in enumerate(lengths):
+        n_kept = max(int(0.3 * length), 1)
+        norms = frames[row, :length].norm(dim=1)
+        expected = torch.zeros(20)
+        expected[norms.topk(n_kept).indices] = 1 / n_kept
+        torch.testing.assert_close(weights[row], expected)
+    torch.testing.assert_close(TopKPooling(0.3)(frames)[0], weights[0])
+    model = TFPARN(TFPARNConfig(n_layers=1, pooling="top-k"))
+    assert sum(p.numel() for p in model.pooling.parameters()) == 0
+    model(torch.randn(2, 8000)).sum().backward()
+
+
+# What version 0.2 gave, under the fill, for the configurations that it stored.
+TINY = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_feedforward": 32, "d_classifier": 8}
+TINY |= {"n_mels": 40}
+OLD_TFPARN = {
+    "sample_rate": 16000,
+    "n_fft": 1024,
+    "hop_length": 160,
+    "log_floor": 1e-06,
+    **TINY,
+    "dropout": 0.1,
+    "pooling": "attention",
+    "classifier_dropout": 0.3,
+}
+OLD_COSINE = {"model": "TFPARN", "model_config": TINY, "n_vectors": 2, "scale": 20.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "expected"),
+    [
+        (
+            "TFPARN",
+            OLD_TFPARN,
+            [
+                [0.08241164684295654, -0.035105567425489426],
+                [0.03041708655655384, -0.10757546126842499],
+            ],
+        ),
+        (
+            "CosineHead",
+            OLD_COSINE,
+            [[5.548716068267822, 3.4347434043884277], [5.583826065063477, 3.545234441757202]],
+        ),
+    ],
+)
+def test_checkpoints_of_before_keep_their_meaning(tmp_path, inputs, name, config, expected):
+    body = TFPARNConfig(**TINY)
+    model = TFPARN(body)
+    if name == "CosineHead":
+        model = CosineHead(CosineHeadConfig(model_config=asdict(body)))
+    content = {
+        "format": FORMAT,
+        "model": name,
+        "config": config,
+        "input": asdict(model.input),
+        "state_dict": inputs.fill(model.state_dict()),
+        "meta": {},
+    }
+    torch.save({**content, "sha256": content_hash(content)}, tmp_path / "old.pt")
+    loaded = load_checkpoint(tmp_path / "old.pt")
+    waveforms = torch.from_numpy(inputs.batch())
+    with torch.no_grad():
+        logits = loaded(waveforms)
+        torch.testing.assert_close(logits, torch.tensor(expected), rtol=1e-5, atol=1e-5)
+        save_checkpoint(tmp_path / "new.pt", loaded)
+        again = load_checkpoint(tmp_path / "new.pt")
+        assert torch.equal(again(waveforms), logits)
+        assert again.config == loaded.config
+    body = loaded if name == "TFPARN" else loaded.body
+    assert (body.config.log_scale, body.config.position_dropout) == ("natural", 0.0)
+    json.dumps(asdict(again.config))

@@ -1,4 +1,4 @@
-"""Directives that write parts of pages from the code: docstring notes and the commands' help."""
+"""A directive that writes the commands' help into a page."""
 
 from __future__ import annotations
 
@@ -7,37 +7,9 @@ import os
 from contextlib import redirect_stdout, suppress
 from unittest import mock
 
-from docstring_notes import SOURCE, Note, covers, read_notes
 from docutils import nodes
-from public_names import PACKAGE, public_objects
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-
-
-class DocstringNotes(SphinxDirective):
-    """List the notes of the modules given, each with a link to its object."""
-
-    required_arguments = 1
-    final_argument_whitespace = True
-
-    def run(self) -> list[nodes.Node]:
-        modules = self.arguments[0].split()
-        notes = [note for note in read_notes() if covers(modules, note)]
-        if not notes:
-            raise self.error(f"no docstring in {', '.join(modules)} has a Note")
-        for path in SOURCE.rglob("*.py"):
-            self.env.note_dependency(str(path))
-        lines = [f"- {_reference(note)}: {' '.join(note.text.split())}" for note in notes]
-        return self.parse_text_to_nodes("\n".join(lines))
-
-
-def _reference(note: Note) -> str:
-    """Return a cross reference where the reference has the object, else its name as code."""
-    for module, names in public_objects().items():
-        inside = f"{PACKAGE}.{note.module}.".startswith(f"{module}.")
-        if inside and note.name.partition(".")[0] in names:
-            return f"{{py:obj}}`{note.name} <{module}.{note.name}>`"
-    return f"`{note.module}{'.' if note.name else ''}{note.name}`"
 
 
 class CommandHelp(SphinxDirective):
@@ -56,7 +28,6 @@ class CommandHelp(SphinxDirective):
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the directives."""
-    app.add_directive("docstring-notes", DocstringNotes)
+    """Register the directive."""
     app.add_directive("command-help", CommandHelp)
     return {"parallel_read_safe": True}

@@ -9,13 +9,25 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal, get_args
 
-__all__ = ["ABSENT", "BONAFIDE", "SPOOF", "LABELS", "LABEL_NAMES", "SAMPLE_RATE", "SASV_CLASSES"]
+__all__ = [
+    "ABSENT",
+    "BONAFIDE",
+    "NO_SPEECH",
+    "SPOOF",
+    "LABELS",
+    "LABEL_NAMES",
+    "SAMPLE_RATE",
+    "SASV_CLASSES",
+]
 
 SAMPLE_RATE: Final = 16000
 """The rate of waveforms, in Hz, where nothing else is said."""
 
 SPOOF: Final = 0
 BONAFIDE: Final = 1
+
+NO_SPEECH: Final = 2
+"""The label of a stretch of time in which nobody speaks."""
 
 LABEL_NAMES: Final[tuple[str, str]] = ("spoof", "bonafide")
 """The word for each label: ``LABEL_NAMES[SPOOF] == "spoof"``."""

@@ -32,5 +32,10 @@ if TYPE_CHECKING:
         Protocol as Protocol,
         read_protocol as read_protocol,
     )
+    from asvspoof_cm.data.segments import (
+        Segment as Segment,
+        read_segments as read_segments,
+        write_segments as write_segments,
+    )
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -13,6 +13,7 @@ from asvspoof_cm.metrics.decisions import (
 from asvspoof_cm.metrics.files import (
     Key as Key,
     Scores as Scores,
+    read_frame_scores as read_frame_scores,
     read_key as read_key,
     read_scores as read_scores,
     write_scores as write_scores,
@@ -28,6 +29,15 @@ from asvspoof_cm.metrics.intervals import (
     bootstrap as bootstrap,
     compare as compare,
     wilson as wilson,
+)
+from asvspoof_cm.metrics.segments import (
+    SegmentResult as SegmentResult,
+    boundary_errors as boundary_errors,
+    evaluate_segments as evaluate_segments,
+    range_eer as range_eer,
+    segment_eer as segment_eer,
+    segment_rates as segment_rates,
+    segments_below as segments_below,
 )
 from asvspoof_cm.metrics.track1 import (
     ASVSPOOF5 as ASVSPOOF5,

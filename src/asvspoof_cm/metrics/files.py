@@ -66,6 +66,12 @@ _KEY: Final[Mapping[str, Collection[str]]] = {
     "cm-label": LABEL_COLUMNS,
     "asv-label": ["asv-label"],
 }
+_FRAMES: Final[Mapping[str, Collection[str]]] = {
+    "filename": NAME_COLUMNS,
+    "start": ["start_s", "start"],
+    "end": ["end_s", "end"],
+    "cm-score": CM_COLUMNS,
+}
 # What a name may have in one file and not in the other.
 _DROPPED: Final = {
     "an extension": re.compile(r"\.(flac|wav|ogg|opus|mp3|aiff?|au|m4a)$", re.IGNORECASE),
@@ -195,6 +201,39 @@ def read_key(path: PathLike) -> Key:
     return Key(filename=columns["filename"], cm_label=labels, asv_label=asv_label)
 
 
+def read_frame_scores(path: PathLike) -> dict[str, FloatArray]:
+    r"""Read scores along time: rows (start_s, end_s, score), shape (n_frames, 3), by recording.
+
+    The header names ``filename``, ``start_s`` or ``start``, ``end_s`` or ``end``, and the score, as
+    in what ``asvspoof-cm score --timeline`` writes. Rows are put in the order of time.
+
+    Raises:
+        ValueError: With the line number, on a wrong number of cells or what is no finite number.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "frames.tsv"
+        >>> _ = path.write_text("filename\tstart_s\tend_s\tllr\na\t0\t1\t2.5\na\t1\t2\t-3\n")
+        >>> read_frame_scores(path)["a"].tolist()
+        [[0.0, 1.0, 2.5], [1.0, 2.0, -3.0]]
+    """
+    _, columns, lines = _read(path, _FRAMES, ("cm-score",), is_unique=False)
+    if len(columns) < len(_FRAMES):
+        raise ValueError(
+            f"{path}: the header must name {', '.join(_FRAMES)}; got {', '.join(columns)} only."
+        )
+    numbers = [
+        _numbers(path, name, columns[name].tolist(), lines) for name in ("start", "end", "cm-score")
+    ]
+    if any(column is None for column in numbers):
+        raise ValueError(f"{path}: start, end and cm-score must be numbers, not {ABSENT!r}.")
+    rows = np.stack([column for column in numbers if column is not None], axis=1)
+    names, first, codes = np.unique(columns["filename"], return_index=True, return_inverse=True)
+    order = np.lexsort((rows[:, 0], codes))
+    parts = np.split(rows[order], np.cumsum(np.bincount(codes))[:-1])
+    return {str(names[k]): parts[k] for k in np.argsort(first)}
+
+
 def write_scores(
     path: PathLike, filename: Sequence[str] | Names, scores: ArrayLike, *, column: str = "cm-score"
 ) -> None:
@@ -281,7 +320,11 @@ def _count(what: str, trials: Sequence[str]) -> str:
 
 
 def _read(
-    path: PathLike, known: Mapping[str, Collection[str]], wanted: Sequence[str]
+    path: PathLike,
+    known: Mapping[str, Collection[str]],
+    wanted: Sequence[str],
+    *,
+    is_unique: bool = True,
 ) -> tuple[dict[str, str], dict[str, Names], IntArray]:
     """Return what the header calls each column, the columns that are `known`, and their lines."""
     data = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)
@@ -312,7 +355,8 @@ def _read(
         raise ValueError(f"{path}, line {lines[np.argmax(names == '')]}: the file name is empty.")
     if speakers is not None and ("asv-label" in columns or "asv-label" not in known):
         columns["filename"] = np.char.add(np.char.add(speakers, " "), names)
-    _check_unique(str(path), columns["filename"].tolist())
+    if is_unique:
+        _check_unique(str(path), columns["filename"].tolist())
     return heads, columns, lines
 
 

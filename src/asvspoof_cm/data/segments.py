@@ -1,0 +1,220 @@
+"""Which stretches of a recording are synthetic: reading and writing them.
+
+======================= ==================================================== ====================
+format                  a line                                               recordings
+======================= ==================================================== ====================
+PartialSpoof, Audacity  ``start end label``, by spaces or tabs               one, named as the file
+RTTM                    ``SPEAKER name 1 start duration <NA> <NA> label …``  many
+CSV, TSV with a header  columns ``utterance,start,end,label``                many
+======================= ==================================================== ====================
+
+Times are seconds. A label is 0 or spoof, 1 or bonafide, 2 or "no speech". The format is recognised
+by the content of the file, never by its name; a folder is read file by file.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from asvspoof_cm.labels import LABEL_COLUMNS, LABEL_NAMES, LABELS, NAME_COLUMNS, NO_SPEECH
+from asvspoof_cm.utils.files import write_text
+from asvspoof_cm.utils.tables import first_row, render
+
+_WORDS: Final = (*LABEL_NAMES, "no speech")
+_LABELS: Final[Mapping[str, int]] = {
+    **LABELS,
+    **{str(number): number for number in range(len(_WORDS))},
+    **dict.fromkeys(("no speech", "nospeech", "nonspeech", "silence"), NO_SPEECH),
+}
+_COLUMNS: Final = (NAME_COLUMNS, ("start", "start_s"), ("end", "end_s"), LABEL_COLUMNS)
+# What rounding leaves: boundaries this close are one.
+_SAME_S = 1e-3
+
+
+class Segment(NamedTuple):
+    """A stretch of a recording, in seconds, and what it is: `SPOOF`, `BONAFIDE` or `NO_SPEECH`.
+
+    `llr` is the score of a stretch that a detector found; None for an annotation. A list of
+    segments is what the functions of `asvspoof_cm.metrics` for segments take.
+    """
+
+    start_s: float
+    end_s: float
+    label: int
+    llr: float | None = None
+
+
+def read_segments(
+    path: str | os.PathLike[str],
+    *,
+    gaps: str | int | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> dict[str, list[Segment]]:
+    r"""Return the segments of each recording, by its name and in the order of time.
+
+    Args:
+        path: A file, or a folder of them; see the formats above.
+        gaps: The label of the time that no line names, up to the end of the recording; None makes a
+            gap an error. RTTM and Audacity files often name the synthetic stretches only: then it
+            is "bonafide".
+        labels: What other words mean, such as ``{"fake": "spoof", "real": "bonafide"}``.
+
+    Raises:
+        ValueError: With the line, for a time that is no number or a label that isn't known; with
+            the recording and the time, for segments that overlap or leave a gap.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "CON_D_1.vad"
+        >>> _ = path.write_text("0.0 1.25 1\n1.25 2 0\n")
+        >>> read_segments(path)["CON_D_1"][1]
+        Segment(start_s=1.25, end_s=2.0, label=0, llr=None)
+    """
+    path = Path(path)
+    known = {**_LABELS, **{word: _label(meant, _LABELS) for word, meant in (labels or {}).items()}}
+    filled = None if gaps is None else _label(str(gaps), known)
+    found: dict[str, list[Segment]] = {}
+    files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
+    for file in files:
+        for line, name, *times, word in _rows(file):
+            try:
+                start_s, end_s = map(float, times)
+                if not 0 <= start_s < end_s < math.inf:
+                    raise ValueError(f"a segment must end after it starts; got {times}.")
+                found.setdefault(name, []).append(Segment(start_s, end_s, _label(word, known)))
+            except ValueError as error:
+                raise ValueError(f"{file}, line {line}: {error}") from None
+    if not found:
+        raise ValueError(f"{path}: there is no segment.")
+    return {name: _in_order(f"{path}: {name}", rows, filled) for name, rows in found.items()}
+
+
+def write_segments(
+    path: str | os.PathLike[str], segments: Mapping[str, Sequence[Segment | tuple[Any, ...]]]
+) -> None:
+    r"""Write the segments of recordings, in the format that the name of the file ends with.
+
+    ``.rttm``, ``.csv`` and ``.tsv`` hold any number of recordings; ``.vad`` (PartialSpoof) and
+    ``.txt`` (Audacity) one.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "call.txt"
+        >>> write_segments(path, {"call": [Segment(0.0, 1.5, 1), Segment(1.5, 2.0, 0)]})
+        >>> path.read_text()
+        '0.000000\t1.500000\tbonafide\n1.500000\t2.000000\tspoof\n'
+    """
+    rows = [(name, *segment[:3]) for name, of_name in segments.items() for segment in of_name]
+    if not all(math.isfinite(end_s) for _, _, end_s, _ in rows):
+        raise ValueError("`segments` must end; read them without `gaps`, or cut the last one.")
+    suffix = Path(path).suffix
+    if suffix in (".vad", ".txt") and len(segments) == 1:
+        separator, words = (" ", range(len(_WORDS))) if suffix == ".vad" else ("\t", _WORDS)
+        cells = [(f"{a:.6f}", f"{b:.6f}", str(words[label])) for _, a, b, label in rows]
+        text = "\n".join(map(separator.join, cells))
+    elif suffix == ".rttm":
+        if wrong := [name for name in segments if len(name.split()) != 1]:
+            raise ValueError(
+                f"`segments` must have names without spaces in RTTM; got {wrong[0]!r}."
+            )
+        text = "\n".join(
+            f"SPEAKER {name} 1 {a:.6f} {b - a:.6f} <NA> <NA> {_WORDS[label].replace(' ', '')} "
+            "<NA> <NA>"
+            for name, a, b, label in rows
+        )
+    elif suffix in (".csv", ".tsv"):
+        header = ("utterance", "start", "end", "label")
+        named = [
+            (name, repr(float(a)), repr(float(b)), _WORDS[label]) for name, a, b, label in rows
+        ]
+        text = render(header, named, "csv")
+        if suffix == ".tsv":
+            text = "\n".join("\t".join(row) for row in (header, *named))
+    else:
+        raise ValueError(
+            "`path` must end with .rttm, .csv or .tsv, or for one recording with .vad or .txt; got "
+            f"{path} for {len(segments)} recordings."
+        )
+    write_text(path, text + "\n")
+
+
+def _label(word: str, known: Mapping[str, int]) -> int:
+    try:
+        return known[word.strip()] if word.strip() in known else known[word.strip().lower()]
+    except KeyError:
+        raise ValueError(f"a label must be one of {', '.join(known)}; got {word!r}.") from None
+
+
+def _rows(path: Path) -> Iterator[tuple[Any, ...]]:
+    """Yield line, name, start, end and label of each segment, as text."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
+    row, delimiter = first_row(text.encode())
+    header = [cell.strip().lower() for cell in row]
+    columns = [next((k for k, c in enumerate(header) if c in names), None) for names in _COLUMNS]
+    if None not in columns:
+        table = csv.reader(text.splitlines(), delimiter=delimiter or " ", skipinitialspace=True)
+        for cells in table:
+            if any(cells) and table.line_num > 1:
+                if len(cells) != len(header):
+                    raise ValueError(
+                        f"{path}, line {table.line_num}: there must be {len(header)} columns, as "
+                        f"in the header; got {len(cells)}."
+                    )
+                yield table.line_num, *(cells[k] for k in columns if k is not None)
+        return
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split("\t") if "\t" in line else line.split(None, 9)
+        if not line.strip() or line.startswith((";;", "\\")):  # a comment, Audacity's frequencies
+            continue
+        if words[0] == "SPEAKER" and len(words) >= 8:
+            end = _sum(words[3], words[4])
+            yield number, words[1], words[3], end, words[7]
+        elif len(words) == 3:
+            yield number, path.stem, *words
+        else:
+            raise ValueError(
+                f"{path}, line {number}: a segment must be `start end label`, a line of RTTM, or a "
+                f"row under a header with utterance, start, end and label; got {line[:60]!r}."
+            )
+
+
+def _sum(start: str, duration: str) -> str:
+    try:
+        return repr(round(float(start) + float(duration), 9))
+    except ValueError:
+        return duration
+
+
+def _in_order(where: str, rows: list[Segment], filled: int | None) -> list[Segment]:
+    """Return the segments by time, without overlaps, and with the gaps filled."""
+    rows = sorted(rows)
+    for before, after in pairwise(rows):
+        if before.end_s > after.start_s + _SAME_S:
+            raise ValueError(
+                f"{where}: segments must not overlap; {before.start_s:g} to {before.end_s:g} s and "
+                f"{after.start_s:g} to {after.end_s:g} s do."
+            )
+    complete: list[Segment] = []
+    end_s = 0.0
+    for row in rows:
+        if row.start_s > end_s + _SAME_S:
+            if filled is None:
+                raise ValueError(
+                    f"{where}: there must be a segment for every time; there is none from "
+                    f"{end_s:g} to {row.start_s:g} s. Label it, or say what such time is: "
+                    'gaps="bonafide".'
+                )
+            complete.append(Segment(end_s, row.start_s, filled))
+            end_s = row.start_s
+        complete.append(row._replace(start_s=end_s))
+        end_s = row.end_s
+    return complete if filled is None else [*complete, Segment(end_s, math.inf, filled)]

@@ -1,0 +1,472 @@
+"""Where in a recording: measures of the stretches that a detector takes for synthetic. NumPy only.
+
+Conventions, as in mir_eval: an annotation is rows of time, in seconds, sorted and without overlap.
+
+- `truth` has rows (start_s, end_s, label), such as `Segment` of `asvspoof_cm.data`, with the labels
+  0 (spoof), 1 (bonafide) and 2 (no speech). Time without speech is not measured.
+- `found` has such rows too; what no row of it names is bonafide.
+- `scores` has rows (start_s, end_s, score): frames or windows; a higher score means bonafide. Of
+  windows that overlap each has the time up to the middle of the overlap. The last one also has what
+  the truth lasts longer, if that is less than its own length.
+
+Each is one recording, shape (n, 3), or a mapping of names to recordings. Then all of them are
+measured together: rates are shares of the time of the whole set. What is found are spoofs, so
+precision, recall and F1 are those of synthetic time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from asvspoof_cm.labels import BONAFIDE, NO_SPEECH, SPOOF
+from asvspoof_cm.metrics.intervals import Interval, bootstrap, check_draws, draw
+from asvspoof_cm.metrics.track1 import (
+    ASVSPOOF5,
+    TIES,
+    OperatingPoint,
+    SortedScores,
+    Ties,
+    eer_of,
+)
+from asvspoof_cm.utils.checks import (
+    FloatArray,
+    IntArray,
+    Plain,
+    check_choice,
+    check_positive_finite,
+)
+from asvspoof_cm.utils.tables import Quantity, Table
+
+Recordings: TypeAlias = "ArrayLike | Mapping[str, Any]"
+
+RESOLUTIONS_S: Final = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+"""The lengths of a frame at which `evaluate_segments` gives the segment EER."""
+
+# Times closer than this are one: what rounding leaves.
+_SAME_S = 1e-6
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Stretches of time of one label and one value, over all recordings: (n_pieces,) each."""
+
+    recording: IntArray
+    start_s: FloatArray
+    end_s: FloatArray
+    label: IntArray
+    value: FloatArray
+
+    @property
+    def duration_s(self) -> FloatArray:
+        """The measured time of each piece: 0 where there is no speech."""
+        return np.where(self.label == NO_SPEECH, 0.0, self.end_s - self.start_s)
+
+    @property
+    def n_recordings(self) -> int:
+        return int(self.recording[-1]) + 1
+
+
+def range_eer(truth: Recordings, scores: Recordings) -> OperatingPoint:
+    """Return the range-based equal error rate, as a fraction, and its threshold.
+
+    The errors are shares of time: P_miss of the bonafide time is refused, P_fa of the synthetic
+    time passes (Zhang et al., 2023). The value is their mean at the threshold where they are
+    closest, of all thresholds; accept s ≥ τ.
+
+    Note:
+        The published program bisects percentiles of the scores and stops within 1e-5; here every
+        score is tried.
+
+    Example:
+        >>> truth = [(0.0, 4.0, 1), (4.0, 6.0, 0)]
+        >>> scores = [(0.0, 3.0, 1.0), (3.0, 5.5, -1.0), (5.5, 6.0, 2.0)]
+        >>> range_eer(truth, scores)
+        OperatingPoint(value=0.25, threshold=1.0)
+    """
+    pieces = _pieces(truth, scores)
+    return _SortedTime(pieces).eer(np.ones(pieces.n_recordings))
+
+
+def segment_eer(
+    truth: Recordings,
+    scores: Recordings,
+    resolution_s: float = 0.16,
+    *,
+    ties: Ties = "official",
+) -> OperatingPoint:
+    """Return the equal error rate of frames of `resolution_s`, as a fraction, and its threshold.
+
+    A frame is spoofed if any of it is, and its score is the lowest in it, as in PartialSpoof. It is
+    left out where nobody speaks. `ties` are those of `eer`: frames shorter than those of the scores
+    repeat them.
+
+    Example:
+        >>> truth = [(0.0, 0.48, 1), (0.48, 0.8, 0)]
+        >>> scores = [(0.0, 0.32, 1.0), (0.32, 0.8, -1.0)]
+        >>> segment_eer(truth, scores, 0.16, ties="grouped").value
+        0.25
+    """
+    check_choice("ties", ties, TIES)
+    check_positive_finite(resolution_s=resolution_s)
+    (bonafide, _), (spoof, _) = _frames(_pieces(truth, scores), resolution_s)
+    return eer_of(SortedScores.of(bonafide, spoof), ties)
+
+
+def segments_below(
+    scores: Recordings, threshold: float
+) -> dict[str, list[tuple[float, float, int]]]:
+    """Return the segments of each recording where the score is below or at least `threshold`.
+
+    Example:
+        >>> segments_below({"a": [(0, 1, 2.0), (1, 2, 3.0), (2, 4, -1.0)]}, 0.0)
+        {'a': [(0.0, 2.0, 1), (2.0, 4.0, 0)]}
+    """
+    found = {}
+    for name, rows in _by_name(scores).items():
+        edges, values = _edges("scores", name, rows)
+        labels = np.where(values < threshold, SPOOF, BONAFIDE)
+        starts = np.flatnonzero(np.diff(labels, prepend=-1))
+        ends = [*edges[starts[1:]].tolist(), float(edges[-1])]
+        found[name] = [*zip(edges[starts].tolist(), ends, labels[starts].tolist(), strict=True)]
+    return found
+
+
+def segment_rates(truth: Recordings, found: Recordings) -> dict[str, float]:
+    """Return precision, recall and F1 by time, and the mean intersection over union of segments.
+
+    The intersection over union of a true synthetic segment is that with the found one that overlaps
+    it best, 0 where there is none. Rates without time in their denominator are NaN.
+
+    Example:
+        >>> rates = segment_rates([(0, 4, 1), (4, 6, 0)], [(0, 5, 1), (5, 6, 0)])
+        >>> rates["precision"], rates["recall"], rates["iou"]
+        (1.0, 0.5, 0.5)
+    """
+    return _rates(_sums(_pieces(truth, found, "found")).sum(axis=0))
+
+
+def boundary_errors(truth: Recordings, found: Recordings) -> FloatArray:
+    """Return the distance in seconds from each found boundary to the nearest true one.
+
+    A boundary is where bonafide and synthetic speech meet. Where nobody speaks between the two, the
+    true boundary is the whole pause. Recordings without a true boundary are left out: what is found
+    there costs precision.
+
+    Example:
+        >>> boundary_errors([(0, 4, 1), (4, 6, 0)], [(0, 4.25, 1), (4.25, 6, 0)])
+        array([0.25])
+    """
+    return _boundary_errors(_pieces(truth, found, "found"))[0]
+
+
+SEGMENT_METRICS: Final[dict[str, Quantity]] = {
+    quantity.name: quantity
+    for quantity in (
+        Quantity("range_eer", "range EER", "%", 100.0, 2),
+        *(
+            Quantity(f"segment_eer_{1000 * s:.0f}ms", f"EER of {1000 * s:.0f} ms", "%", 100.0, 2)
+            for s in RESOLUTIONS_S
+        ),
+        Quantity("precision", "precision", "%", 100.0, 2),
+        Quantity("recall", "recall", "%", 100.0, 2),
+        Quantity("f1", "F1"),
+        Quantity("iou", "intersection over union"),
+        Quantity("boundary_median_s", "boundary error, median", "s", 1.0, 3),
+        Quantity("boundary_90_s", "boundary error, 90 %", "s", 1.0, 3),
+    )
+}
+"""What `evaluate_segments` gives, by name, and how it is printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentResult(Plain):
+    """What `evaluate_segments` returns; ``print`` shows a table."""
+
+    n_recordings: int
+    bonafide_s: float
+    spoof_s: float
+    threshold: float
+    """Of precision, recall, F1, intersection over union and boundaries."""
+    values: Mapping[str, Interval | float]
+    """By the names of `SEGMENT_METRICS`."""
+
+    def table(self) -> Table:
+        """Return the table that ``print`` shows."""
+        rows: list[Sequence[Any]] = [
+            ("recordings", self.n_recordings),
+            (Quantity("bonafide_s", "bonafide", "s", 1.0, 1), self.bonafide_s),
+            (Quantity("spoof_s", "synthetic", "s", 1.0, 1), self.spoof_s),
+        ]
+        rows += [(SEGMENT_METRICS[name], value) for name, value in self.values.items()]
+        return Table((f"segments, threshold {self.threshold:.4f}", "value"), rows)
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+
+def evaluate_segments(
+    truth: Recordings,
+    scores: Recordings,
+    threshold: float = ASVSPOOF5.threshold,
+    *,
+    n_bootstrap: int = 0,
+    seed: int = 0,
+) -> SegmentResult:
+    """Return every measure of the segments of recordings, with intervals over recordings.
+
+    Args:
+        truth: Rows (start_s, end_s, label) of one recording, or of several by name.
+        scores: Rows (start_s, end_s, score), of the same recordings.
+        threshold: Frames below it are taken for synthetic.
+        n_bootstrap: Replicates, in which whole recordings are drawn; 0 for no intervals.
+        seed: Seed of the draws.
+
+    Example:
+        >>> truth = {"a": [(0.0, 3.0, 1), (3.0, 4.0, 0)], "b": [(0.0, 4.0, 1)]}
+        >>> scores = {name: [(k / 2, k / 2 + 0.5, 2.0 - k) for k in range(8)] for name in "ab"}
+        >>> result = evaluate_segments(truth, scores, 0.0)
+        >>> round(result.values["precision"], 3), result.values["recall"]
+        (0.2, 1.0)
+    """
+    pieces = _pieces(truth, scores)
+    found = replace(pieces, value=np.where(pieces.value < threshold, SPOOF, BONAFIDE))
+    sums, time = _sums(found), _SortedTime(pieces)
+    errors, of_recording = _boundary_errors(found)
+
+    def values_of(counts: NDArray[Any]) -> dict[str, float]:
+        drawn = np.repeat(errors, counts[of_recording])
+        of_boundaries = np.quantile(drawn, [0.5, 0.9]).tolist() if len(drawn) else [math.nan] * 2
+        return {
+            "range_eer": time.eer(counts).value,
+            **_rates(counts @ sums),
+            **dict(zip(("boundary_median_s", "boundary_90_s"), of_boundaries, strict=True)),
+        }
+
+    once = np.ones(pieces.n_recordings, dtype=np.int32)
+    values: dict[str, Interval | float] = {**values_of(once)}
+    if n_bootstrap:
+        check_draws(n_bootstrap, seed)
+        rng = np.random.Generator(np.random.SFC64(seed))
+        replicates = [values_of(draw(rng, np.empty_like(once))) for _ in range(n_bootstrap)]
+        for name, value in values_of(once).items():
+            column = np.array([replicate[name] for replicate in replicates])
+            if not math.isnan(value):
+                values[name] = Interval.of(value, column[~np.isnan(column)])
+    for resolution_s in RESOLUTIONS_S:
+        name = f"segment_eer_{1000 * resolution_s:.0f}ms"
+        (bonafide, own), (spoof, others) = _frames(pieces, resolution_s)
+        values[name] = eer_of(SortedScores.of(bonafide, spoof)).value
+        if n_bootstrap and len(once) > 1:
+            drawn: Any = {"clusters": (own, others), "seed": seed}
+            values[name] = bootstrap("eer", bonafide, spoof, n_bootstrap, **drawn)
+    durations = [float(pieces.duration_s[pieces.label == k].sum()) for k in (BONAFIDE, SPOOF)]
+    return SegmentResult(
+        n_recordings=len(once),
+        bonafide_s=durations[0],
+        spoof_s=durations[1],
+        threshold=float(threshold),
+        values={name: values[name] for name in SEGMENT_METRICS},
+    )
+
+
+def _by_name(recordings: Recordings) -> Mapping[str, Any]:
+    return recordings if isinstance(recordings, Mapping) else {"": recordings}
+
+
+def _edges(argument: str, name: str, rows: Any) -> tuple[FloatArray, FloatArray]:
+    """Return where the rows of a recording meet, (n + 1,), and their values, (n,)."""
+    where = f"`{argument}` of {name!r}" if name else f"`{argument}`"
+    if not isinstance(rows, np.ndarray):
+        rows = [tuple(row[:3]) for row in rows]
+    table = np.asarray(rows, dtype=np.float64)
+    if table.ndim != 2 or table.shape[1] != 3 or not len(table):
+        raise ValueError(
+            f"{where} must be rows of (start_s, end_s, value), at least one; got {table.shape}."
+        )
+    starts, ends, values = table.T
+    steps = np.concatenate([ends - starts, np.diff(starts), np.diff(ends)])
+    if np.isnan(table).any() or not (steps > 0).all():
+        raise ValueError(f"{where} must have rows that rise in time, each of them longer than 0.")
+    gap = starts[1:] - ends[:-1]
+    if argument == "found" and (gap > _SAME_S).any():
+        # What a detector does not name it takes for bonafide.
+        between = np.flatnonzero(gap > _SAME_S) + 1
+        starts = np.insert(starts, between, ends[between - 1])
+        values = np.insert(values, between, BONAFIDE)
+        return np.append(starts, ends[-1]), values
+    wrong = gap > _SAME_S if argument == "scores" else np.abs(gap) > _SAME_S
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        what = "a gap" if gap[first] > 0 else "an overlap"
+        raise ValueError(
+            f"{where} must have one row for every time; there is {what} between {ends[first]:g} "
+            f"and {starts[first + 1]:g} s."
+        )
+    middle = (ends[:-1] + starts[1:]) / 2
+    return np.concatenate([starts[:1], middle, ends[-1:]]), values
+
+
+def _pieces(truth: Recordings, scores: Recordings, argument: str = "scores") -> _Pieces:
+    """Return the pieces of time that have one true label and one score, or one found label."""
+    annotated, scored = _by_name(truth), _by_name(scores)
+    if annotated.keys() != scored.keys():
+        missing, more = (sorted({*a} - {*b}) for a, b in ((annotated, scored), (scored, annotated)))
+        raise ValueError(
+            f"`{argument}` must have the recordings of `truth`; {len(missing)} are missing "
+            f"{missing[:3]}, {len(more)} are not in `truth` {more[:3]}."
+        )
+    columns: list[tuple[Any, ...]] = []
+    for index, name in enumerate(annotated):
+        edges, labels = _edges("truth", name, annotated[name])
+        if not np.isin(labels, (SPOOF, BONAFIDE, NO_SPEECH)).all():
+            raise ValueError(f"`truth` of {name!r} must have the labels 0, 1 and 2.")
+        score_edges, values = _edges(argument, name, scored[name])
+        start, end = edges[0], edges[-1]
+        if argument == "found":  # bonafide before and after what was found
+            score_edges = np.concatenate([[-np.inf], score_edges, [np.inf]])
+            values = np.concatenate([[BONAFIDE], values, [BONAFIDE]])
+        elif np.isinf(end):
+            end = score_edges[-1]
+        late = score_edges[0] - start, end - score_edges[-1]
+        if late[0] > _SAME_S or late[1] >= np.diff(score_edges[-2:])[0]:
+            raise ValueError(
+                f"`scores` of {name!r} must cover its `truth`, {start:g} to {end:g} s; they go "
+                f"from {score_edges[0]:g} to {score_edges[-1]:g} s."
+            )
+        cuts = np.unique(np.clip(np.concatenate([edges, score_edges]), start, end))
+        cuts = cuts[np.append(True, np.diff(cuts) > _SAME_S)]
+        middle = (cuts[:-1] + cuts[1:]) / 2
+        of_truth = np.searchsorted(edges, middle, "right") - 1
+        of_scores = np.minimum(np.searchsorted(score_edges, middle, "right"), len(values)) - 1
+        index_of = np.full(len(middle), index)
+        columns.append((index_of, cuts[:-1], cuts[1:], labels[of_truth], values[of_scores]))
+    return _Pieces(*map(np.concatenate, zip(*columns, strict=True)))
+
+
+class _SortedTime:
+    """Pieces sorted by score, for range EERs where each recording comes any number of times."""
+
+    def __init__(self, pieces: _Pieces) -> None:
+        order = np.argsort(pieces.value, kind="stable")
+        self.duration_s = pieces.duration_s[order]
+        self.recording, self.is_spoof = pieces.recording[order], pieces.label[order] == SPOOF
+        self.thresholds, self.first = np.unique(pieces.value[order], return_index=True)
+
+    def eer(self, counts: NDArray[Any]) -> OperatingPoint:
+        """Return the range EER where recording r comes ``counts[r]`` times; NaN without a class."""
+        time = self.duration_s * counts[self.recording]
+        below = [
+            np.append(0.0, np.cumsum(np.where(chosen, time, 0.0)))
+            for chosen in (~self.is_spoof, self.is_spoof)
+        ]
+        bonafide_s, spoof_s = (float(sums[-1]) for sums in below)
+        if not bonafide_s or not spoof_s:
+            return OperatingPoint(math.nan, math.nan)
+        at = np.append(self.first, len(time))
+        p_miss, p_fa = below[0][at] / bonafide_s, 1.0 - below[1][at] / spoof_s
+        best = int(np.argmin(np.abs(p_miss - p_fa)))
+        threshold = float(np.append(self.thresholds, math.inf)[best])
+        return OperatingPoint(float(p_miss[best] + p_fa[best]) / 2, threshold)
+
+
+def _frames(
+    pieces: _Pieces, resolution_s: float
+) -> tuple[tuple[FloatArray, IntArray], tuple[FloatArray, IntArray]]:
+    """Return the scores of bonafide and of spoofed frames, and their recordings."""
+    kept = pieces.label != NO_SPEECH
+    # Frames of a recording are counted from its start; a boundary on an edge belongs to one frame.
+    start = pieces.start_s - pieces.start_s[np.searchsorted(pieces.recording, pieces.recording)]
+    end = start + pieces.end_s - pieces.start_s
+    first = np.floor((start + _SAME_S) / resolution_s).astype(np.int64)[kept]
+    last = np.ceil((end - _SAME_S) / resolution_s).astype(np.int64)[kept]
+    n_frames = last - first
+    piece = np.repeat(np.flatnonzero(kept), n_frames)
+    within = np.arange(len(piece)) - np.repeat(np.cumsum(n_frames) - n_frames, n_frames)
+    frame = np.repeat(first, n_frames) + within
+    recording = pieces.recording[piece]
+    changes = (np.diff(frame, prepend=-1) != 0) | (np.diff(recording, prepend=-1) != 0)
+    starts = np.flatnonzero(changes)
+    score = np.minimum.reduceat(pieces.value[piece], starts)
+    is_bonafide = np.minimum.reduceat(pieces.label[piece], starts) == BONAFIDE
+    bonafide, spoof = (
+        (score[chosen], recording[starts][chosen]) for chosen in (is_bonafide, ~is_bonafide)
+    )
+    return bonafide, spoof
+
+
+def _runs(pieces: _Pieces, values: NDArray[Any]) -> IntArray:
+    """Number the stretches of one value in one recording: (n_pieces,)."""
+    changes = (np.diff(values, prepend=-1) != 0) | (np.diff(pieces.recording, prepend=-1) != 0)
+    return np.cumsum(changes) - 1
+
+
+def _sums(pieces: _Pieces) -> FloatArray:
+    """Return what the rates of each recording are made of: (n_recordings, 5).
+
+    Those are the seconds of synthetic speech that was found, of bonafide speech that was taken for
+    it, and of synthetic speech that was not found; the sum of the intersections over unions of the
+    true segments, and their number.
+    """
+    time, is_found = pieces.duration_s, pieces.value == SPOOF
+    # A pause belongs to the speech before it.
+    speech = np.maximum.accumulate(np.where(time > 0, np.arange(len(time)), 0))
+    same = pieces.recording[speech] == pieces.recording
+    label = np.where(same, pieces.label[speech], BONAFIDE)
+    is_spoof = (label == SPOOF) & (time > 0)
+    true_run, found_run = _runs(pieces, label), _runs(pieces, is_found)
+    true_s = np.bincount(true_run, np.where(is_spoof, time, 0.0))
+    found_s = np.bincount(found_run, np.where(is_found, time, 0.0))
+    both = np.flatnonzero(is_spoof & is_found)
+    pairs, which = np.unique(np.stack([true_run, found_run])[:, both], axis=1, return_inverse=True)
+    shared_s = np.bincount(which.reshape(-1), time[both], pairs.shape[1])
+    best = np.zeros(len(true_s))
+    unions = true_s[pairs[0]] + found_s[pairs[1]] - shared_s
+    np.maximum.at(best, pairs[0], shared_s / unions)
+    first = np.unique(true_run, return_index=True)[1]
+    n, of_run = pieces.n_recordings, pieces.recording[first]
+    return np.stack(
+        [
+            np.bincount(pieces.recording, np.where(is_spoof & is_found, time, 0.0), n),
+            np.bincount(pieces.recording, np.where(~is_spoof & is_found, time, 0.0), n),
+            np.bincount(pieces.recording, np.where(is_spoof & ~is_found, time, 0.0), n),
+            np.bincount(of_run, best, n),
+            np.bincount(of_run, true_s > 0, n),
+        ],
+        axis=1,
+    )
+
+
+def _rates(sums: FloatArray) -> dict[str, float]:
+    tp, fp, fn, overlap, n_segments = sums.tolist()
+    shares = {
+        "precision": (tp, tp + fp),
+        "recall": (tp, tp + fn),
+        "f1": (2 * tp, 2 * tp + fp + fn),
+        "iou": (overlap, n_segments),
+    }
+    return {name: part / whole if whole else math.nan for name, (part, whole) in shares.items()}
+
+
+def _boundary_errors(pieces: _Pieces) -> tuple[FloatArray, IntArray]:
+    """Return the error of each found boundary in seconds, and its recording."""
+    speech = np.flatnonzero(pieces.label != NO_SPEECH)
+    before, after = speech[:-1], speech[1:]
+    changed = pieces.label[before] != pieces.label[after]
+    changed &= pieces.recording[before] == pieces.recording[after]
+    before, after = before[changed], after[changed]
+    found = 1 + np.flatnonzero((np.diff(pieces.value) != 0) & (np.diff(pieces.recording) == 0))
+    errors, of_recording = [np.empty(0)], [np.empty(0, dtype=np.int64)]
+    for recording in np.intersect1d(pieces.recording[before], pieces.recording[found]):
+        at = pieces.start_s[found[pieces.recording[found] == recording]]
+        true = pieces.recording[before] == recording
+        start, end = pieces.end_s[before[true]], pieces.start_s[after[true]]
+        distance = np.maximum(np.maximum(start - at[:, None], at[:, None] - end), 0.0)
+        errors.append(distance.min(axis=1))
+        of_recording.append(np.full(len(at), recording))
+    return np.concatenate(errors), np.concatenate(of_recording)

@@ -303,7 +303,8 @@ def score_shards(job: Job) -> dict[str, float]:
     codes = [shard.wait() for shard in shards]
     if any(codes):
         raise RuntimeError("a shard failed")
-    merged = read_scores(merge_scores(job.protocol(), job.work / "scores.tsv").output)
+    parts = [job.work / f"scores-{k}.tsv" for k in range(job.n_workers)]
+    merged = read_scores(merge_scores(parts, job.work / "scores.tsv").output)
     return dict(zip(merged.filename.tolist(), merged.cm.tolist(), strict=True))
 
 
@@ -311,7 +312,7 @@ def score_shard(job: Job, k: int) -> None:
     """Score one shard."""
     scorer = Scorer(job.model, device="cpu", **OPTIONS)
     scorer.score_protocol(
-        *(job.protocol(), job.corpus / "clips.tar", job.work / "scores.tsv"),
+        *(job.protocol(), job.corpus / "clips.tar", job.work / f"scores-{k}.tsv"),
         shard=(k, job.n_workers),
         n_threads=1,
     )

@@ -214,7 +214,7 @@ async def load(
 def serve(model: Path, *options: str) -> Iterator[Server]:
     """Start ``asvspoof-cm serve`` with a free port."""
     command = [sys.executable, "-m", "asvspoof_cm", "serve", "--port", "0", *options]
-    command += ["--checkpoint", str(model), "--device", "cpu"]
+    command += ["--model", str(model), "--device", "cpu"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         lines = []

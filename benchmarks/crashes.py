@@ -111,7 +111,7 @@ def score(data: Path) -> Command:
     """``asvspoof-cm score --protocol`` with a tiny model, and an utterance that is not there."""
     paths = write_miniature(data, n_train=2, n_dev=30, duration_s=(0.4, 0.8))
     next((paths.audio_dir / "flac_D").iterdir()).write_bytes(b"no audio")
-    command: list[object] = ["score", "--checkpoint", _tiny(data), "--protocol", paths.dev_protocol]
+    command: list[object] = ["score", "--model", _tiny(data), "--protocol", paths.dev_protocol]
     command += ["--audio", paths.audio_dir, "--device", "cpu"]
 
     def run(out: Path) -> int:

@@ -30,7 +30,7 @@ def main() -> None:
     scorer = Scorer.from_pretrained()
     scored = scorer.score_files(AUDIO / clip["file"] for clip in clips)
 
-    print(f"{'clip':44}{'label':>10}{scorer.unit:>8}{'P(human)':>10}  decision")
+    print(f"{'clip':44}{'label':>10}{scorer.unit:>8}{'P(human)':>10}  verdict")
     wrong = {}
     for clip, found in zip(clips, scored, strict=True):
         if found.result is None:
@@ -38,12 +38,12 @@ def main() -> None:
         said = found.result.verdict(EVEN)
         probability = found.result.probability(EVEN.p_spoof)
         print(
-            f"{found.path!s:44}{clip['label']:>10}{found.result.score:>+8.2f}"
+            f"{found.name:44}{clip['label']:>10}{found.result.score:>+8.2f}"
             f"{probability:>10.3f}  {said}"
         )
         if said != clip["label"]:
             wrong[clip["file"]] = clip["source"]
-    print("llr: calibrated log-likelihood ratio; P(human) and decision: were half of all clips")
+    print("llr: calibrated log-likelihood ratio; P(human) and verdict: were half of all clips")
     print("synthetic and both errors equally bad. No clip or generator was in training.")
     print(f"{len(clips) - len(wrong)} of {len(clips)} right" + "; wrong:" * bool(wrong))
     for name, source in wrong.items():

@@ -35,7 +35,7 @@ def model():
 def command(model, tmp_path):
     path = tmp_path / "small.pt"
     save_checkpoint(path, model, calibration=Calibration(scale=2.0).as_dict())
-    return ["serve", "--checkpoint", str(path), "--port", "0", "--device", "cpu"]
+    return ["serve", "--model", str(path), "--port", "0", "--device", "cpu"]
 
 
 @pytest.fixture

@@ -106,11 +106,11 @@ def test_train_resume_score_and_export_another_model(
     assert sha256(out / "best.pt") == before
     clip = min(Path(data[5]).rglob("*.flac"))
     onnx = tmp_path / "model.onnx"
-    assert main(["export", "--checkpoint", str(out / "best.pt"), "--out", str(onnx)]) == 0
+    assert main(["export", "--model", str(out / "best.pt"), "--out", str(onnx)]) == 0
     capsys.readouterr()
     scores = []
     for file in (out / "best.pt", onnx):
-        assert main(["score", "--checkpoint", str(file), "--crop-s", "0.3", str(clip)]) == 0
+        assert main(["score", "--model", str(file), str(clip)]) == 0
         scores.append(capsys.readouterr().out)
     numbers = [float(re.findall(r"-?\d+\.\d+", text)[-1]) for text in scores]
     assert numbers[0] == pytest.approx(numbers[1], abs=1e-3)

@@ -66,7 +66,10 @@ def model():
 def expected(corpus, model):
     files = sorted((corpus.audio_dir / "flac_D").glob("*.flac"))
     scorer = Scorer(model, device="cpu", **OPTIONS)
-    return {scored.path.stem: scored.score for scored in scorer.score_files(files)}
+    return {
+        scored.name.rpartition("/")[2].removesuffix(".flac"): scored.score
+        for scored in scorer.score_files(files)
+    }
 
 
 def check(rows, expected):

@@ -122,13 +122,9 @@ def test_a_smaller_protocol_does_not_replace_the_scores_of_a_larger_one(tmp_path
     scorer = Scorer(tiny(), device="cpu", n_crops=1)
     dev, output = read_protocol(paths.dev_protocol), tmp_path / "dev.tsv"
     scorer.score_protocol(dev, paths.audio_dir, output)
-    with pytest.raises(
-        ValueError, match=r"another protocol \(8 utterances, sha256 \w+, now 2 utterances, sha256"
-    ):
+    with pytest.raises(ValueError, match="was begun with another n_names, another names"):
         scorer.score_protocol(dev.select([0, 1]), paths.audio_dir, output)
     assert len(read_scores(output).filename) == 8
-    scorer.score_protocol(dev.select([0, 1]), paths.audio_dir, output, resume=False)
-    assert len(read_scores(output).filename) == 2
 
 
 def test_two_writers_of_one_output(tmp_path, paths):

@@ -14,9 +14,9 @@ from scipy.signal import resample_poly
 from torch import nn
 
 from asvspoof_cm.audio import InputSettings, peak_normalize, tta_crops
-from asvspoof_cm.calibration import Calibration, decide, probability
+from asvspoof_cm.calibration import Calibration, Verdict, decide, probability
 from asvspoof_cm.checkpoint import save_checkpoint
-from asvspoof_cm.labels import BONAFIDE, SPOOF
+from asvspoof_cm.labels import BONAFIDE, LABEL_NAMES, SPOOF
 from asvspoof_cm.metrics import DetectionCosts
 from asvspoof_cm.models import (
     AASIST,
@@ -25,10 +25,8 @@ from asvspoof_cm.models import (
     RawNet2,
     TFPARNConfig,
 )
-from asvspoof_cm.scorer import Scorer
-from asvspoof_cm.scorer.scorer import run, run_batches
-from asvspoof_cm.scorer.utterances import NO_SPEECH
-from asvspoof_cm.streams import StreamingScorer
+from asvspoof_cm.scorer import Scorer, StreamingScorer
+from asvspoof_cm.scorer.scorer import NO_SPEECH, run, run_batches
 from asvspoof_cm.utils.processes import resolve_device
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
@@ -201,19 +199,19 @@ def test_a_calibration_is_one_of_log_odds(model):
         Scorer(model, device="cpu", calibration=again)
 
 
-def test_probability_and_decision(model):
+def test_probability_and_verdict(model):
     calibration = Calibration(scale=3.0, offset=0.2)
     result = Scorer(model, device="cpu", calibration=calibration).score(speech(2), detail=True)
     assert result.probability(0.3) == pytest.approx(float(probability(result.llr, 0.3)))
     for costs in (DetectionCosts(), DetectionCosts(p_spoof=0.999, c_miss=1.0, c_fa=1000.0)):
-        assert result.decision(costs) == decide(result.llr, costs)
-    assert result.decision(DetectionCosts(p_spoof=0.999, c_miss=1.0, c_fa=1000.0)) == SPOOF
+        assert result.verdict(costs) == LABEL_NAMES[int(decide(result.llr, costs))]
+    assert result.verdict(DetectionCosts(p_spoof=0.999, c_miss=1.0, c_fa=1000.0)) == "spoof"
     uncalibrated = Scorer(model, device="cpu").score(speech(2), detail=True)
     assert uncalibrated.llr is None
     with pytest.raises(ValueError, match="needs a calibrated score"):
         uncalibrated.probability()
     with pytest.raises(ValueError, match="needs a calibrated score"):
-        uncalibrated.decision()
+        uncalibrated.verdict()
 
 
 def test_bf16_is_close(model, scorer):
@@ -286,8 +284,7 @@ def test_results_come_one_batch_late():
         events.append(f"run {batch.item():g}")
         return batch
 
-    for result in run_batches(function, batches()):
-        events.append(f"got {result.item():g}")
+    events.extend(f"got {result.item():g}" for result in run_batches(function, batches()))
     expected = "read 0, run 0, read 1, run 1, got 0, read 2, run 2, got 1, got 2"
     assert ", ".join(events) == expected
 
@@ -460,16 +457,17 @@ def test_constant_survives_resampling(scorer):
     assert found.warnings == (NO_SPEECH, "constant")
 
 
-def test_a_decision_abstains_without_speech():
+def test_a_verdict_abstains_without_speech():
     scorer = Scorer(Spy(), device="cpu", calibration=Calibration(scale=1.0, offset=50.0))
     for waveform in (np.zeros(32000), np.full(32000, 0.3), speech(0.4)):
         result = scorer.score(waveform, detail=True)
         assert not result.has_speech
-        assert result.decision() is None
+        assert result.verdict() is Verdict.ABSTAIN
+        assert result.as_dict()["verdict"] == "abstain"
         assert result.probability(prior=0.3) == pytest.approx(0.7)
     heard = scorer.score(speech(0.6), detail=True)
     assert heard.has_speech
-    assert heard.decision() == BONAFIDE
+    assert heard.verdict() is Verdict.BONAFIDE
     assert heard.probability(prior=0.3) > 0.99
 
 

@@ -1,5 +1,6 @@
-"""Files and protocols: each file a score or an error, memory flat, kills survived."""
+"""Files, lists and tables: each file a score or an error, memory flat, kills survived."""
 
+import io
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +19,14 @@ import torch
 
 import asvspoof_cm
 from asvspoof_cm.audio import load_audio
-from asvspoof_cm.data import Protocol, pack, read_protocol
+from asvspoof_cm.checkpoint import save_checkpoint
+from asvspoof_cm.cli import main
+from asvspoof_cm.data import Protocol, write_miniature
 from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
-from asvspoof_cm.scorer import Scorer, utterances as inputs_module
+from asvspoof_cm.scorer import Scorer, files as files_module, merge_scores, scorer as scorer_module
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
-LEFT = ("errors.tsv", "run.json", "warnings.tsv")
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": str(Path(asvspoof_cm.__file__).parents[1]),
@@ -34,11 +37,16 @@ ENVIRONMENT = {
 class Cheap(torch.nn.Module):
     """A model that costs nothing and tells every crop from every other."""
 
+    def __init__(self, gain=1.0):
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.tensor(gain))
+
     def forward(self, waveform):
-        return torch.stack([waveform[:, ::37].mean(1), waveform[:, ::41].abs().mean(1)], dim=1)
+        parts = waveform[:, ::37].mean(1), waveform[:, ::41].abs().mean(1)
+        return torch.stack(parts, dim=1) * self.gain
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def scorer():
     return Scorer(Cheap(), device="cpu")
 
@@ -48,6 +56,7 @@ def noise(n_samples, seed=0):
 
 
 def write(path, samples, rate=16000, **options):
+    path.parent.mkdir(exist_ok=True)
     soundfile.write(path, samples, rate, **options)
     return path
 
@@ -55,27 +64,80 @@ def write(path, samples, rate=16000, **options):
 # Files
 
 
-@pytest.mark.parametrize("block", [inputs_module.BLOCK_SAMPLES, 10_000])
+@pytest.mark.parametrize("block", [scorer_module.BLOCK_SAMPLES, 10_000])
 def test_a_file_scores_as_its_waveform(tmp_path, monkeypatch, block):
     """Also read in blocks that cut its crops in pieces."""
-    monkeypatch.setattr(inputs_module, "BLOCK_SAMPLES", block)
+    monkeypatch.setattr(scorer_module, "BLOCK_SAMPLES", block)
     torch.manual_seed(0)
     scorer = Scorer(TFPARN(SMALL), device="cpu")
+    quiet = np.concatenate([np.zeros(40_000), noise(90_000), np.zeros(30_000)])
     paths = [
         write(tmp_path / "short.wav", noise(9000)),
         write(tmp_path / "exact.flac", noise(64000)),
         write(tmp_path / "long.flac", noise(200_000) * np.linspace(0.1, 1, 200_000)),
+        write(tmp_path / "quiet.flac", quiet),
         write(tmp_path / "rate.wav", noise(300_000), 44100, subtype="FLOAT"),
         write(tmp_path / "low.flac", noise(50_001), 8000),
         write(tmp_path / "stereo.wav", noise(120_000).reshape(-1, 2), 22050),
         write(tmp_path / "six.wav", noise(600_000).reshape(-1, 6), 96000),
     ]
-    for scored in scorer.score_files(paths):
-        expected = scorer.score(load_audio(scored.path))
-        assert scored.score == pytest.approx(expected, abs=1e-5), scored.path.name
-        assert scored.error is None
-    rates = [scored.result.resampled_from for scored in scorer.score_files(paths)]
-    assert rates == [None, None, None, 44100, 8000, 22050, 96000]
+    scored = list(scorer.score_files(paths))
+    assert [item.error for item in scored] == [None] * len(paths)
+    for path, item in zip(paths, scored, strict=True):
+        assert item.score == pytest.approx(scorer.score(load_audio(path)), abs=1e-5), path.name
+        with path.open("rb") as file:
+            assert scorer.score_file(file) == scorer.score_file(path)
+    rates = [item.result.resampled_from for item in scored]
+    assert rates == [None, None, None, None, 44100, 8000, 22050, 96000]
+
+
+def test_what_a_file_may_be(scorer, tmp_path):
+    path = write(tmp_path / "a.wav", noise(20_000))
+    expected = scorer.score_file(path)
+    content = path.read_bytes()
+    for audio in (str(path), content, io.BytesIO(content), soundfile.read(path)[0]):
+        assert scorer.score_file(audio).score == pytest.approx(expected.score, abs=1e-6)
+    with pytest.raises(TypeError, match="must be open in binary mode; got a text file"):
+        scorer.score_file(io.StringIO("text"))
+    with pytest.raises(ValueError, match="the audio is not an audio file") as caught:
+        scorer.score_file(b"secret" * 1000)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(FileNotFoundError, match=r"no.wav"):
+        scorer.score_file(tmp_path / "no.wav")
+    with pytest.raises(TypeError, match="got 40044 raw bytes"):
+        scorer.score(content)
+
+
+def test_channels(tmp_path):
+    """Two people on two channels: mixed with a warning, one of them, or each."""
+    left, right = noise(64_000), noise(64_000, seed=1)
+    path = write(tmp_path / "call.wav", np.stack([left, right], axis=1))
+    same = write(tmp_path / "same.wav", np.stack([left, left], axis=1))
+    alone = [Scorer(Cheap(), device="cpu").score(x.astype(np.float32)) for x in (left, right)]
+    warning = "the channels differ and were mixed: see channel"
+    mixed = Scorer(Cheap(), device="cpu").score_file(path)
+    assert mixed.warnings == (warning,)
+    assert Scorer(Cheap(), device="cpu").score_file(same).warnings == ()
+    both = np.stack([left, right])
+    assert Scorer(Cheap(), device="cpu").score(both, detail=True).warnings == (warning,)
+    for k in range(2):
+        one = Scorer(Cheap(), device="cpu", channel=k)
+        assert one.score_file(path).score == pytest.approx(alone[k], abs=1e-4)
+        assert one.score(both) == pytest.approx(alone[k], abs=1e-4)
+        assert one.score_file(path).warnings == ()
+        assert one.settings()["channel"] == k
+    each = Scorer(Cheap(), device="cpu", channel="each")
+    found = list(each.score_files([path, tmp_path / "no.wav", ("pair", both)]))
+    names = [f"{path}#0", f"{path}#1", str(tmp_path / "no.wav"), "pair#0", "pair#1"]
+    assert [item.name for item in found] == names
+    assert [found[k].score for k in (0, 1, 3, 4)] == pytest.approx(alone * 2, abs=1e-4)
+    with pytest.raises(ValueError, match='"each" gives several scores; use score_files'):
+        each.score_file(path)
+    with pytest.raises(ValueError, match=r"must be from 0 to 1: .*call.wav has 2 channels; got 2"):
+        Scorer(Cheap(), device="cpu", channel=2).score_file(path)
+    for wrong in (-1, True, "left"):
+        with pytest.raises(ValueError, match='must be "mix", "each" or a number from 0'):
+            Scorer(Cheap(), device="cpu", channel=wrong)
 
 
 def bad_files(folder):
@@ -89,16 +151,25 @@ def bad_files(folder):
     write(folder / "none.wav", np.zeros(0))
     write(folder / "nan.wav", np.array([0.1, np.nan, 0.2]), subtype="FLOAT")
     write(folder / "forbidden.wav", noise(1000)).chmod(0)
+    (folder / "cr.txt").write_text("../x.wav\nno\x00.wav\n")
+    (folder / "no.csv").write_bytes(b"\xff\xfe\x00")
+    (folder / "zero.txt").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe.wav")
+    os.mkfifo(folder / "pipe.txt")
     return {
-        "text.wav": "not an audio file that libsndfile reads",
-        "empty.wav": "is an empty file",
+        "text.wav": "not an audio file that libsndfile",
+        "empty.wav": "is empty",
         "folder.wav": "holds no audio file",
         "loop.wav": "loop|symbolic link",
         "truncated.flac": "can't be decoded|truncated",
         "none.wav": "holds no samples",
         "nan.wav": "NaN or infinite values in 1 of 3 samples",
-        "missing.wav": "No such file",
+        "missing.wav": "missing.wav: No such file or directory",
         "forbidden.wav": "permission denied",
+        "no.csv": "no.csv",
+        "zero.txt": "must be a regular file",
+        "pipe.wav": "must be a regular file",
+        "pipe.txt": "must be a regular file",
     }
 
 
@@ -108,31 +179,39 @@ def test_bad_files_say_what_and_which(scorer, tmp_path, monkeypatch):
     monkeypatch.setattr(
         os, "access", lambda path, mode: "forbidden" not in str(path) and access(path, mode)
     )
-    good = write(tmp_path / "ein Gespräch über 音声.wav", noise(20000))
-    paths = [path for name in messages for path in (tmp_path / name, good)]
-    scored = list(scorer.score_files(map(str, paths)))
-    assert [item.path for item in scored] == paths
+    good = str(write(tmp_path / "ein Gespräch über 音声.wav", noise(20000)))
+    paths = [str(path) for name in messages for path in (tmp_path / name, good)]
+    scored = list(scorer.score_files(paths))
+    assert [item.name for item in scored] == paths
     for item in scored:
-        if item.path == good:
+        if item.name == good:
             assert item.error is None
             assert np.isfinite(item.score)
         else:
-            assert item.score is None
-            assert item.result is None
-            assert re.search(messages[item.path.name], item.error), item.error
-            assert item.path.name in item.error
+            assert (item.score, item.result) == (None, None)
+            assert re.search(messages[Path(item.name).name], item.error), item.error
+            assert Path(item.name).name in item.error
             assert "\n" not in item.error
 
 
+def test_whatever_a_reader_raises_is_the_files_error(scorer, tmp_path, monkeypatch):
+    def deep(audio, *_, **__):
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr(files_module, "opened", deep)
+    assert [item.error for item in scorer.score_files([("a", np.zeros(9))])] == [
+        "a: maximum recursion depth exceeded"
+    ]
+
+
 @pytest.mark.slow
-def test_ten_thousand_files_of_which_one_in_a_hundred_is_corrupt(scorer, tmp_path):
+def test_ten_thousand_files_of_which_one_in_a_hundred_is_corrupt(tmp_path):
     whole = write(tmp_path / "x.wav", noise(400)).read_bytes()
     paths = []
     for k in range(10_000):
         path = tmp_path / f"{k}.wav"
         path.write_bytes(whole[: 44 if k % 300 == 7 else 100] if k % 100 == 7 else whole)
-        paths.append(path)
-    scorer = Scorer(Cheap(), device="cpu", n_crops=1)
+        paths.append(str(path))
     n_started = 0
 
     def started():
@@ -141,11 +220,25 @@ def test_ten_thousand_files_of_which_one_in_a_hundred_is_corrupt(scorer, tmp_pat
             n_started += 1
             yield path
 
-    for k, item in enumerate(scorer.score_files(started())):
-        assert item.path == paths[k]
+    for k, item in enumerate(Scorer(Cheap(), device="cpu", n_crops=1).score_files(started())):
+        assert item.name == paths[k]
         assert (item.error is not None) == (k % 100 == 7)
         assert n_started - k <= 200  # the queue is bounded
     assert k == 9_999
+
+
+def test_failures_are_told_without_waiting_for_a_batch(scorer):
+    """A run of nothing but failures must not pile up."""
+    n_read = 0
+
+    def missing():
+        nonlocal n_read
+        for k in range(1000):
+            n_read += 1
+            yield f"{k}.wav"
+
+    next(scorer.score_files(missing(), n_threads=1))
+    assert n_read < 50
 
 
 def test_stopping_early_stops_the_threads(scorer, tmp_path):
@@ -156,31 +249,98 @@ def test_stopping_early_stops_the_threads(scorer, tmp_path):
     assert not [t for t in threading.enumerate() if t.name.startswith("asvspoof-cm")]
 
 
-def test_one_path_is_not_several(scorer):
-    with pytest.raises(TypeError, match=r"`paths` must be several files; got 'a.wav'"):
-        scorer.score_files("a.wav")
+def test_wrong_arguments(scorer):
+    with pytest.raises(TypeError, match=r"`audio` must be several files; got 'a.wav'"):
+        next(scorer.score_files("a.wav"))
     with pytest.raises(ValueError, match="`n_threads` must be at least 1; got 0"):
-        scorer.score_files(["a.wav"], n_threads=0)
+        next(scorer.score_files(["a.wav"], n_threads=0))
 
 
 def test_a_model_that_fails_is_not_a_bad_file(tmp_path):
     def broken(waveform):
         raise RuntimeError("out of memory")
 
-    with pytest.raises(RuntimeError, match="out of memory"):
-        list(Scorer(broken).score_files([write(tmp_path / "x.wav", noise(400))]))
-
-
-def test_a_score_that_is_not_finite_is_an_error_of_the_file(tmp_path):
     def rough(waveform):
         logits = Cheap()(waveform)
         return torch.where(logits[:, 1:] < 0.05, torch.nan, logits)
 
-    quiet = write(tmp_path / "peaky.wav", np.eye(1, 16000)[0])
-    results = list(Scorer(rough).score_files([quiet, write(tmp_path / "x.wav", noise(40000))]))
-    assert results[0].error == f"{quiet}: the model's logits are not finite."
-    assert results[1].error is None
+    good = write(tmp_path / "x.wav", noise(40000))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        list(Scorer(broken).score_files([good]))
+    quiet = write(tmp_path / "peaky.wav", np.eye(1, 16000)[0] + np.eye(1, 16000, 15999)[0])
+    results = list(Scorer(rough).score_files([quiet, good]))
+    assert [item.error for item in results] == [
+        f"{quiet}: the model's logits are not finite.",
+        None,
+    ]
 
+
+# Folders and lists
+
+
+def test_a_folder_names_what_it_does_not_read(scorer, tmp_path):
+    for name in ("a.mp3", "a.wav", "sub/b.flac"):
+        write(tmp_path / "in" / "x.wav", noise(900))
+        (tmp_path / "in" / "sub").mkdir(exist_ok=True)
+        (tmp_path / "in" / "x.wav").rename(tmp_path / "in" / name)
+    (tmp_path / "in" / "notes.doc").touch()
+    (tmp_path / "in" / "link").symlink_to(tmp_path)
+    with pytest.warns(UserWarning, match=r"2 of 5 files are no audio .* link, notes.doc\."):
+        found = list(scorer.score_files([tmp_path / "in"]))
+    assert [item.name for item in found] == ["a.mp3", "a.wav", "sub/b"]  # stems that collide
+    assert all(item.error is None for item in found)
+    for k in range(9):
+        (tmp_path / "in" / f"{k}.doc").touch()
+    with pytest.warns(UserWarning, match=r"11 of 14 files .* 0.doc, 1.doc, .* and 6 more"):
+        list(scorer.score_files([tmp_path / "in"]))
+
+
+def test_lists(scorer, tmp_path):
+    path = write(tmp_path / "audio" / "é ü.wav", noise(9000))
+    expected = scorer.score_file(path).score
+    (tmp_path / "a.txt").write_text("audio/é ü.wav\n\naudio/no.wav\n", encoding="utf-8")
+    (tmp_path / "b.csv").write_text("path,speaker\naudio/é ü.wav,1\n", encoding="utf-8")
+    (tmp_path / "audio" / "c.tsv").write_text("utterance\tpath\nU 1\té ü.wav\n", encoding="utf-8")
+    lists = [tmp_path / "a.txt", tmp_path / "b.csv", tmp_path / "audio" / "c.tsv"]
+    found = list(scorer.score_files(lists))
+    assert [item.name for item in found] == [
+        "audio/é ü.wav",
+        "audio/no.wav",
+        "audio/é ü.wav",
+        "U 1",
+    ]
+    assert [found[k].score for k in (0, 2, 3)] == [expected] * 3
+    assert "No such file" in found[1].error
+    elsewhere = tmp_path / "list.txt"
+    elsewhere.write_text("é ü.wav\n", encoding="utf-8")
+    (item,) = scorer.score_files([elsewhere], root=tmp_path / "audio")
+    assert item.score == expected
+
+
+def test_a_list_does_not_lead_out_of_its_folder(scorer, tmp_path):
+    outside = write(tmp_path / "secret.wav", noise(9000))
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "link.wav").symlink_to(outside)
+    (folder / "list.txt").write_text(f"../secret.wav\n{outside}\nlink.wav\nsub\\..\\x.wav\n")
+    errors = [item.error for item in scorer.score_files([folder / "list.txt"])]
+    assert [error is not None for error in errors] == [True] * 4
+    assert "is a link that leads out of" in errors[2]
+    assert all("must lie below" in error for error in (*errors[:2], errors[3]))
+
+
+def test_pairs_of_names_and_audio(scorer, tmp_path):
+    waveform = noise(9000)
+    path = write(tmp_path / "x.wav", waveform, subtype="FLOAT")
+    items = [("a", waveform), ("b", waveform, 8000), ("c", path.read_bytes()), ("d", "no.wav")]
+    found = list(scorer.score_files(iter(items)))
+    assert [item.name for item in found] == ["a", "b", "c", "d"]
+    assert found[0].score == pytest.approx(found[2].score, abs=1e-6)
+    assert found[1].result.resampled_from == 8000
+    assert found[3].error == "d: no.wav: No such file or directory."
+
+
+# Memory
 
 MEASURE = """
 import re, sys
@@ -229,229 +389,296 @@ def test_three_hours_need_no_more_memory_than_a_minute(three_hours, task):
     assert after_kb - before_kb < 0.05 * hours_kb
 
 
-# Protocols
+# Tables
+
+NAMES = [f"u{k:03d}" for k in range(60)]
+FAILED = ("u007", "u031")
 
 
-@pytest.fixture
-def corpus(tmp_path):
-    folder = tmp_path / "audio"
-    folder.mkdir()
-    names = [f"u{k:03d}" for k in range(60)]
-    for k, name in enumerate(names):
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    for k, name in enumerate(NAMES):
         write(folder / f"{name}.flac", noise(500 + 137 * k, seed=k))
-    (folder / "u007.flac").write_bytes(b"broken")
+    (folder / "u007.flac").write_bytes(b"no audio\n" * 99)
     (folder / "u031.flac").unlink()
-    protocol = tmp_path / "protocol.tsv"
-    protocol.write_text("filename\tlabel\n" + "".join(f"{name}\tspoof\n" for name in names))
-    return protocol, folder, names
+    protocol = folder / "protocol.tsv"
+    protocol.write_text("filename\tlabel\n" + "".join(f"{name}\tspoof\n" for name in NAMES))
+    return protocol, folder
 
 
-def test_protocol(scorer, corpus, tmp_path):
-    protocol, folder, names = corpus
-    done = scorer.score_protocol(protocol, folder, tmp_path / "out" / "scores.tsv")
-    assert (done.n_scored, done.n_resumed, done.n_failed) == (58, 0, 2)
-    assert done.output.read_text().startswith("filename\tcm-score\nu000\t")
-    scores = read_scores(done.output)
-    assert scores.filename.tolist() == [n for n in names if n not in ("u007", "u031")]
-    for name, score in zip(scores.filename, scores.cm, strict=True):
-        expected = scorer.score(load_audio(folder / f"{name}.flac"))
-        assert score == pytest.approx(expected, abs=1e-5)
+def beside(output):
+    return sorted(path.name.removeprefix(output.name) for path in output.parent.iterdir())
+
+
+@pytest.mark.parametrize("form", [".tsv", ".jsonl"])
+def test_protocol(scorer, corpus, tmp_path, form):
+    protocol, folder = corpus
+    output = tmp_path / "out" / f"scores{form}"
+    done = scorer.score_protocol(protocol, folder, output)
+    assert (done.n_scored, done.n_resumed, done.n_failed, done.n_without_speech) == (58, 0, 2, 53)
+    assert (
+        str(done)
+        == f"58 utterances scored; 2 failed, see {done.errors}; 53 without speech to judge"
+    )
+    assert beside(output) == ["", ".errors.tsv", ".run.json"]
     errors = done.errors.read_text().splitlines()
-    assert done.errors.name == "scores.tsv.errors.tsv"
-    assert [line.split("\t")[0] for line in errors] == ["filename", "u007", "u031"]
-    assert "not an audio file" in errors[1]
+    assert [line.split("\t")[0] for line in errors] == ["filename", *FAILED]
+    assert "u007.flac" in errors[1]
     assert "No such file" in errors[2]
-    warnings = [line.split("\t") for line in done.warnings.read_text().splitlines()]
-    assert warnings[:2] == [
-        ["filename", "warnings"],
-        ["u000", "no speech to judge, shorter than 1 s"],
-    ]
-    assert done.n_without_speech == 53  # the others have 8,000 samples and more
-    assert str(done).endswith(f"without speech to judge, see {done.warnings}")
-    left = sorted(path.name for path in done.output.parent.iterdir())
-    assert left == ["scores.tsv", *(f"scores.tsv.{end}" for end in LEFT)]
+    kept = [name for name in NAMES if name not in FAILED]
+    if form == ".tsv":
+        lines = [line.split("\t") for line in output.read_text().splitlines()]
+        assert lines[0] == ["filename", "log-odds", "verdict", "warnings"]
+        assert lines[1][2:] == ["-", "no speech to judge; shorter than 1 s"]
+        found = read_scores(output)
+        names, scores = found.filename.tolist(), found.cm.tolist()
+    else:
+        rows = [json.loads(line) for line in output.read_text().splitlines()]
+        names, scores = [row["filename"] for row in rows], [row["score"] for row in rows]
+        assert rows[0]["warnings"] == ["no speech to judge", "shorter than 1 s"]
+    assert names == kept
+    for name, score in zip(names, scores, strict=True):
+        assert score == pytest.approx(scorer.score_file(folder / f"{name}.flac").score, abs=1e-6)
 
 
-def test_the_same_call_again_tries_failures_only(corpus, tmp_path):
-    protocol, folder, _ = corpus
+def test_the_same_call_again_tries_failures_only(scorer, corpus, tmp_path):
+    protocol, folder = corpus
     output = tmp_path / "scores.tsv"
-    first = Scorer(Cheap(), device="cpu").score_protocol(protocol, folder, output)
-    before = read_scores(output)
-    write(folder / "u007.flac", noise(3000))
-    write(folder / "u031.flac", noise(3001))
-    again = Scorer(Cheap(), device="cpu").score_protocol(protocol, folder, output)
-    assert again.n_without_speech == first.n_without_speech + 2  # those of before are known
-    assert (again.n_scored, again.n_resumed, again.n_failed) == (60, first.n_scored, 0)
-    assert again.errors is None
-    assert not first.errors.exists()
-    after = read_scores(output)
-    kept = np.isin(after.filename, before.filename)
-    assert after.filename[kept].tolist() == before.filename.tolist()
-    assert after.cm[kept].tolist() == before.cm.tolist()
+    scorer.score_protocol(protocol, folder, output)
+    before = output.read_bytes()
+    again = scorer.score_protocol(protocol, folder, output)
+    assert (again.n_scored, again.n_resumed, again.n_failed) == (58, 58, 2)
+    assert output.read_bytes() == before
+    replaced = tmp_path / "audio"
+    replaced.mkdir()
+    for name in NAMES:
+        (replaced / f"{name}.flac").symlink_to(folder / f"{name}.flac")
+    for name in FAILED:
+        (replaced / f"{name}.flac").unlink()
+        write(replaced / f"{name}.flac", noise(3000))
+    last = scorer.score_protocol(protocol, replaced, output)
+    assert (last.n_scored, last.n_resumed, last.errors) == (60, 58, None)
+    assert output.read_bytes().startswith(before)
+    assert beside(output) == [".run.json", "audio", "scores.tsv"] or ".errors.tsv" not in beside(
+        output
+    )
 
 
 @pytest.mark.parametrize(
     "tail", [b"", b"u0", b"u003\t", b"u003\t-0.12", b"u003\t1.5e", b"\x00\xff"]
 )
 def test_a_torn_line_is_scored_again(scorer, corpus, tmp_path, tail):
-    protocol, folder, _ = corpus
     output = tmp_path / "scores.tsv"
-    done = scorer.score_protocol(protocol, folder, output)
+    scorer.score_protocol(*corpus, output)
     whole = output.read_bytes()
-    rows = whole.split(b"\n")[1:4]
-    output.unlink()
-    header = json.dumps(json.loads((tmp_path / "scores.tsv.run.json").read_text())).encode()
-    lines = b"\n".join([header, *rows, tail])
-    (tmp_path / "scores.tsv.shard-1-of-3").write_bytes(lines)
-    again = scorer.score_protocol(protocol, folder, output)
-    assert again.n_resumed == 3
-    assert again.n_scored == done.n_scored
+    output.write_bytes(b"\n".join([*whole.split(b"\n")[:4], tail]))
+    again = scorer.score_protocol(*corpus, output)
+    assert (again.n_resumed, again.n_scored) == (3, 58)
     assert output.read_bytes() == whole
 
 
 def test_another_model_does_not_continue(scorer, corpus, tmp_path):
-    protocol, folder, _ = corpus
     output = tmp_path / "scores.tsv"
-    scorer.score_protocol(protocol, folder, output)
+    scorer.score_protocol(*corpus, output)
     before = output.read_bytes()
-    other = Scorer(Cheap(), device="cpu", n_crops=2)
-    with pytest.raises(ValueError, match=r"another n_crops \(5, now 2\)\. Pass resume=False"):
-        other.score_protocol(protocol, folder, output)
+    with pytest.raises(ValueError, match=r"was begun with another n_crops\. Choose another name"):
+        Scorer(Cheap(), device="cpu", n_crops=2).score_protocol(*corpus, output)
+    with pytest.raises(ValueError, match="was begun with another sha256"):
+        Scorer(Cheap(2.0), device="cpu").score_protocol(*corpus, output)
+    with pytest.raises(ValueError, match=r"was begun with another n_names, another names"):
+        scorer.score_protocol(Protocol.from_columns(NAMES[:9]), corpus[1], output)
+    with pytest.raises(ValueError, match="was begun with another shard"):
+        scorer.score_protocol(*corpus, output, shard=(0, 2))
     assert output.read_bytes() == before
-    other.score_protocol(protocol, folder, output, resume=False)
-    assert output.read_bytes() != before
-    torch.manual_seed(0)
-    with pytest.raises(ValueError, match=r"another model \(Cheap, now TFPARN\); another sha256"):
-        Scorer(TFPARN(SMALL), device="cpu", n_crops=2).score_protocol(protocol, folder, output)
     (tmp_path / "scores.tsv.run.json").unlink()
     with pytest.raises(ValueError, match=r"scores.tsv.run.json is not, so nothing says which"):
-        other.score_protocol(protocol, folder, output)
+        scorer.score_protocol(*corpus, output)
 
 
-def test_protocols_that_a_score_file_cannot_hold(scorer, corpus, tmp_path):
-    _, folder, _ = corpus
-    output = tmp_path / "scores.tsv"
-    with pytest.raises(ValueError, match="name every utterance once"):
-        scorer.score_protocol(Protocol.from_columns(["u000"]).select([0, 0]), folder, output)
-    for name in ("a\tb", "a\nb"):
-        with pytest.raises(ValueError, match="hold tabs or line breaks"):
-            scorer.score_protocol(Protocol.from_columns(["u000", name]), folder, output)
+def test_what_a_table_cannot_hold(scorer, corpus, tmp_path):
+    protocol, folder = Protocol.from_columns(["u000", "u001"]), corpus[1]
     with pytest.raises(IsADirectoryError, match="`output` must name a file"):
-        scorer.score_protocol(Protocol.from_columns(["u000"]), folder, tmp_path)
+        scorer.score_protocol(protocol, folder, tmp_path)
+    with pytest.raises(ValueError, match=r"must end in .tsv, .jsonl; got x.zip. A submission"):
+        scorer.score_protocol(protocol, folder, tmp_path / "x.zip")
+    broken = Protocol.from_columns(["u007"])
     with pytest.raises(ValueError, match=r"none of the 1 utterances could be scored; see .*errors"):
-        scorer.score_protocol(Protocol.from_columns(["u007"]), folder, output)
-    assert not output.exists()
+        scorer.score_protocol(broken, folder, tmp_path / "s.tsv")
+    with pytest.raises(ValueError, match=r"`shard` must be \(k, n\) with 0 <= k < n; got \(3, 3\)"):
+        scorer.score_protocol(protocol, folder, tmp_path / "s.tsv", shard=(3, 3))
 
 
-def test_names_with_spaces_and_folders(scorer, tmp_path):
-    folder = tmp_path / "a folder"
-    (folder / "sub").mkdir(parents=True)
-    write(folder / "sub" / "é ü.wav", noise(900))
-    protocol = tmp_path / "p.csv"
-    protocol.write_text("file_name,label\nsub/é ü.wav,bona-fide\n", encoding="utf-8")
-    done = scorer.score_protocol(protocol, folder, tmp_path / "s.tsv")
-    assert read_scores(done.output).filename.tolist() == ["sub/é ü.wav"]
+def test_names_are_written_escaped(tmp_path):
+    save_checkpoint(checkpoint := tmp_path / "m.pt", TFPARN(SMALL))
+    command = ["score", str(tmp_path / "in"), "--out", str(tmp_path / "s.tsv"), "--crops", "1"]
+    command += ["--device", "cpu", "--model", str(checkpoint)]
+    names = ["a\tb", "c\rd", "e\u2028f", "g\x85h", "i\nj", "k\\nl", "m n"]
+    for name in names:
+        write(tmp_path / "in" / f"{name}.wav", noise(900))
+    assert main(command) == 1
+    text = (tmp_path / "s.tsv").read_text(encoding="utf-8")
+    lines = text.splitlines()  # at every break that any reader knows
+    escaped = ["a\\tb", "c\\rd", "e\\u2028f", "g\\u0085h", "i\\nj", "k\\\\nl", "m n"]
+    assert [line.split("\t")[0] for line in lines[1:]] == escaped
+    assert {line.count("\t") for line in lines} == {3}
+    assert main(command) == 0
+    assert (tmp_path / "s.tsv").read_text(encoding="utf-8") == text
 
 
-def test_packed_audio(scorer, corpus, tmp_path):
-    protocol, folder, names = corpus
-    kept = [name for name in names if name not in ("u007", "u031")]
-    pack(Protocol.from_columns(kept), folder, tmp_path / "packed")
-    packed = scorer.score_protocol(
-        Protocol.from_columns(kept), tmp_path / "packed", tmp_path / "packed.tsv"
-    )
-    plain = scorer.score_protocol(read_protocol(protocol), folder, tmp_path / "plain.tsv")
-    np.testing.assert_allclose(
-        read_scores(packed.output).cm, read_scores(plain.output).cm, atol=1e-4
-    )
+def test_two_jobs_with_one_table(scorer, corpus, tmp_path):
+    class Second(Cheap):
+        """Begins the same table from inside the first."""
+
+        def forward(self, waveform):
+            with pytest.raises(ValueError, match="is being written by another process"):
+                scorer.score_protocol(*corpus, tmp_path / "s.tsv")
+            return super().forward(waveform)
+
+    assert Scorer(Second(), device="cpu").score_protocol(*corpus, tmp_path / "s.tsv").n_scored == 58
 
 
 RUN = """
 import sys, time
-from pathlib import Path
 import torch
 from asvspoof_cm.scorer import Scorer
 def slow(w):
     time.sleep(float(sys.argv[4]))
     return torch.stack([w[:, ::37].mean(1), w[:, ::41].abs().mean(1)], dim=1)
-scorer = Scorer(slow, batch_size=5)
-done = scorer.score_protocol(*sys.argv[1:4])
+done = Scorer(slow, batch_size=5).score_protocol(*sys.argv[1:4])
 print(done.n_scored, done.n_resumed, done.n_failed)
 """
 
 
-def command(corpus, output, delay):
-    return [sys.executable, "-c", RUN, str(corpus[0]), str(corpus[1]), str(output), str(delay)]
-
-
 def test_killed_and_continued(corpus, tmp_path):
     """Twice in the middle of the work, with a signal that nothing can catch."""
-    output = tmp_path / "scores.tsv"
+    output, once = tmp_path / "scores.tsv", tmp_path / "once.tsv"
+
+    def command(path, delay):
+        return [sys.executable, "-c", RUN, *map(str, corpus), str(path), str(delay)]
+
     n_before = 0
-    for n_shards in (3, 4):
-        child = subprocess.Popen(command(corpus, output, 0.05), env=ENVIRONMENT)
-        journal = tmp_path / "scores.tsv.shard-0-of-1"
-        while not journal.exists() or journal.read_bytes().count(b"\n") < n_before + 8:
+    for _ in range(2):
+        child = subprocess.Popen(command(output, 0.05), env=ENVIRONMENT)
+        while not output.exists() or output.read_bytes().count(b"\n") < n_before + 8:
             assert child.poll() is None
             time.sleep(0.01)
         child.send_signal(signal.SIGKILL)
         child.wait()
-        assert not output.exists()
-        n_before = journal.read_bytes().count(b"\n") - 2
-        # As if there had been more processes.
-        journal.rename(tmp_path / f"scores.tsv.shard-2-of-{n_shards}")
+        n_before = output.read_bytes().count(b"\n") - 1
     last = subprocess.run(
-        command(corpus, output, 0), env=ENVIRONMENT, capture_output=True, text=True, check=True
+        command(output, 0), env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
     n_scored, n_resumed, n_failed = map(int, last.stdout.split())
     assert (n_scored, n_failed) == (58, 2)
-    assert n_resumed >= n_before - 2 >= 8  # those that failed are tried again
-    names = read_scores(output).filename.tolist()
-    assert names == [name for name in corpus[2] if name not in ("u007", "u031")]
-    once = tmp_path / "once.tsv"
-    subprocess.run(command(corpus, once, 0), env=ENVIRONMENT, capture_output=True, check=True)
-    np.testing.assert_allclose(read_scores(output).cm, read_scores(once).cm, atol=1e-6)
+    assert n_resumed == n_before >= 12
+    subprocess.run(command(once, 0), env=ENVIRONMENT, capture_output=True, check=True)
+    # What failed is tried again by each run; the order is that of the protocol all the same.
+    assert output.read_bytes() == once.read_bytes()
 
 
-# One write per process: the lines of two do not mix.
-DISTRIBUTED = RUN.replace(
-    "print(done.n_scored, done.n_resumed, done.n_failed)",
-    """import os
-text = f"{os.environ['RANK']} {done.n_scored} {done.n_resumed} {done.n_failed}\\n"
-os.write(1, text.encode())""",
+# Shards
+
+
+@pytest.fixture
+def parts(scorer, corpus, tmp_path):
+    """Three shards, the last first."""
+    outputs = [tmp_path / f"part-{k}.tsv" for k in range(3)]
+    for k in (2, 1, 0):
+        scorer.score_protocol(*corpus, outputs[k], shard=(k, 3))
+    return outputs
+
+
+def test_shards_merge_into_what_one_process_writes(parts, scorer, corpus, tmp_path):
+    done = merge_scores(reversed(parts), tmp_path / "all" / "scores.tsv")
+    alone = scorer.score_protocol(*corpus, tmp_path / "alone" / "scores.tsv")
+    assert (done.n_scored, done.n_failed) == (58, 2)
+    for end in ("", ".errors.tsv", ".run.json"):
+        one, other = (path.output.with_name(f"scores.tsv{end}") for path in (done, alone))
+        assert one.read_bytes() == other.read_bytes(), end
+    # What is merged goes on as a whole run: only the failures are tried again.
+    again = scorer.score_protocol(*corpus, done.output)
+    assert (again.n_resumed, again.n_failed) == (58, 2)
+
+
+def test_a_submission_to_the_challenge(parts, tmp_path, capsys):
+    assert main(["merge", *map(str, parts), "--out", str(tmp_path / "x.zip")]) == 1
+    assert "58 utterances scored; 2 failed" in capsys.readouterr().err
+    with zipfile.ZipFile(tmp_path / "x.zip") as archive:
+        lines = archive.read("score.tsv").decode().splitlines()
+    assert lines[0] == "filename\tcm-score"
+    assert len(lines) == 59
+
+
+def test_more_shards_than_utterances(scorer, corpus, tmp_path):
+    protocol = Protocol.from_columns(NAMES[:2])
+    parts = [tmp_path / f"{k}.tsv" for k in range(3)]
+    for k, part in enumerate(parts):
+        scorer.score_protocol(protocol, corpus[1], part, shard=(k, 3))
+    assert merge_scores(parts, tmp_path / "s.tsv").n_scored == 2
+
+
+def edit_record(path, **changes):
+    record = path.with_name(f"{path.name}.run.json")
+    record.write_text(json.dumps({**json.loads(record.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda parts: parts.pop(1), r"all shards from 0 to 2 must be there, once; got 0/3, 2/3"),
+        (lambda parts: parts.append(parts[0]), r"must be there, once; got 0/3, 0/3, 1/3, 2/3"),
+        (lambda parts: edit_record(parts[1], sha256="5eed"), r"part-1.tsv has another sha256 than"),
+        (lambda parts: edit_record(parts[2], shard=[2, 4]), r"has another number of shards than"),
+        (
+            lambda parts: parts[1].write_bytes(parts[1].read_bytes()[:-9]),
+            r"part-1.tsv is not finished: 18 scores and 1 errors of 20 utterances|is not finished",
+        ),
+        (
+            lambda parts: parts[1].write_bytes(parts[1].read_bytes() + b"u000\t1.0\t-\t-\n"),
+            r"every utterance must be in one part; u000 is in two",
+        ),
+        (
+            lambda parts: parts[1].with_name("part-1.tsv.run.json").unlink(),
+            r"part-1.tsv was not written by score: there is no part-1.tsv.run.json",
+        ),
+    ],
 )
+def test_shards_that_do_not_fit(parts, tmp_path, damage, message):
+    damage(parts)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        merge_scores(parts, tmp_path / "s.tsv")
+    assert not (tmp_path / "s.tsv").exists()
 
 
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
-def test_two_processes_share_the_work(corpus, tmp_path, scorer):
-    """Under torchrun, then continued by one process."""
-    output = tmp_path / "scores.tsv"
-    script = tmp_path / "run.py"
-    script.write_text(DISTRIBUTED)
-    child = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0",
-         "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
-         str(script), str(corpus[0]), str(corpus[1]), str(output), "0.01"],
-        env=ENVIRONMENT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert child.returncode == 0, child.stderr
-    assert sorted(child.stdout.split("\n")) == ["", "0 58 0 2", "1 58 0 2"]
-    left = sorted(path.name for path in tmp_path.glob("scores*"))
-    assert left == ["scores.tsv", *(f"scores.tsv.{end}" for end in LEFT)]
-    expected = scorer.score_protocol(corpus[0], corpus[1], tmp_path / "alone.tsv")
-    got, alone = read_scores(output), read_scores(expected.output)
-    assert got.filename.tolist() == alone.filename.tolist()
-    np.testing.assert_allclose(got.cm, alone.cm, atol=1e-6)
-    settings = json.loads((tmp_path / "scores.tsv.run.json").read_text())
-    assert settings["audio_dir"] == str(corpus[1])
+def scripts():
+    page = (Path(__file__).parents[1] / "docs" / "scoring.md").read_text()
+    slurm = re.search(r"```sh\n(#!/bin/sh\n.*?)```", page, re.DOTALL)[1]
+    kubernetes = re.search(r"- >-\n((?: {14}.*\n)+)", page)[1]
+    return {
+        "slurm": (slurm, "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
+        "kubernetes": (" ".join(kubernetes.split()), "JOB_COMPLETION_INDEX", "SHARDS"),
+    }
 
 
-def test_one_file(scorer, tmp_path):
-    path = write(tmp_path / "x.wav", noise(48000), 44100)
-    (expected,) = scorer.score_files([path])
-    assert scorer.score_file(str(path)) == expected.result
-    (tmp_path / "empty.wav").write_bytes(b"")
-    with pytest.raises((OSError, ValueError), match=r"empty.wav"):
-        scorer.score_file(tmp_path / "empty.wav")
-    with pytest.raises(FileNotFoundError, match=r"no.wav"):
-        scorer.score_file(tmp_path / "no.wav")
+@pytest.mark.parametrize("name", ["slurm", "kubernetes"])
+def test_scripts_of_the_page_as_processes(name, tmp_path):
+    script, index, count = scripts()[name]
+    paths = write_miniature(tmp_path / "corpus", n_train=2, n_dev=4)
+    (tmp_path / "dev_protocol.tsv").write_bytes(paths.dev_protocol.read_bytes())
+    command = tmp_path / "bin" / "asvspoof-cm"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m asvspoof_cm "$@"\n')
+    command.chmod(0o755)
+    environment = {**ENVIRONMENT, count: "2"}
+    environment["PATH"] = f"{command.parent}:{environment['PATH']}"
+    jobs = [
+        subprocess.Popen(
+            ["sh", "-c", script], cwd=tmp_path, env={**environment, index: str(k)}, text=True
+        )
+        for k in range(2)
+    ]
+    assert [job.wait() for job in jobs] == [0, 0]
+    parts = [str(tmp_path / f"scores-{k}.tsv") for k in range(2)]
+    assert main(["merge", *parts, "--out", str(tmp_path / "scores.tsv")]) == 0
+    assert len(read_scores(tmp_path / "scores.tsv").filename) == 4

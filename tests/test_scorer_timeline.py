@@ -1,4 +1,6 @@
-"""Scores along time: from memory, from disk and live, the same numbers."""
+"""Scores along time: from memory, from disk and live, the same numbers; segments, attention."""
+
+import io
 
 import numpy as np
 import pytest
@@ -6,9 +8,16 @@ import soundfile
 import torch
 
 from asvspoof_cm.audio import load_audio, peak_normalize, resample
-from asvspoof_cm.models import AASIST, TFPARN, TFPARNConfig
-from asvspoof_cm.scorer import Scorer, timelines as timelines_module
-from asvspoof_cm.streams import StreamingScorer, _StreamResampler
+from asvspoof_cm.calibration import Calibration, Verdict
+from asvspoof_cm.models import AASIST, TFPARN, Encoder, EncoderConfig, TFPARNConfig
+from asvspoof_cm.models.encoder import Frames, Outputs
+from asvspoof_cm.scorer import (
+    Scorer,
+    SegmentSettings,
+    StreamingScorer,
+    timeline as timeline_module,
+)
+from asvspoof_cm.scorer.timeline import _hysteresis, _StreamResampler, _without_short
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 
@@ -26,17 +35,21 @@ def sound(seconds, rate=16000, seed=0):
     return (tone + 0.02 * generator.standard_normal(len(t))).astype(np.float32)
 
 
+# Windows
+
+
 def test_each_window_is_an_utterance_of_its_own(scorer):
     waveform = sound(9.3)
+    waveform[16000:22000] = 0  # digital silence at the edge of a window is left out of it
     line = scorer.timeline(waveform)
     alone = Scorer(scorer.model, device="cpu", n_crops=1)
     assert line.start_s.tolist() == [0, 1, 2, 3, 4, 5, 6]
     assert line.end_s.tolist() == [4, 5, 6, 7, 8, 9, 9.3]
-    assert line.duration_s == 9.3
-    assert len(line) == 7
+    assert (line.duration_s, len(line)) == (9.3, 7)
     for window in line:
         part = waveform[round(16000 * window.start_s) : round(16000 * window.end_s)]
         assert window.score == pytest.approx(alone.score(part), abs=1e-5)
+        assert window.unit == "log-odds"
 
 
 @pytest.mark.parametrize(
@@ -61,15 +74,32 @@ def test_which_windows_there_are(scorer, seconds, window_s, hop_s, expected):
     assert [(window.start_s, window.end_s) for window in windows] == expected
 
 
-@pytest.mark.parametrize("rate", [16000, 8000, 44100, 48000])
-@pytest.mark.parametrize("block", [timelines_module.BLOCK_SAMPLES, 30_000])
+def test_silence_in_a_window_is_no_spoof(scorer):
+    """It has a score, which means nothing: `has_speech` and the warnings say so, live too."""
+    waveform = np.concatenate([sound(4), np.zeros(64000, np.float32), sound(4)])
+    line = scorer.timeline(waveform, hop_s=4.0)
+    assert line.has_speech.tolist() == [True, False, True]
+    assert [window.has_speech for window in line] == [True, False, True]
+    assert line.warnings[1] == ("no speech to judge", "silent")
+    assert np.isfinite(line.score).all()
+    stream = StreamingScorer(scorer, hop_s=4.0)
+    assert stream.push(waveform) == list(line)
+
+
+@pytest.mark.parametrize("rate", [16000, 44100])
+@pytest.mark.parametrize("block", [timeline_module.BLOCK_SAMPLES, 30_000])
 def test_from_disk(scorer, tmp_path, monkeypatch, rate, block):
-    monkeypatch.setattr(timelines_module, "BLOCK_SAMPLES", block)
+    monkeypatch.setattr(timeline_module, "BLOCK_SAMPLES", block)
     path = tmp_path / "sound.flac"
     soundfile.write(path, sound(10.2, rate), rate)
     line = scorer.timeline(path)
     np.testing.assert_allclose(line.score, scorer.timeline(load_audio(path)).score, atol=1e-5)
     assert line.duration_s == pytest.approx(10.2)
+    again = scorer.timeline(io.BytesIO(path.read_bytes()))
+    np.testing.assert_allclose(line.score, again.score, atol=1e-5)
+
+
+# Live
 
 
 @pytest.mark.parametrize("rate", [16000, 8000, 11025, 44100])
@@ -92,11 +122,11 @@ def test_live_gives_the_same_numbers(scorer, rate, n_chunk):
 
 def test_a_stream_at_an_odd_rate_is_the_whole_resampled_at_once():
     """16,000 to 767,999 is rounded to 1 to 48, and a stream must round as a file does."""
-    rate, noise = 767_999, torch.from_numpy(sound(2.5, 767_999))
+    rate, noise = 767_999, sound(2.5, 767_999)
     resampler = _StreamResampler(rate, 16000)
-    parts = [resampler.push(chunk.numpy()) for chunk in noise.split(300_000)]
-    parts = torch.from_numpy(np.concatenate([*parts, resampler.flush()]))
-    torch.testing.assert_close(parts, resample(noise, rate, 16000), atol=1e-6, rtol=0)
+    chunks = np.array_split(noise, 7)
+    parts = [resampler.push(chunk) for chunk in chunks] + [resampler.flush()]
+    np.testing.assert_allclose(np.concatenate(parts), resample(noise, rate, 16000), atol=1e-6)
 
 
 @pytest.mark.parametrize(("rate", "late_s"), [(16000, 0.0), (8000, 0.006), (44100, 0.006)])
@@ -121,12 +151,13 @@ def test_live_memory_is_bounded(scorer):
 
 def test_live_chunks_of_any_kind(scorer):
     waveform = sound(4.5)
-    expected = scorer.timeline(np.round(waveform * 32767).astype(np.int16)).score
-    stream = StreamingScorer(scorer)
     stereo = np.round(np.stack([waveform, waveform]) * 32767).astype(np.int16)
-    windows = stream.push(stereo[:, :30000]) + stream.push(torch.tensor(stereo[:, 30000:]))
-    windows += stream.flush()
-    np.testing.assert_allclose([w.score for w in windows], expected, atol=1e-5)
+    expected = scorer.timeline(stereo[0]).score
+    for chosen in (scorer, Scorer(scorer.model, device="cpu", channel=1)):
+        stream = StreamingScorer(chosen)
+        windows = stream.push(stereo[:, :30000]) + stream.push(torch.tensor(stereo[:, 30000:]))
+        windows += stream.flush()
+        np.testing.assert_allclose([w.score for w in windows], expected, atol=1e-5)
 
 
 def test_a_bad_chunk_changes_nothing(scorer):
@@ -137,12 +168,7 @@ def test_a_bad_chunk_changes_nothing(scorer):
         stream.push(np.array([0.0, np.nan, 0.0]))
     (window,) = stream.push(waveform[1000:])
     assert window.score == pytest.approx(scorer.timeline(waveform).score[0], abs=1e-5)
-    assert stream.flush() == []
-    assert StreamingScorer(scorer).flush() == []
-
-
-def test_silence_has_a_score(scorer):
-    assert np.isfinite(scorer.timeline(np.zeros(100_000)).score).all()
+    assert stream.flush() == StreamingScorer(scorer).flush() == []
 
 
 def test_wrong_arguments(scorer, tmp_path):
@@ -157,11 +183,109 @@ def test_wrong_arguments(scorer, tmp_path):
     with pytest.raises(FileNotFoundError):
         scorer.timeline(tmp_path / "missing.wav")
     rough = Scorer(lambda waveform: torch.full((len(waveform), 2), torch.inf))
-    with pytest.raises(ValueError, match=r"logits from 0.0 s to 1.0 s are not finite"):
+    with pytest.raises(ValueError, match=r"from 0.0 s to 1.0 s, the model's logits are not finite"):
         rough.timeline(sound(1))
 
 
-# Attention
+# Segments
+
+
+class ByLoudness(torch.nn.Module):
+    """Takes what is quiet for synthetic; its frames of 20 ms do as well, if it has any."""
+
+    def __init__(self, has_frames):
+        super().__init__()
+        self.frame_head = has_frames
+
+    def forward(self, waveform):
+        return self.outputs(waveform).logits
+
+    def outputs(self, waveform):
+        def logit(level):
+            return 4 * torch.sign(level - 0.05)
+
+        frames = waveform[:, : waveform.shape[1] // 320 * 320].unfold(1, 320, 320)
+        level = frames.square().mean(-1).sqrt()
+        whole = logit(waveform.square().mean(-1).sqrt())
+        found = Frames(logit(level), 0.02, level - 1e-3) if self.frame_head else None
+        return Outputs(None, torch.stack([-whole, whole], dim=1) / 2, found, None)
+
+
+def spliced():
+    """4 s loud, 2 s quiet, 3 s loud, 2 s of nothing, 1 s loud; a peak sets the level of each."""
+    parts = [sound(4), 0.05 * sound(2), sound(3), np.zeros(32000, np.float32), sound(1)]
+    waveform = np.concatenate(parts)
+    waveform[4000::8000] = np.where(waveform[4000::8000] == 0, 0, 0.9)
+    return waveform
+
+
+@pytest.mark.parametrize(("has_frames", "tolerance_s"), [(True, 0.15), (False, 0.8)])
+def test_segments(has_frames, tolerance_s):
+    model = ByLoudness(has_frames)
+    model.meta = {"segments": {"scale": 2.0, "offset": 1.0}}
+    scorer = Scorer(model, device="cpu", calibration=Calibration(), crop_s=3.0)
+    assert scorer.segment_settings == SegmentSettings(scale=2.0, offset=1.0)
+    found = scorer.segments(spliced())
+    verdicts = [segment.verdict for segment in found]
+    bonafide, spoof, abstain = Verdict.BONAFIDE, Verdict.SPOOF, Verdict.ABSTAIN
+    assert verdicts == [bonafide, spoof, bonafide, abstain, bonafide]
+    assert found[0].start_s == 0
+    assert found[-1].end_s == 12
+    for before, after, edge_s in zip(found, found[1:], (4, 6, 9, 11), strict=False):
+        assert before.end_s == after.start_s == pytest.approx(edge_s, abs=tolerance_s)
+    assert found[3].llr is None
+    assert found[1].llr < 0 < found[0].llr
+
+
+def test_a_score_warns_of_parts_that_differ():
+    scorer = Scorer(ByLoudness(True), device="cpu", calibration=Calibration(), crop_s=3.0)
+    assert scorer.score(sound(9), detail=True).warnings == ()
+    result = scorer.score(spliced()[: 9 * 16000], detail=True)
+    assert result.llr > 0 > result.lowest_llr
+    assert any(warning.startswith("parts differ: the worst has") for warning in result.warnings)
+    assert (result.verdict(), result.verdict(worst=True)) == (Verdict.BONAFIDE, Verdict.SPOOF)
+    assert result.as_dict(worst=True)["verdict"] == "spoof"
+
+
+def test_the_parts_of_segments():
+    values = np.array([1.0, -1, -3, -1, -1, 1, -1, -3])
+    assert _hysteresis(values, -2.0, 0.0).tolist() == [1, 1, 0, 0, 0, 1, 1, 0]
+    assert _hysteresis(-np.ones(2), -2.0, 0.0).tolist() == [1, 1]
+    assert _without_short(np.array([0, 1, 1, 0, 1, 1, 0]), 2).tolist() == [1] * 7
+    assert _without_short(np.array([1]), 2).tolist() == [1]
+
+
+def test_segments_need_a_calibration(scorer):
+    with pytest.raises(ValueError, match="segments need a calibrated score"):
+        scorer.segments(sound(1))
+
+
+def test_all_heads_of_an_encoder_are_heard():
+    torch.manual_seed(0)
+    model = Encoder(EncoderConfig(frame_head=True, speech_head=True, d_projection=8)).eval()
+    scorer = Scorer(model, device="cpu", calibration=Calibration())
+    plain = Scorer(lambda w: model(w).detach(), calibration=Calibration())
+    result = scorer.score(sound(5), detail=True)
+    assert result.score == pytest.approx(plain.score(sound(5)), abs=1e-5)
+    for bias, has_speech in ((50.0, True), (-50.0, False)):
+        with torch.no_grad():
+            scorer.model.speech_head.bias.fill_(bias)
+        assert scorer.score(sound(5), detail=True).has_speech is has_speech
+        line = scorer.timeline(sound(5))
+        assert line.has_speech.tolist() == [has_speech] * len(line)
+    assert scorer.segments(sound(5))[-1].end_s == 5
+
+
+# Attention and explanations
+
+
+@pytest.mark.parametrize("seconds", [2.5, 4, 7])
+def test_attention_has_the_score_of_one_crop(scorer, seconds):
+    waveform = np.concatenate([np.zeros(4000), sound(seconds)])
+    one = Scorer(scorer.model, device="cpu", n_crops=1)
+    assert scorer.attention(waveform).score == pytest.approx(one.score(waveform), abs=1e-6)
+    noise = np.random.default_rng(0).standard_normal(int(16000 * seconds))
+    assert scorer.attention(noise).score == pytest.approx(one.score(noise), abs=1e-6)
 
 
 def test_attention_is_that_of_the_model(scorer):
@@ -174,8 +298,7 @@ def test_attention_is_that_of_the_model(scorer):
     assert found.weight.sum() == pytest.approx(1.0, abs=1e-5)
     assert found.score == pytest.approx((logits[0, 1] - logits[0, 0]).item(), abs=1e-5)
     assert found.features.shape == (160, 401)
-    assert found.time_s[0] == 1.5
-    assert found.time_s[-1] == 5.5
+    assert found.time_s[[0, -1]].tolist() == [1.5, 5.5]
     assert scorer.attention(waveform).time_s[0] == 1.5  # the centre
 
 
@@ -186,15 +309,40 @@ def test_attention_has_the_precision_of_the_scores(scorer):
     assert half.attention(waveform).score == half.score(waveform)
 
 
-def test_attention_of_a_short_utterance(scorer):
-    assert scorer.attention(sound(1)).time_s[0] == 0.0
-
-
 def test_attention_errors(scorer):
     with pytest.raises(ValueError, match=r"`start_s` must lie inside the utterance of 1.000 s"):
         scorer.attention(sound(1), start_s=1.0)
     with pytest.raises(ValueError, match="the model must pool with weights; AASIST does not"):
         Scorer(AASIST(), device="cpu").attention(sound(1))
+
+
+class ByTone(torch.nn.Module):
+    """Takes power around 3 kHz for synthetic."""
+
+    def forward(self, waveform):
+        spectrum = torch.fft.rfft(waveform).abs().square()
+        hz = torch.linspace(0, 8000, spectrum.shape[1])
+        share = spectrum[:, (hz > 2900) & (hz < 3100)].sum(1) / spectrum.sum(1)
+        return torch.stack([share, -share], dim=1)
+
+
+@pytest.mark.parametrize("seconds", [3, 9])
+def test_what_differs_between_twins_is_what_the_explanation_shows(seconds):
+    """A recording, and the same with a tone from 1.5 s to 2 s."""
+    waveform = sound(seconds)
+    place = slice(24000, 32000)
+    waveform[place] += 0.3 * np.sin(2 * np.pi * 3000 * np.arange(8000) / 16000)
+    scorer = Scorer(ByTone(), device="cpu")
+    found = scorer.explain(waveform, n_bands=6)
+    assert found.edges_s[[3, 4]].tolist() == [1.5, 2.0]
+    assert found.of_time.argmax() == 3
+    others = np.delete(found.of_time, 3)
+    assert others.max() < 0.2 * found.of_time[3]  # what is masked elsewhere counts for the human
+    band, stretch = np.unravel_index(found.of_band.argmax(), found.of_band.shape)
+    assert stretch == 3
+    assert found.edges_hz[band] < 3000 < found.edges_hz[band + 1]
+    with pytest.raises(ValueError, match=r"`stretch_s` must be at least 0\.032; got 0"):
+        scorer.explain(waveform, stretch_s=0)
 
 
 # Figures

@@ -176,7 +176,7 @@ async def test_score_is_that_of_the_scorer(shared, scorer, kind, subtype, rate):
     assert answer["probability"] == pytest.approx(float(probability(answer["llr"], 0.2)))
     assert answer["threshold"] == pytest.approx(-np.log(0.8 / 0.2))
     word = "bonafide" if answer["llr"] >= answer["threshold"] else "spoof"
-    assert answer["decision"] == word
+    assert answer["verdict"] == word
     assert answer["duration_s"] == pytest.approx(expected.duration_s)
     assert answer["resampled_from"] == (None if rate == 16000 else rate)
     assert answer["model"] == {"name": "small", "sha256": scorer.settings()["sha256"]}
@@ -193,8 +193,8 @@ async def test_form_and_body_have_the_same_answer(shared):
 async def test_doubts_are_told(shared):
     answer = (await shared.post("/v1/score", content=encode(np.zeros(8000)))).json()
     assert set(answer["warnings"]) == {"no speech to judge", "silent", "shorter than 1 s"}
-    assert (answer["decision"], answer["probability"]) == (
-        "no speech to judge",
+    assert (answer["verdict"], answer["probability"]) == (
+        "abstain",
         pytest.approx(0.95),
     )
 
@@ -235,7 +235,7 @@ def test_slices_of_a_timeline_have_its_windows(n_samples, n_window, n_hop):
 async def test_a_model_without_calibration_has_scores_only(scorer):
     async with client(Scorer(scorer.model, device="cpu", crop_s=1.0)) as bare:
         answer = (await bare.post("/v1/score", content=encode(noise()))).json()
-        assert [answer[k] for k in ("llr", "probability", "decision")] == [None] * 3
+        assert [answer[k] for k in ("llr", "probability", "verdict")] == [None] * 3
         assert (type(answer["score"]), answer["unit"]) == (float, "log-odds")
         windows = (await bare.post("/v1/timeline", content=encode(noise()))).json()["windows"]
         assert {window["llr"] for window in windows} == {None}

@@ -54,8 +54,7 @@ if TYPE_CHECKING:
         ResNet as ResNet,
         TFPARNConfig as TFPARNConfig,
     )
-    from asvspoof_cm.scorer import Scorer as Scorer
-    from asvspoof_cm.streams import StreamingScorer as StreamingScorer
+    from asvspoof_cm.scorer import Scorer as Scorer, StreamingScorer as StreamingScorer
     from asvspoof_cm.training import (
         Objective as Objective,
         Recipe as Recipe,

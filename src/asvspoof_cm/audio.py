@@ -76,6 +76,8 @@ CROP_SAMPLES = 64000
 MAX_CHANNELS = 64
 """The most channels that a header may announce."""
 
+_DIFFERENCE = 0.1  # the share of their power that channels don't share, where they differ
+
 _BLOCK_VALUES = 1 << 22
 
 # libsndfile mends a WAV or AIFF that is shorter than its header says and only notes it in its log.
@@ -279,7 +281,7 @@ class AudioFile:
     @property
     def channels_differ(self) -> bool:
         """Whether the channels that were averaged so far are not alike."""
-        return self._own_power > 0.1 * self._power
+        return self._own_power > _DIFFERENCE * self._power
 
     def read(self, start: int = 0, n_samples: int | None = None) -> Array:
         """Return up to `n_samples` samples from sample `start`, both counted at `sample_rate`."""
@@ -347,11 +349,9 @@ class AudioFile:
     def _mix(self, frames: Array) -> Array:
         if self.n_channels == 1 or self.channel is not None:
             return frames[:, self.channel or 0]
-        with np.errstate(invalid="ignore", over="ignore"):  # refused later where not finite
-            mono: Array = frames.mean(axis=1)
-            power = float(np.vdot(frames, frames))
-            self._power += power
-            self._own_power += power - self.n_channels * float(np.vdot(mono, mono))
+        mono, power, own_power = _average(frames)
+        self._power += power
+        self._own_power += own_power
         return mono
 
     def _count_frames(self) -> int:
@@ -384,6 +384,14 @@ class AudioFile:
             raise ValueError(
                 f"{self.name} can't be decoded {where}; it may be truncated or damaged ({reason})"
             ) from error
+
+
+def _average(frames: Array) -> tuple[Array, float, float]:
+    """Return the average (time,) of channels (time, channels), their power, and what it lacks."""
+    with np.errstate(invalid="ignore", over="ignore"):  # refused later where not finite
+        mono: Array = frames.mean(axis=1)
+        power = float(np.vdot(frames, frames))
+        return mono, power, power - frames.shape[1] * float(np.vdot(mono, mono))
 
 
 def _open(source: Any, name: str) -> Any:
@@ -463,12 +471,22 @@ class InMemory:
     Args:
         waveform: The samples, at the rate at which they are wanted.
         native_rate: The rate that they had before.
+        n_channels: The channels that they had.
+        channels_differ: Whether they are the average of channels that are not alike.
     """
 
-    def __init__(self, waveform: Array, native_rate: int) -> None:
+    def __init__(
+        self,
+        waveform: Array,
+        native_rate: int,
+        *,
+        n_channels: int = 1,
+        channels_differ: bool = False,
+    ) -> None:
         self.waveform = waveform
         self.n_samples = len(waveform)
         self.native_rate = native_rate
+        self.n_channels, self.channels_differ = n_channels, channels_differ
 
     def read(self, start: int = 0, n_samples: int | None = None) -> Array:
         """Return up to `n_samples` samples from sample `start`."""
@@ -725,12 +743,41 @@ def cut(waveform: AnyWaveform, start: int, n_samples: int) -> AnyWaveform:
 # Arrays of any dtype
 
 
-def as_mono(waveform: Waveform, *, allow_empty: bool = False) -> Array:
+def as_mono(waveform: Waveform, *, allow_empty: bool = False, channel: int | None = None) -> Array:
     """Return audio of any dtype, mono or (channels, time), as a float32 array of shape (time,).
 
     Signed integers are divided by their full range, uint8 is 128 ± 128 as in WAV files; channels
-    are averaged. More channels than 64, or than samples, are refused as (time, channels).
+    are averaged unless `channel` says which to take. More channels than 64, or than samples, are
+    refused as (time, channels).
     """
+    return _as_audio(waveform, allow_empty, channel, 0).waveform
+
+
+def as_audio(
+    waveform: Waveform,
+    sample_rate: int = SAMPLE_RATE,
+    new_rate: int = SAMPLE_RATE,
+    *,
+    channel: int | None = None,
+) -> InMemory:
+    """Return what `as_mono` does, resampled to `new_rate`, to be read as a file is."""
+    audio = _as_audio(waveform, False, channel, check_rate(sample_rate))
+    audio.waveform = resample(audio.waveform, audio.native_rate, new_rate)
+    audio.n_samples = len(audio.waveform)
+    return audio
+
+
+def as_waveform(
+    waveform: Waveform, sample_rate: int = SAMPLE_RATE, new_rate: int = SAMPLE_RATE
+) -> Array:
+    """Return what `as_mono` does, resampled to `new_rate`."""
+    return as_audio(waveform, sample_rate, new_rate).waveform
+
+
+def _as_audio(
+    waveform: Waveform, allow_empty: bool, channel: int | None, sample_rate: int
+) -> InMemory:
+    """Return a waveform of any dtype as one channel of float32."""
     samples = _as_array(waveform)
     shape = samples.shape
     if samples.ndim not in (1, 2):
@@ -743,9 +790,20 @@ def as_mono(waveform: Waveform, *, allow_empty: bool = False) -> Array:
             f"fewer than samples; got {shape}. Did you pass (time, channels)? Transpose it: "
             "waveform.T."
         )
-    mono = as_float(samples)
-    if mono.ndim == 2:
-        mono = mono.mean(axis=0) if mono.size else mono.reshape(-1)
+    n_channels = shape[0] if samples.ndim == 2 else 1
+    if channel is not None and not 0 <= channel < n_channels:
+        raise ValueError(
+            f"`channel` must be from 0 to {n_channels - 1}: `waveform` has {n_channels} channels; "
+            f"got {channel}."
+        )
+    mono, differ = as_float(samples), False
+    if not mono.size:
+        mono = mono.reshape(-1)
+    elif mono.ndim == 2 and (n_channels == 1 or channel is not None):
+        mono = mono[channel or 0]
+    elif mono.ndim == 2:
+        mono, power, own_power = _average(mono.T)
+        differ = own_power > _DIFFERENCE * power
     is_finite = np.isfinite(mono)
     if not is_finite.all():
         is_large = samples.dtype.kind == "f" and bool(np.isfinite(samples).all())
@@ -754,14 +812,8 @@ def as_mono(waveform: Waveform, *, allow_empty: bool = False) -> Array:
             f"samples are {'too large for float32' if is_large else 'NaN or infinite'}."
         )
     # A copy where torch could not write: it would warn.
-    return np.require(mono, requirements=["C", "W"])
-
-
-def as_waveform(
-    waveform: Waveform, sample_rate: int = SAMPLE_RATE, new_rate: int = SAMPLE_RATE
-) -> Array:
-    """Return what `as_mono` does, resampled to `new_rate`."""
-    return resample(as_mono(waveform), check_rate(sample_rate), new_rate)
+    mono = np.require(mono, requirements=["C", "W"])
+    return InMemory(mono, sample_rate, n_channels=n_channels, channels_differ=differ)
 
 
 def _as_array(waveform: Any) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ from asvspoof_cm.utils.checks import FloatArray, as_scores, check_choice, split_
 __all__ = [
     "Calibration",
     "LinearFusion",
+    "Verdict",
     "decide",
     "fit_calibration",
     "fit_fusion",
@@ -33,6 +35,19 @@ __all__ = [
 # it keeps separable data finite.
 RIDGE = 1e-8
 _MAX_STEPS = 100
+
+
+class Verdict(StrEnum):
+    """What is decided about a recording; a string, so that no verdict is mistaken for another.
+
+    Example:
+        >>> Verdict.ABSTAIN == "abstain", f"{Verdict.SPOOF}"
+        (True, 'spoof')
+    """
+
+    BONAFIDE = "bonafide"
+    SPOOF = "spoof"
+    ABSTAIN = "abstain"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

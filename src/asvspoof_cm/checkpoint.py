@@ -62,7 +62,10 @@ DEFAULT_NAME: Final = next(iter(PRETRAINED))
 """The model that is used where none is named."""
 
 _KEYS = {"format", "model", "config", "input", "state_dict", "meta"}
-_KNOWN = ("averaged", "calibration", "card", "data", "dev", "epoch", "notes", "system", "training")
+_KNOWN = (
+    *("averaged", "calibration", "card", "data", "dev", "epoch", "notes", "segments", "system"),
+    "training",
+)
 _MAKERS = ("empty", "zeros", "ones", "full", "rand", "randn", "arange", "linspace", "hann_window")
 _CLASSES = re.compile(
     r"collections OrderedDict|torch \w+Storage|torch._utils _rebuild_(tensor_v2|parameter)"

@@ -1,6 +1,7 @@
 """ONNX: a model as one file that runs without PyTorch, waveform in and logits out.
 
 The extra ``asvspoof-cm[onnx]`` brings onnx, onnxscript and ONNX Runtime, imported when used.
+PyTorch is imported to export only.
 """
 
 from __future__ import annotations
@@ -17,21 +18,24 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-
-from asvspoof_cm.audio import InputSettings
-from asvspoof_cm.calibration import Calibration
-from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.audio import Array, InputSettings
 from asvspoof_cm.utils.checks import one_line
 from asvspoof_cm.utils.files import atomic_path
 from asvspoof_cm.utils.lazy import import_extra
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from asvspoof_cm.models import Countermeasure
+
 __all__ = ["export_onnx", "load_onnx"]
 
-INPUT, OUTPUT = "waveform", "logits"
+INPUT = "waveform"
+# Of them a file has "logits" and what its model has heads for.
+OUTPUTS = ("logits", "speech", "frames", "frame_speech")
 _DESCRIPTION, _SHA256 = "asvspoof-cm", "asvspoof-cm.sha256"
 _NO_HASH = "0" * 64  # in the place of the hash while the file is hashed
 _LEAST_SAMPLES, _MOST_SAMPLES = 4096, 1 << 24
@@ -61,30 +65,21 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bo
     """
     import_extra("onnxscript", "onnx")
     onnx = import_extra("onnx", "onnx")
+    import torch
+
     model = copy.deepcopy(model).cpu().eval()
     # The batch of the example must not be 1, which export takes for a constant.
-    example = (torch.zeros(2, model.input.n_samples),)
-    buffer = io.BytesIO()
+    example = torch.zeros(2, model.input.n_samples)
+    heads, names, hop_s = _heads(model, example)
     with _quiet():
-        if any(isinstance(module, nn.RNNBase) for module in model.modules()):
-            # The exporter by graph capture writes a recurrent layer out step by step, for one
-            # length only; the older one by tracing has an operator for it.
-            export: Any = torch.onnx.export
-            export(
-                model,
-                example,
-                buffer,
-                dynamo=False,
-                dynamic_axes={INPUT: {0: "batch", 1: "time"}, OUTPUT: {0: "batch"}},
-                input_names=[INPUT],
-                output_names=[OUTPUT],
-            )
-            proto = onnx.load_from_string(buffer.getvalue())
-        else:
-            proto = _capture(model, example)
+        # The exporter by graph capture writes a recurrent layer out step by step, for one length
+        # only; the older one by tracing has an operator for it.
+        recurrent = any(isinstance(module, torch.nn.RNNBase) for module in model.modules())
+        proto = (_trace if recurrent else _capture)(heads, example, names, model.any_length)
     # Shapes of inner values only help readers, and some contradict ONNX's own inference.
     del proto.graph.value_info[:]
-    described = {"input": asdict(model.input), "calibration": model.meta.get("calibration")}
+    kept = {name: model.meta.get(name) for name in ("calibration", "segments")}
+    described = {"input": asdict(model.input), "hop_s": hop_s, **kept}
     with atomic_path(path) as temporary:
         if int8:
             _write_int8(proto, temporary)
@@ -97,7 +92,9 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bo
 
 
 class OnnxModel:
-    """An ONNX file of `export_onnx`: waveforms to logits, on the CPU."""
+    """An ONNX file of `export_onnx`: waveforms to logits, arrays both, on the CPU."""
+
+    takes_arrays = True
 
     def __init__(self, path: str | os.PathLike[str], *, n_threads: int | None = None) -> None:
         runtime = import_extra("onnxruntime", "onnx")
@@ -106,7 +103,9 @@ class OnnxModel:
         self.sha256 = hashlib.sha256(content).hexdigest()
         _check_hash(content, path)
         options = runtime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads() if n_threads is None else n_threads
+        if n_threads is None:
+            n_threads = int(os.environ.get("OMP_NUM_THREADS", 0))
+        options.intra_op_num_threads = n_threads
         try:
             self._session = runtime.InferenceSession(
                 content, options, providers=["CPUExecutionProvider"]
@@ -115,11 +114,14 @@ class OnnxModel:
             raise ValueError(
                 f"{path} is not an ONNX model that can be run ({one_line(error)})"
             ) from error
-        names = [node.name for node in (*self._session.get_inputs(), *self._session.get_outputs())]
-        if names != [INPUT, OUTPUT]:
+        inputs, self._names = (
+            [node.name for node in nodes]
+            for nodes in (self._session.get_inputs(), self._session.get_outputs())
+        )
+        if inputs != [INPUT] or self._names[:1] != ["logits"] or {*self._names} - {*OUTPUTS}:
             raise ValueError(
-                f"{path} must have the input {INPUT!r} and the output {OUTPUT!r}, as export_onnx "
-                f"writes them; it has {names}."
+                f"{path} must have the input {INPUT!r} and the output 'logits', as export_onnx "
+                f"writes them; it has {[*inputs, *self._names]}."
             )
         stored = self._session.get_modelmeta().custom_metadata_map.get(_DESCRIPTION)
         if stored is None:
@@ -129,32 +131,46 @@ class OnnxModel:
             )
         try:
             described = json.loads(stored)
-            self.input = InputSettings.from_dict(described["input"])
-            self.meta: dict[str, Any] = {"calibration": described["calibration"]}
-            if described["calibration"] is not None:
-                Calibration.from_dict(described["calibration"])
+            self.input = InputSettings.from_dict(described.pop("input"))
+            self._hop_s = float(described.pop("hop_s", 0.0))
+            self.meta: dict[str, Any] = {k: v for k, v in described.items() if v is not None}
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(
                 f"{path} does not say which input it takes ({one_line(error)})"
             ) from error
+        self.frame_head = "frames" in self._names
 
     def __repr__(self) -> str:
         return f"OnnxModel({self.path}, {self.sha256[:12]})"
 
-    def __call__(self, waveform: Tensor) -> Tensor:
+    def __call__(self, waveform: Array) -> Array:
         """Return logits (batch, 2) of waveforms (batch, time)."""
-        inputs = {INPUT: waveform.detach().cpu().float().numpy()}
-        return torch.from_numpy(self._session.run([OUTPUT], inputs)[0])
+        logits: Array = self.outputs(waveform).logits
+        return logits
+
+    def outputs(self, waveform: Array) -> Any:
+        """Return what all heads say, named as `Encoder.outputs` names them."""
+        found = self._session.run(self._names, {INPUT: waveform})
+        given = dict(zip(self._names, found, strict=True))
+        frames = None
+        if self.frame_head:
+            frames = SimpleNamespace(
+                logits=given["frames"], speech_logits=given.get("frame_speech"), hop_s=self._hop_s
+            )
+        return SimpleNamespace(
+            logits=given["logits"], speech_logits=given.get("speech"), frames=frames
+        )
 
 
 def load_onnx(path: str | os.PathLike[str], *, n_threads: int | None = None) -> OnnxModel:
-    """Return an exported model, ready for `Scorer`: waveforms to logits, on the CPU.
+    """Return an exported model, ready for `Scorer`: arrays of waveforms to logits, on the CPU.
 
     It has `input`, what it needs to know about its input, `meta` with its calibration and `sha256`.
 
     Args:
         path: A file that `export_onnx` wrote.
-        n_threads: Threads of ONNX Runtime; None is as many as PyTorch uses.
+        n_threads: Threads of ONNX Runtime; None is what the variable OMP_NUM_THREADS says, else one
+            for each core.
 
     Raises:
         ImportError: Without the extra ``onnx``.
@@ -181,17 +197,65 @@ def _check_hash(content: bytes, path: str | os.PathLike[str]) -> None:
         raise ValueError(f"{path} is damaged: its content is not what was written.")
 
 
-def _capture(model: Countermeasure, example: tuple[Tensor]) -> Any:
+def _heads(model: Any, example: Any) -> tuple[nn.Module, list[str], float]:
+    """Return what to export, a module with a tuple of outputs, their names, and a frame's hop."""
+    import torch
+
+    if not hasattr(model, "outputs"):
+        return model, ["logits"], 0.0
+    with torch.no_grad():
+        found = model.outputs(example)
+    _, _, frames, speech = found
+    has = (True, speech is not None, frames is not None, bool(frames) and frames[2] is not None)
+
+    class Heads(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, waveform: Any) -> Any:
+            _, logits, frames, speech = self.model.outputs(waveform)
+            every = (logits, speech, *((None, None) if frames is None else (frames[0], frames[2])))
+            return tuple(each for each in every if each is not None)
+
+    names = [name for name, is_there in zip(OUTPUTS, has, strict=True) if is_there]
+    return Heads().eval(), names, 0.0 if frames is None else float(frames[1])
+
+
+def _trace(heads: nn.Module, example: Any, names: list[str], any_length: bool) -> Any:
+    """Return the graph by tracing."""
+    import onnx
+    import torch
+
+    buffer = io.BytesIO()
+    axes = {INPUT: {0: "batch", 1: "time"}, **{name: {0: "batch"} for name in names}}
+    export: Any = torch.onnx.export
+    export(
+        heads,
+        (example,),
+        buffer,
+        dynamo=False,
+        dynamic_axes=axes,
+        input_names=[INPUT],
+        output_names=names,
+    )
+    return onnx.load_from_string(buffer.getvalue())
+
+
+def _capture(heads: nn.Module, example: Any, names: list[str], any_length: bool) -> Any:
+    """Return the graph by capture."""
+    import torch
+
     shapes = {0: torch.export.Dim("batch", min=1)}
-    if model.any_length:
+    if any_length:
         shapes[1] = torch.export.Dim("time", min=_LEAST_SAMPLES, max=_MOST_SAMPLES)
     program = torch.onnx.export(
-        model,
-        example,
+        heads,
+        (example,),
         dynamo=True,
         dynamic_shapes=(shapes,),
         input_names=[INPUT],
-        output_names=[OUTPUT],
+        output_names=names,
     )
     if program is None:
         raise RuntimeError("torch.onnx.export returned no program.")
@@ -199,7 +263,7 @@ def _capture(model: Countermeasure, example: tuple[Tensor]) -> Any:
     # The exporter fixes an axis rather than fail where a model turns out to depend on it.
     axes = proto.graph.input[0].type.tensor_type.shape.dim
     if not all(axes[k].dim_param for k in shapes):
-        raise RuntimeError(f"{type(model).__name__} was traced for one size only: {axes}.")
+        raise RuntimeError(f"the model was traced for one size only: {axes}.")
     return proto
 
 

@@ -320,8 +320,10 @@ def timeline(
     """
     ax = new_axes(width_in=2 * COLUMN_WIDTH_IN, height_in=1.8) if ax is None else ax
     unit, end_s = getattr(scores, "unit", "score"), getattr(scores, "duration_s", None)
-    if end_s is not None:
-        scores = np.stack([getattr(scores, name) for name in ("start_s", "end_s", "score")], axis=1)
+    if end_s is not None:  # where there is no speech, the curve has a gap
+        line: Any = scores
+        heard = np.where(line.has_speech, line.score, np.nan)
+        scores = np.stack([line.start_s, line.end_s, heard], axis=1)
     rows = np.asarray(scores, dtype=np.float64)
     centre, values = rows[:, :2].mean(axis=1), rows[:, 2]
     style: Any = {"marker": "o", "markersize": 2.5} if len(rows) <= 200 else {}

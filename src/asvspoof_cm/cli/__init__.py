@@ -8,11 +8,17 @@ means a bug.
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
+
+from asvspoof_cm.utils.checks import one_line
+
+BROKEN_PIPE = 141  # what a shell reports of a program that SIGPIPE ended
 
 __all__ = ["main"]
 
@@ -29,7 +35,6 @@ COMMANDS: tuple[str, ...] = (
     "study",
     "report",
     "profile",
-    "doctor",
 )
 
 
@@ -41,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         2
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
-    parser = _build_parser(next((word for word in arguments if word in COMMANDS), None))
+    parser, of_command = _build_parser(next((word for word in arguments if word in COMMANDS), None))
     args = parser.parse_args(arguments)
     if args.command is None:
         parser.print_help(sys.stderr)
@@ -59,21 +64,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = show
             return int(args.run(args))
-    except (ValueError, OSError, ImportError, ArithmeticError) as error:
-        sys.stderr.write(f"asvspoof-cm {args.command}: {' '.join(str(error).split())}\n")
+    except BrokenPipeError:  # whoever read the output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except (ValueError, OSError, ImportError, ArithmeticError, RecursionError) as error:
+        text = _by_option(one_line(error), of_command)
+        sys.stderr.write(f"asvspoof-cm {args.command}: {text}\n")
         return 2
     except KeyboardInterrupt:
         return 130
 
 
-def _build_parser(chosen: str | None) -> argparse.ArgumentParser:
-    """Return the parser; only the chosen command describes its arguments, which may need torch."""
+def _by_option(text: str, parser: argparse.ArgumentParser | None) -> str:
+    """Return an error that names options where it named parameters."""
+    named = {} if parser is None else {a.dest: a.option_strings for a in parser._actions}
+    option = {dest: strings[-1] for dest, strings in named.items() if strings}
+    return re.sub(r"`(\w+)`", lambda match: option.get(match[1], match[0]), text)
+
+
+def _build_parser(
+    chosen: str | None,
+) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser | None]:
+    """Return the parser, and that of the chosen command, which alone describes its arguments."""
     from asvspoof_cm import __version__
 
     parser = argparse.ArgumentParser(
         prog="asvspoof-cm", description="Tell human speech from synthetic speech."
     )
     parser.add_argument("--version", action="version", version=f"asvspoof-cm {__version__}")
+    its_own = None
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for command in COMMANDS:
         module = import_module(f"{__name__}.{command}")
@@ -81,4 +100,5 @@ def _build_parser(chosen: str | None) -> argparse.ArgumentParser:
         of_command.set_defaults(run=module.run)
         if command == chosen:
             module.add_arguments(of_command)
-    return parser
+            its_own = of_command
+    return parser, its_own

@@ -16,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Write a checkpoint as ONNX: waveform (batch, time) in, logits (batch, 2) out."
     )
     add_model(parser)
-    parser.add_argument("--out", metavar="ONNX", type=Path, required=True, help="file to write")
+    parser.add_argument(
+        "--out", dest="path", metavar="ONNX", type=Path, required=True, help="file to write"
+    )
     parser.add_argument("--int8", action="store_true", help="quantise linear layers to int8")
 
 
@@ -24,5 +26,5 @@ def run(args: argparse.Namespace) -> int:
     """Write the ONNX file."""
     from asvspoof_cm.export import export_onnx
 
-    export_onnx(load_model(args), args.out, int8=args.int8)
+    export_onnx(load_model(args), args.path, int8=args.int8)
     return 0

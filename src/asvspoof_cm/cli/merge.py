@@ -1,28 +1,30 @@
-"""``asvspoof-cm merge``: one score file of the shards that ``score --shard`` left."""
+"""``asvspoof-cm merge``: one table of those that ``score --shard`` wrote, or a submission."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-SUMMARY = "join the shards of a scored protocol"
+SUMMARY = "join the tables of all shards, or make a submission"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.description = (
-        "Join what score --shard K/N wrote beside OUT into OUT, in the order of the protocol, and "
-        "remove it. Every utterance must be there once, and all shards must have had one model "
-        "and settings. The exit code is 1 where any utterance could not be scored."
+        "Join the tables that score --shard K/N wrote into one, or, with an --out that ends in "
+        ".zip, into a submission to the challenge. All shards must be there, finished, and of one "
+        "model, settings and list. The exit code is 1 where any utterance could not be scored."
     )
-    parser.add_argument("--protocol", required=True, metavar="P", help="as for score")
-    parser.add_argument("--out", required=True, metavar="TSV", help="as for score")
+    parser.add_argument("parts", nargs="+", metavar="TABLE", help="what score --out wrote")
+    parser.add_argument(
+        "--out", dest="output", required=True, metavar="PATH", help=".tsv, .jsonl or .zip to write"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Merge, and say what came out."""
     from asvspoof_cm.scorer import merge_scores
 
-    done = merge_scores(args.protocol, args.out)
+    done = merge_scores(args.parts, args.output)
     sys.stderr.write(f"{done}\n")
     return 1 if done.n_failed else 0

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
-    from asvspoof_cm.export import OnnxModel
     from asvspoof_cm.models import Countermeasure
+    from asvspoof_cm.scorer import Scorer
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -23,41 +23,45 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_model(parser: argparse.ArgumentParser, checkpoint: str = "a checkpoint") -> None:
-    """Add ``--model`` and ``--checkpoint``, of which one may be given."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add ``--model``."""
+    parser.add_argument(
         "--model",
-        metavar="NAME",
-        help="a trained model of the package (default: the first that `models` lists)",
+        metavar="M",
+        help="a checkpoint (.pt), an exported model (.onnx), or a model of the package by its name "
+        "(default: the first that `models` lists)",
     )
-    which.add_argument("--checkpoint", metavar="PATH", type=Path, help=checkpoint)
 
 
 def load_model(args: argparse.Namespace) -> Countermeasure:
-    """Return the model that the options of `add_model` name."""
+    """Return the model that ``--model`` names."""
     from asvspoof_cm.checkpoint import load_checkpoint, load_pretrained
 
-    if args.checkpoint is not None:
-        return load_checkpoint(args.checkpoint)
+    if args.model is not None and is_file(args.model):
+        return load_checkpoint(args.model)
     return load_pretrained(args.model)
 
 
-def load_any(args: argparse.Namespace) -> Countermeasure | OnnxModel:
-    """Return the model that the options of `add_model` name, which may be an ONNX file."""
-    if args.checkpoint is None or args.checkpoint.suffix != ".onnx":
-        return load_model(args)
-    from asvspoof_cm.export import load_onnx
+def load_scorer(args: argparse.Namespace, **options: Any) -> Scorer:
+    """Return a scorer of the model that ``--model`` names; PyTorch is not imported for ONNX."""
+    from asvspoof_cm.scorer import Scorer
 
-    return load_onnx(args.checkpoint)
+    if args.model is not None and args.model.lower().endswith(".onnx"):
+        return Scorer.from_onnx(args.model, **options)
+    return Scorer(load_model(args), **options)
+
+
+def is_file(text: str) -> bool:
+    """Whether ``--model`` names a file and not a model of the package."""
+    path = Path(text)
+    return path.exists() or len(path.parts) > 1 or path.suffix == ".pt"
 
 
 def find_checkpoint(text: str) -> Path:
     """Return the file that `text` names, or that of the trained model of that name."""
     from asvspoof_cm.checkpoint import pretrained_path
 
-    is_file = Path(text).exists() or len(Path(text).parts) > 1 or Path(text).suffix == ".pt"
-    return Path(text) if is_file else pretrained_path(text)
+    return Path(text) if is_file(text) else pretrained_path(text)
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:

@@ -3,302 +3,282 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from asvspoof_cm.cli.options import add_device, add_model, load_any
+from asvspoof_cm.cli.options import add_device, add_model, load_scorer
 from asvspoof_cm.labels import ABSENT, UNITS
+from asvspoof_cm.utils.checks import one_line
 
 if TYPE_CHECKING:
-    from asvspoof_cm.data.openers import Opener
     from asvspoof_cm.metrics import DetectionCosts
-    from asvspoof_cm.scorer import Scorer
+    from asvspoof_cm.scorer import FileScore, Scorer
+    from asvspoof_cm.scorer.files import Entry
 
 SUMMARY = "score audio files or a protocol"
-FORMATS = ("tsv", "csv", "jsonl")
-
-_PROTOCOLS = ("--protocol", "--audio", "--shard", "--restart")
-_DECISIONS = ("--prior", "--c-miss", "--c-fa")
-_WINDOWS = ("--window-s", "--hop-s")
-_FILES = ("--format", "--plot", "--glob", "--root", "--timeline", *_WINDOWS, *_DECISIONS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.description = (
-        "Score audio, or every utterance of a protocol to a score file of the challenge; higher "
-        "means bonafide. Scores are calibrated log-likelihood ratios (llr) where the checkpoint "
-        "has a calibration, else log-odds; the name of the column says which, and for protocols "
-        "OUTPUT.run.json. There the same command resumes after an interruption. The exit code is 1 "
-        "where a file failed and, but for protocols and timelines, where one held no speech to "
-        "judge."
+        "Score audio, a row for each file or utterance: its score, the verdict and warnings; a "
+        "higher score means bonafide. Scores are calibrated log-likelihood ratios (llr) where the "
+        "model has a calibration, else log-odds; the name of the column says which. With --out, "
+        "rows are appended to a table, and the same command resumes after an interruption. The "
+        "exit code is 1 where a file failed or held no speech to judge; with --protocol, only "
+        "where one failed."
     )
     parser.add_argument(
         "files",
         nargs="*",
         metavar="FILE",
+        help="audio files, folders, lists of files (.txt; .csv or .tsv with a column path); - is "
+        "audio on standard input",
+    )
+    parser.add_argument("--protocol", metavar="P", help="score the utterances that it lists")
+    parser.add_argument(
+        "--audio",
+        metavar="DIR",
+        help="where the files of the protocol, or of lists, are (default: the list's folder)",
+    )
+    parser.add_argument(
+        "--out",
+        dest="output",
+        metavar="PATH",
         type=Path,
-        help="audio files, folders, lists (.txt, .scp, .csv, .tsv, .jsonl), .tar or .parquet "
-        "files; - is audio on standard input",
-    )
-    parser.add_argument("--glob", metavar="PATTERN", help="files of folders (default: all audio)")
-    parser.add_argument(
-        "--root", metavar="DIR", type=Path, help="where the files of lists lie (default: theirs)"
-    )
-    parser.add_argument("--out", metavar="PATH", type=Path, help="file to write")
-    parser.add_argument(
-        "--format", choices=FORMATS, help="default: as --out ends, else tsv; jsonl has details"
+        help="table to append to: .tsv, or .jsonl with details",
     )
     parser.add_argument(
-        "--json", dest="format", action="store_const", const="jsonl", help="--format jsonl"
-    )
-    add_model(parser, "a checkpoint, or an exported .onnx model")
-    add_device(parser)
-    parser.add_argument(
-        "--crops", type=int, metavar="N", help="crops of each file (default: the checkpoint's)"
+        "--json", action="store_const", const=True, help="print JSON lines, with details"
     )
     parser.add_argument(
-        "--crop-s", type=float, metavar="S", help="their length, in s (default: the checkpoint's)"
-    )
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="crops in a batch")
-    parser.add_argument(
-        "--score",
-        choices=UNITS,
-        help="unit of the scores (default: llr with a calibration, else log-odds)",
-    )
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    decisions = parser.add_argument_group("decisions, of FILE with a calibration")
-    for name, default, text in (
-        ("--prior", 0.05, "probability of spoof before listening"),
-        ("--c-miss", 1.0, "cost of taking bonafide for spoof"),
-        ("--c-fa", 10.0, "cost of taking spoof for bonafide"),
-    ):
-        decisions.add_argument(name, type=float, metavar="X", help=f"{text} ({default:g})")
-    along = parser.add_argument_group("along time, of FILE")
-    along.add_argument("--timeline", action="store_const", const=True, help="a score per window")
-    along.add_argument("--window-s", type=float, metavar="S", help="its length (default: a crop's)")
-    along.add_argument("--hop-s", type=float, metavar="S", help="start to start (1)")
-    along.add_argument(
-        "--plot", metavar="DIR", type=Path, help="draw each timeline as DIR/NAME.png"
-    )
-    protocols = parser.add_argument_group("protocols")
-    protocols.add_argument("--protocol", metavar="P", type=Path, help="score its utterances")
-    protocols.add_argument("--audio", metavar="DIR", type=Path, help="where their audio is")
-    protocols.add_argument(
         "--shard",
         metavar="K/N",
         type=_shard,
-        help="score part K of N only, K from 0; join the parts with: asvspoof-cm merge",
+        help="score part K of N only, K from 0, to an --out of its own; merge joins them",
     )
-    protocols.add_argument(
-        "--restart", action="store_const", const=True, help="score the whole protocol anew"
+    add_model(parser)
+    add_device(parser)
+    parser.add_argument(
+        "--crops", dest="n_crops", type=int, metavar="N", help="crops of each file (the model's)"
     )
+    parser.add_argument(
+        "--score", choices=UNITS, help="unit of the scores (llr with a calibration, else log-odds)"
+    )
+    parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
+    parser.add_argument(
+        "--channel",
+        type=_channel,
+        default="mix",
+        metavar="C",
+        help="of several channels: their mix (the default), each on its own, or one, from 0",
+    )
+    for name, dest, default, text in (
+        ("--prior", "p_spoof", 0.05, "probability of spoof before listening"),
+        ("--c-miss", "c_miss", 1.0, "cost of taking bonafide for spoof"),
+        ("--c-fa", "c_fa", 10.0, "cost of taking spoof for bonafide"),
+    ):
+        parser.add_argument(name, dest=dest, type=float, metavar="X", help=f"{text} ({default:g})")
+    parser.add_argument(
+        "--worst", action="store_const", const=True, help="decide by the worst passage"
+    )
+    parser.add_argument(
+        "--timeline", action="store_const", const=True, help="a row for each second instead"
+    )
+    parser.add_argument(
+        "--segments", action="store_const", const=True, help="a row for each segment instead"
+    )
+    parser.add_argument("--plot", metavar="DIR", type=Path, help="draw timelines as DIR/NAME.png")
 
 
 def run(args: argparse.Namespace) -> int:
     """Score what the arguments name."""
-    if args.files:
-        _refuse(args, _PROTOCOLS, "is for protocols; score one, or FILE….")
-        if args.timeline is None and args.plot is None:
-            _refuse(args, _WINDOWS, "is for --timeline and --plot.")
-        else:
-            _refuse(args, ("--crops",), "has no effect along time: a window is one crop.")
-            if args.plot is None:
-                _refuse(args, _DECISIONS, "has no effect along time without --plot.")
-        return _score_files(_scorer(args), args)
-    needed = {"--protocol": args.protocol, "--audio": args.audio, "--out": args.out}
-    missing = [option for option, value in needed.items() if value is None]
-    if missing:
-        raise ValueError(f"give FILE…, or --protocol, --audio and --out; {missing[0]} is missing.")
-    _refuse(args, _FILES, "is for FILE…; a protocol becomes the TSV of --out.")
-    done = _scorer(args).score_protocol(
-        args.protocol,
-        args.audio,
-        args.out,
-        shard=args.shard,
-        resume=not args.restart,
+    from asvspoof_cm.metrics import DetectionCosts
+    from asvspoof_cm.scorer import files
+
+    given = {name: vars(args)[name] for name in ("p_spoof", "c_miss", "c_fa")}
+    costs = DetectionCosts(**{name: value for name, value in given.items() if value is not None})
+    is_along = bool(args.timeline or args.segments or args.plot)
+    _refuse(args)
+    if args.output is not None and not is_along:
+        files.check_table(args.output)
+    scorer = load_scorer(
+        args,
+        device=args.device,
+        n_crops=args.n_crops,
+        score=args.score,
+        precision=args.precision,
+        channel=args.channel,
+    )
+    if args.protocol is not None:
+        entries: Iterable[Entry] = files.protocol_entries(args.protocol, args.audio)
+    else:
+        named = [path for path in args.files if path != "-"]
+        entries = files.entries(named, root=args.audio, each_channel=args.channel == "each")
+        if len(named) < len(args.files):
+            entries = _with_standard_input(entries)
+    if is_along:
+        return _along(scorer, args, entries, costs)
+    if args.output is None:
+        return _print(scorer, args, entries, costs)
+    done = files.write_table(
+        scorer,
+        entries,
+        args.output,
+        shard=args.shard or (0, 1),
         progress=True,
+        costs=costs,
+        worst=bool(args.worst),
+        say=_say_of,
     )
     sys.stderr.write(f"{done}\n")
-    return 1 if done.n_failed else 0
+    return 1 if done.n_failed or (args.protocol is None and done.n_without_speech) else 0
 
 
-def _refuse(args: argparse.Namespace, options: Iterable[str], why: str) -> None:
-    """Refuse options that would have no effect."""
-    for option in options:
-        if vars(args)[option.removeprefix("--").replace("-", "_")] is not None:
-            raise ValueError(f"{option} {why}")
+def _refuse(args: argparse.Namespace) -> None:
+    """Refuse options that contradict each other or would have no effect."""
+    if args.protocol is None and not args.files:
+        raise ValueError("give FILE… or --protocol.")
+    if args.protocol is not None and (args.files or args.audio is None or args.output is None):
+        raise ValueError("--protocol needs --audio and --out, and no FILE.")
+    if args.shard is not None and args.output is None:
+        raise ValueError("--shard needs --out, a table of its own for each part.")
+    if args.json and args.output is not None and args.output.suffix.lower() != ".jsonl":
+        raise ValueError(f"--json needs an --out that ends in .jsonl; got {args.output.name}.")
+    if args.segments and (args.timeline or args.plot):
+        raise ValueError("--segments and --timeline are two things; choose one.")
+    if args.timeline or args.segments or args.plot:
+        for name in ("n_crops", "worst", "shard", "protocol"):
+            if vars(args)[name] is not None:
+                option = "--crops" if name == "n_crops" else f"--{name}"
+                raise ValueError(f"{option} has no effect along time.")
 
 
 def _shard(text: str) -> tuple[int, int]:
-    from asvspoof_cm.utils.processes import check_shard
-
-    try:
-        k, n = map(int, text.split("/"))
-        return check_shard((k, n))
-    except ValueError:
+    """Return (k, n) of ``K/N``."""
+    k, _, n = text.partition("/")
+    if not (k.isdecimal() and n.isdecimal() and int(k) < int(n)):
         raise argparse.ArgumentTypeError(
             f"must be K/N with K from 0 to N - 1, such as 0/16 to 15/16; got {text!r}"
-        ) from None
+        )
+    return int(k), int(n)
 
 
-def _scorer(args: argparse.Namespace) -> Scorer:
-    """Return the scorer that the arguments describe."""
-    from asvspoof_cm.scorer import Scorer
-
-    return Scorer(
-        load_any(args),
-        device=args.device,
-        n_crops=args.crops,
-        crop_s=args.crop_s,
-        batch_size=args.batch_size,
-        score=args.score,
-        precision=args.precision,
-    )
+def _channel(text: str) -> int | str:
+    """Return the number of a channel, or the word."""
+    if text not in ("mix", "each") and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be mix, each or a number from 0; got {text!r}")
+    return text if text in ("mix", "each") else int(text)
 
 
-def _score_files(scorer: Scorer, args: argparse.Namespace) -> int:
-    from asvspoof_cm.metrics import DetectionCosts
-    from asvspoof_cm.scorer.bulk import openers
-
-    given = {"p_spoof": args.prior, "c_miss": args.c_miss, "c_fa": args.c_fa}
-    costs = DetectionCosts(**{name: value for name, value in given.items() if value is not None})
-    ending = "" if args.out is None else args.out.suffix.removeprefix(".").lower()
-    form = args.format or (ending if ending in FORMATS else "tsv")
-    files = [path for path in args.files if str(path) != "-"]
-    entries = openers(files, args.root, args.glob)
-    if len(files) < len(args.files):
-        entries = _with_standard_input(entries)
-    score = _timelines if args.timeline or args.plot is not None else _scores
-    with _opened(args.out) as write:
-        return 1 if score(scorer, args, entries, partial(_line, write, form), costs, form) else 0
-
-
-def _scores(
-    scorer: Scorer,
-    args: argparse.Namespace,
-    entries: Iterator[tuple[Path, Opener]],
-    write: Callable[[Sequence[Any]], None],
-    costs: DetectionCosts,
-    form: str,
+def _print(
+    scorer: Scorer, args: argparse.Namespace, entries: Iterable[Entry], costs: DetectionCosts
 ) -> int:
-    """Write a row per file; return how many failed or held no speech."""
-    from asvspoof_cm.scorer.bulk import score_entries
+    """Print a row per file."""
+    from asvspoof_cm.scorer import files
+
+    worst, n_doubtful = bool(args.worst), 0
+    if not args.json:
+        _write(sys.stdout, files.as_line(files.header(scorer.unit)))
+    for scored in files.score_entries(scorer, entries, progress=not sys.stdout.isatty()):
+        n_doubtful += scored.result is None or not scored.result.has_speech
+        _say_of(scored)
+        if args.json:
+            _write(sys.stdout, json.dumps(scored.as_dict(costs, worst=worst)) + "\n")
+        elif scored.result is not None:
+            _write(sys.stdout, files.as_line(files.row_of(scored, costs, worst=worst)))
+    return 1 if n_doubtful else 0
+
+
+def _along(
+    scorer: Scorer, args: argparse.Namespace, entries: Iterable[Entry], costs: DetectionCosts
+) -> int:
+    """Write a row per window or segment, and pictures."""
+    from asvspoof_cm.scorer import files
 
     n_failed = 0
-    if form != "jsonl":
-        write(("filename", scorer.unit, "decision", "warnings"))
-    is_shown = args.out is not None or not sys.stdout.isatty()
-    for scored in score_entries(scorer, entries, progress=is_shown):
-        result = scored.result
-        if form == "jsonl":
-            write([scored.as_dict(costs)])
-        elif result is not None:
-            notes = "; ".join(result.warnings)
-            write((scored.path, result.score, result.verdict(costs) or ABSENT, notes or ABSENT))
-        n_failed += result is None or not result.has_speech
-        if result is None:
-            _say(scored.error)
-        elif result.warnings:
-            _say(f"{scored.path}: {', '.join(result.warnings)}")
-    return n_failed
+    columns = (
+        ["start_s", "end_s", "llr", "verdict"]
+        if args.segments
+        else ["start_s", "end_s", scorer.unit, "warnings"]
+    )
+    place: AbstractContextManager[TextIO] = nullcontext(sys.stdout)
+    if args.output is not None:
+        place = args.output.open("w", encoding="utf-8", newline="")
+    as_json = args.json or (args.output is not None and args.output.suffix.lower() == ".jsonl")
+    with place as out:
+        if not as_json:
+            _write(out, files.as_line(["filename", *columns]))
+        for entry in entries:
+            try:
+                with files.open_entry(scorer, entry) as source:
+                    if args.segments:
+                        rows = [_segment_row(each) for each in scorer.segments(source)]
+                    else:
+                        line = scorer.timeline(source)
+                        rows = [_window_row(each) for each in line]
+            except files.BAD_AUDIO as error:  # of this file: the others go on
+                n_failed += 1
+                _say(files.error_of(entry.name, one_line(error)))
+                continue
+            for row in rows:
+                cells = dict(zip(columns, row, strict=True))
+                if as_json:
+                    _write(out, json.dumps({"filename": entry.name, **cells}) + "\n")
+                else:
+                    texts = [ABSENT if each in (None, "") else str(each) for each in row]
+                    _write(out, files.as_line([files.escaped(entry.name), *texts]))
+            if args.plot is not None:
+                _draw(
+                    line, entry.name, args.plot, costs.threshold if scorer.unit == "llr" else None
+                )
+    return 1 if n_failed else 0
 
 
-def _timelines(
-    scorer: Scorer,
-    args: argparse.Namespace,
-    entries: Iterator[tuple[Path, Opener]],
-    write: Callable[[Sequence[Any]], None],
-    costs: DetectionCosts,
-    form: str,
-) -> int:
-    """Write a row per window, and pictures; return how many files failed."""
-    from asvspoof_cm.scorer.bulk import BAD_AUDIO
-    from asvspoof_cm.scorer.timelines import Windows
-    from asvspoof_cm.utils.checks import one_line
-
-    along: dict[str, Any] = {
-        "window_s": args.window_s,
-        "hop_s": 1.0 if args.hop_s is None else args.hop_s,
-    }
-    Windows(scorer.input, **along)  # an error of the command, not of a file
-    n_failed, drawn = 0, Counter[str]()
-    if form != "jsonl":
-        write(("filename", "start_s", "end_s", scorer.unit))
-    for path, opener in entries:
-        try:
-            with opener(scorer.input.sample_rate) as audio:
-                line = scorer.timeline(audio, **along)
-        except BAD_AUDIO as error:
-            n_failed += 1
-            _say(f"{path}: {one_line(error)}")
-            continue
-        for window in line:
-            row = {"file": str(path), **window._asdict()}
-            write([row] if form == "jsonl" else (path, *window[:3]))
-        if args.plot is not None:
-            from asvspoof_cm import plots
-
-            threshold = costs.threshold if scorer.unit == "llr" else None
-            name = "stdin" if str(path) == "-" else path.stem
-            drawn[name] += 1
-            name += "" if drawn[name] == 1 else f"-{drawn[name]}"
-            axes = plots.timeline(line, threshold=threshold)
-            axes.set_title(str(path), fontsize=9)
-            plots.save_figure(axes, args.plot / f"{name}.png")
-    return n_failed
+def _window_row(window: Any) -> list[Any]:
+    return [*(round(x, 6) for x in window[:3]), "; ".join(window.warnings)]
 
 
-def _with_standard_input(
-    entries: Iterator[tuple[Path, Opener]],
-) -> Iterator[tuple[Path, Opener]]:
-    from asvspoof_cm.audio import AudioFile
+def _segment_row(segment: Any) -> list[Any]:
+    times = [round(segment.start_s, 3), round(segment.end_s, 3)]
+    return [*times, None if segment.llr is None else round(segment.llr, 6), str(segment.verdict)]
 
-    content = sys.stdin.buffer.read()
-    yield Path("-"), lambda rate=16000: AudioFile(content, sample_rate=rate, name="standard input")
+
+def _draw(line: Any, name: str, folder: Path, threshold: float | None) -> None:
+    """Draw a timeline as a file of its own."""
+    from asvspoof_cm import plots
+
+    axes = plots.timeline(line, threshold=threshold)
+    axes.set_title(name, fontsize=9)
+    stem = "stdin" if name == "-" else "_".join(Path(name).with_suffix("").parts).strip("/_")
+    plots.save_figure(axes, folder / f"{stem}.png")
+
+
+def _with_standard_input(entries: Iterable[Entry]) -> Iterator[Entry]:
+    from asvspoof_cm.scorer.files import Entry
+
+    yield Entry("-", sys.stdin.buffer.read())
     yield from entries
 
 
-@contextmanager
-def _opened(path: Path | None) -> Iterator[Callable[[str], Any]]:
-    """Yield what writes text, whatever it holds: names of files need not be valid text."""
-    if path is None:
-        encoding = sys.stdout.encoding or "utf-8"
-
-        def write(text: str) -> None:
-            sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-            sys.stdout.flush()
-
-        yield write
-        return
-    from asvspoof_cm.utils.files import atomic_path
-
-    with (
-        atomic_path(path) as temporary,
-        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
-    ):
-        yield file.write
+def _write(out: TextIO, text: str) -> None:
+    """Write at once, whatever the terminal can show."""
+    encoding = out.encoding or "utf-8"
+    out.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    out.flush()
 
 
-def _line(write: Callable[[str], Any], form: str, cells: Sequence[Any]) -> None:
-    if form == "jsonl":
-        write(json.dumps(cells[0], ensure_ascii=False) + "\n")
-    elif form == "csv":
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow(cells)
-        write(text.getvalue())
-    else:
-        texts = (str(cell).replace("\t", "\\t").replace("\n", "\\n") for cell in cells)
-        write("\t".join(texts) + "\n")
+def _say_of(scored: FileScore) -> None:
+    """Name a file that failed or is doubtful on standard error."""
+    if scored.result is None:
+        _say(str(scored.error))
+    elif scored.result.warnings:
+        _say(f"{scored.name}: {', '.join(scored.result.warnings)}")
 
 
-def _say(text: str | None) -> None:
+def _say(text: str) -> None:
     sys.stderr.write(f"asvspoof-cm score: {text}\n")

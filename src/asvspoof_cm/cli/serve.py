@@ -6,7 +6,14 @@ import argparse
 import os
 from pathlib import Path
 
-from asvspoof_cm.cli.options import add_device, add_fields, add_model, given_fields, load_model
+from asvspoof_cm.cli.options import (
+    add_device,
+    add_fields,
+    add_model,
+    given_fields,
+    is_file,
+    load_model,
+)
 
 TOKEN_VARIABLE = "ASVSPOOF_CM_TOKEN"
 
@@ -27,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: 8000)")
     parser.add_argument("--token-file", metavar="PATH", type=Path, help="a file with the token")
-    add_model(parser, "a checkpoint, calibrated")
+    add_model(parser)
     add_device(parser)
     limits = parser.add_argument_group("limits")
     add_fields(limits, ServiceSettings, skip=("name", "note", "token"))
@@ -44,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
     if args.token_file is not None:
         given["token"] = args.token_file.read_text().strip()
     model = load_model(args)
-    if args.checkpoint is None:
+    if args.model is not None and is_file(args.model):
+        given["name"] = Path(args.model).stem
+    else:
         given["name"] = args.model or DEFAULT_NAME
         given["note"] = model.meta["card"]["use"]
-    else:
-        given["name"] = args.checkpoint.stem
     scorer = Scorer(model, device=args.device)
     serve(scorer, ServiceSettings(**given), host=args.host, port=args.port)
     return 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from asvspoof_cm.data.containers import stem
 from asvspoof_cm.data.protocol import Protocol
-from asvspoof_cm.engines.cells import ScoreCells, open_cell
+from asvspoof_cm.engines.cells import ScoreCells, cell_entry
 from asvspoof_cm.labels import LABELS
 from asvspoof_cm.scorer.scorer import Scorer
 from asvspoof_cm.utils.lazy import import_extra
@@ -42,7 +42,7 @@ def score_batch_function(
         >>> batch["cm_error"][1]
         'the audio is not an audio file that libsndfile reads (Format not recognised.)'
     """
-    return ScoreCells(scorer, column, open_cell, n_threads)
+    return ScoreCells(scorer, column, cell_entry, n_threads)
 
 
 def protocol_from_dataset(

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from asvspoof_cm.data.containers import AudioPath, audio_entries, check_seekable
-from asvspoof_cm.engines.cells import ScoreCells, open_cell
+from asvspoof_cm.engines.cells import ScoreCells, cell_entry
 from asvspoof_cm.models import Countermeasure
+from asvspoof_cm.scorer.files import AudioPath, Entry, entries
 from asvspoof_cm.scorer.scorer import Scorer
 from asvspoof_cm.training import FitResult
 from asvspoof_cm.utils.checks import check_between
@@ -50,7 +50,7 @@ def score_ray(
 
     Args:
         source: A ``ray.data.Dataset`` with the audio in `column`, as in `score_batch_function`;
-            the other columns are kept. Or what `asvspoof_cm.data.audio_entries` reads, at a place
+            the other columns are kept. Or files as `Scorer.score_files` takes them, at a place
             that every node sees; the rows then have the column `utterance`, and the actors read
             the audio themselves.
         model: A checkpoint that every node sees, or a model; None is the one that comes with the
@@ -61,7 +61,7 @@ def score_ray(
             read and write would get none.
         column: The column of the audio.
         n_rows: Rows that an actor decodes and scores at a time.
-        root: See `audio_entries`.
+        root: See `Scorer.score_files`.
         **options: Arguments of `Scorer`.
 
     Raises:
@@ -73,18 +73,18 @@ def score_ray(
         ray.init()
     check_between("n_rows", n_rows, 1)
     n_actors, n_gpus, n_cores = _sizes(ray, concurrency, cores_per_actor)
-    opening: Callable[..., Any] = open_cell
+    as_entry: Callable[[Any], Entry] = cell_entry
     if not isinstance(source, ray.data.Dataset):
         rows = _rows(source, root)
         n_actors = min(n_actors, len(rows))
         n_blocks = max(n_actors, -(-len(rows) // (_BATCHES_IN_BLOCK * n_rows)))
         source = ray.data.from_items(rows, override_num_blocks=n_blocks)
-        column, opening = "opener", _open_pickled
+        column, as_entry = "entry", pickle.loads
     options = {"device": "auto" if n_gpus else "cpu", **options}
     n_threads = None if n_gpus else max(1, int(n_cores))
     return source.map_batches(
         _Actor,
-        fn_constructor_args=(model, options, column, opening, n_threads),
+        fn_constructor_args=(model, options, column, as_entry, n_threads),
         compute=ray.data.ActorPoolStrategy(size=n_actors),
         batch_size=n_rows,
         batch_format="numpy",
@@ -101,7 +101,7 @@ class _Actor:
         model: Countermeasure | AudioPath | None,
         options: dict[str, Any],
         column: str,
-        opening: Callable[..., Any],
+        as_entry: Callable[[Any], Entry],
         n_threads: int | None,
     ) -> None:
         if n_threads is not None:
@@ -112,7 +112,7 @@ class _Actor:
             scorer = Scorer.from_pretrained(**options)
         else:
             scorer = Scorer.from_checkpoint(model, **options)
-        self.score = ScoreCells(scorer, column, opening, n_threads)
+        self.score = ScoreCells(scorer, column, as_entry, n_threads)
 
     def __call__(self, batch: dict[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
         kept = {name: values for name, values in batch.items() if name != self.score.column}
@@ -152,21 +152,15 @@ def _sizes(
 
 
 def _rows(source: AudioPath | Iterable[AudioPath], root: AudioPath | None) -> list[dict[str, Any]]:
-    """Return the names and openers of a source; no audio is read."""
+    """Return the names and places of a source's files; no audio is read."""
     paths = [source] if isinstance(source, (str, os.PathLike)) else list(source)
-    for path in paths:
-        check_seekable(Path(path))
     rows = [
-        {"utterance": name, "opener": pickle.dumps(opener)}
-        for name, opener in audio_entries([Path(path).absolute() for path in paths], root=root)
+        {"utterance": entry.name, "entry": pickle.dumps(entry)}
+        for entry in entries([Path(path).absolute() for path in paths], root=root)
     ]
     if not rows:
         raise ValueError(f"`source` must hold audio; there is none in {source}.")
     return rows
-
-
-def _open_pickled(opener: bytes, sample_rate: int) -> Any:
-    return pickle.loads(opener)(sample_rate)
 
 
 def fit_ray(

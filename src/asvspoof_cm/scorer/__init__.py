@@ -1,14 +1,17 @@
 """Scoring: a trained model as one dependable object for arrays, files, protocols and streams."""
 
-from asvspoof_cm.scorer.bulk import merge_scores as merge_scores
-from asvspoof_cm.scorer.results import (
+from asvspoof_cm.scorer.files import (
     FileScore as FileScore,
-    ProtocolScores as ProtocolScores,
-    ScoreResult as ScoreResult,
+    ScoreSummary as ScoreSummary,
+    merge_scores as merge_scores,
 )
-from asvspoof_cm.scorer.scorer import Scorer as Scorer
-from asvspoof_cm.scorer.timelines import (
+from asvspoof_cm.scorer.scorer import Scorer as Scorer, ScoreResult as ScoreResult, run as run
+from asvspoof_cm.scorer.timeline import (
     Attention as Attention,
+    Explanation as Explanation,
+    Segment as Segment,
+    SegmentSettings as SegmentSettings,
+    StreamingScorer as StreamingScorer,
     Timeline as Timeline,
     WindowScore as WindowScore,
 )

@@ -1,55 +1,381 @@
-"""The scorer: one object from audio of any kind to scores."""
+"""The scorer: one object from audio of any kind to scores, and the one loop that runs a model.
+
+PyTorch is imported where a model needs it: an ONNX file is scored without.
+"""
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, Self, TypeAlias, overload
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asvspoof_cm.audio import InMemory, Waveform, as_waveform
-from asvspoof_cm.checkpoint import load_checkpoint, load_pretrained
-from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.models import Countermeasure
-from asvspoof_cm.scorer import bulk, timelines
-from asvspoof_cm.scorer.inference import (
-    FloatArray,
-    Inference,
-    run as run,
-    run_batches as run_batches,
+from asvspoof_cm.audio import (
+    Array,
+    InMemory,
+    InputSettings,
+    OpenAudio,
+    Waveform,
+    as_audio,
+    crop_starts,
+    cut,
+    set_level,
 )
-from asvspoof_cm.scorer.results import ScoreResult
-from asvspoof_cm.scorer.utterances import Utterance, take_crops
+from asvspoof_cm.calibration import Calibration, Verdict, decide, probability
+from asvspoof_cm.labels import BONAFIDE, LABEL_NAMES, SAMPLE_RATE, SPOOF, UNITS, Unit
+from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
+from asvspoof_cm.scorer import files, timeline as along
+from asvspoof_cm.scorer.files import Audio, FileScore, Item, ScoreSummary, Shard
+from asvspoof_cm.scorer.timeline import Attention, Explanation, Segment, SegmentSettings, Timeline
+from asvspoof_cm.utils.checks import check_choice, check_positive
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from asvspoof_cm.data import Protocol
+
+Precision = Literal["fp32", "bf16", "fp16"]
+FloatArray = NDArray[np.float64]
 Waveforms: TypeAlias = Iterable[Waveform]
 Rates: TypeAlias = int | Sequence[int]
+T = TypeVar("T")
+R = TypeVar("R")
+
+NO_SPEECH = "no speech to judge"
+"""The warning of an utterance on which a verdict abstains."""
+
+BLOCK_SAMPLES = 1 << 20
+GPU_BATCH, CPU_BATCH = 32, 8  # a CPU gains nothing from more, and they take memory
+SILENT_PEAK = 1e-4  # 80 dB below full scale
+CLIPPED_LEVEL, CLIPPED_SHARE = 0.999, 1e-3  # of full scale, of the samples
+CONSTANT_SHARE = 0.01  # of the power in what varies
+SHORTEST_S = 0.5  # what is shorter has nothing in it that could be judged
+LEAST_COVERED = 0.25  # of an utterance in its crops
 
 
-class Scorer(Inference):
+# The forward loop
+
+
+def run(
+    function: Callable[[Tensor], R],
+    waveforms: Tensor | Array,
+    *,
+    device: str | torch.device | None = "cpu",
+    precision: Precision = "fp32",
+    batch_size: int = 32,
+) -> R:
+    """Return what a function of a model makes of waveforms, computed in batches without gradients.
+
+    Args:
+        function: Maps waveforms (batch, time) on `device` to a tensor whose first axis is the
+            batch, or to a tuple of such tensors and of plain values. A model must be in evaluation
+            mode and on `device`.
+        waveforms: Of shape (n, time), n at least 1.
+        device: Where the function computes; None for a function that maps arrays to arrays.
+        precision: "bf16" and "fp16" run the function under autocast.
+        batch_size: Waveforms in a batch.
+
+    Returns:
+        What `function` returned for all n, floating-point tensors as float32 on the CPU.
+
+    Example:
+        >>> import torch
+        >>> run(lambda batch: batch.mean(dim=1), torch.ones(5, 100), batch_size=2).shape
+        torch.Size([5])
+    """
+    items = [(None, waveforms)]
+    options: Any = {"device": device, "precision": precision, "batch_size": batch_size}
+    ((_, rows),) = run_rows(function, items, **options)
+    joined: R = _stack(rows)
+    return joined
+
+
+def run_batches(
+    function: Callable[[Tensor], R],
+    batches: Iterable[Tensor],
+    *,
+    device: str | torch.device | None = "cpu",
+    precision: Precision = "fp32",
+) -> Iterator[R]:
+    """Yield what `run` does for each batch (batch, time), in order."""
+    items = ((None, batch) for batch in batches)
+    for _, rows in run_rows(function, items, device=device, precision=precision, batch_size=None):
+        yield _stack(rows)
+
+
+def run_rows(
+    function: Callable[[Tensor], Any],
+    items: Iterable[tuple[T, Tensor | Array | Sequence[Array]]],
+    *,
+    device: str | torch.device | None,
+    precision: Precision,
+    batch_size: int | None,
+) -> Iterator[tuple[T, list[Any]]]:
+    """Yield each tag with what `function` makes of each of its rows: the one forward loop.
+
+    Items are pairs of a tag and any number of waveforms (time,). Waveforms of all items share
+    batches of `batch_size`; with None each item is a batch. A batch's results are fetched while the
+    device works on the next one and `items` prepares what follows.
+    """
+    waiting: deque[tuple[T, int]] = deque()
+    rows: list[Any] = []
+    started: deque[Callable[[], list[Any]]] = deque()
+    done: deque[Any] = deque()
+
+    def start(n_rows: int) -> None:
+        started.append(_start(function, rows[:n_rows], device, precision))
+        del rows[:n_rows]
+
+    def finished(n_running: int) -> Iterator[tuple[T, list[Any]]]:
+        while len(started) > n_running:
+            done.extend(started.popleft()())
+        while waiting and waiting[0][1] <= len(done):
+            tag, n_rows = waiting.popleft()
+            yield tag, [done.popleft() for _ in range(n_rows)]
+
+    for tag, new_rows in items:
+        waiting.append((tag, len(new_rows)))
+        rows.extend(new_rows)
+        while rows and len(rows) >= (batch_size or 1):
+            start(batch_size or len(rows))
+        yield from finished(1)
+    if rows:
+        start(len(rows))
+    yield from finished(0)
+
+
+_IMPORTED_BY = os.getpid()
+
+
+def _start(
+    function: Callable[[Any], Any],
+    rows: list[Any],
+    device: str | torch.device | None,
+    precision: Precision,
+) -> Callable[[], list[Any]]:
+    """Start a batch on the device; what is returned waits for the result of each row."""
+    global _IMPORTED_BY
+    if device is None:
+        found = function(np.stack(rows))
+        return lambda: [_pick(found, k) for k in range(len(rows))]
+    import torch
+
+    if os.getpid() != _IMPORTED_BY:
+        # The pool of threads stays behind in the parent of a forked process.
+        _IMPORTED_BY = os.getpid()
+        torch.set_num_threads(1)
+    place = torch.device(device)
+    is_cuda = place.type == "cuda"
+    lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    arrays = isinstance(rows[0], np.ndarray)
+    batch = torch.from_numpy(np.stack(rows)) if arrays else torch.stack(rows)
+    batch = (batch.pin_memory() if is_cuda else batch).to(place, non_blocking=is_cuda)
+    with torch.no_grad(), torch.autocast(place.type, dtype=lower, enabled=lower is not None):
+        result = _to_cpu(function(batch))
+    event: Any = torch.Event(place) if is_cuda else None
+    if is_cuda:
+        event.record()
+
+    def wait() -> list[Any]:
+        if is_cuda:
+            event.synchronize()
+        return [_pick(result, k) for k in range(len(rows))]
+
+    return wait
+
+
+def _to_cpu(result: Any) -> Any:
+    """Return a result with its tensors on their way to the CPU, floats as float32."""
+    if isinstance(result, tuple):
+        return _like(result, [_to_cpu(part) for part in result])
+    if not hasattr(result, "is_floating_point"):
+        return result
+    result = result.float() if result.is_floating_point() else result
+    return result.to("cpu", non_blocking=result.is_cuda)
+
+
+def _pick(result: Any, k: int) -> Any:
+    """Return row k of a result; a plain value is that of every row."""
+    if isinstance(result, tuple):
+        return _like(result, [_pick(part, k) for part in result])
+    return result[k] if getattr(result, "ndim", 0) else result
+
+
+def _stack(rows: Sequence[Any]) -> Any:
+    """Return rows as `_pick` took them apart."""
+    first = rows[0]
+    if isinstance(first, tuple):
+        return _like(first, [_stack(parts) for parts in zip(*rows, strict=True)])
+    if isinstance(first, np.ndarray | np.generic):
+        return np.stack([*rows])
+    if hasattr(first, "is_floating_point"):
+        import torch
+
+        return torch.stack([*rows])
+    return first
+
+
+def _like(of: tuple[Any, ...], parts: Sequence[Any]) -> Any:
+    """Return the parts as a tuple of the same type, named or not."""
+    return type(of)(*parts) if hasattr(of, "_fields") else tuple(parts)
+
+
+# What comes out
+
+
+class Heard(NamedTuple):
+    """What a model makes of waveforms (batch, time), or of one; None where it has no such head."""
+
+    logits: Any
+    """Of shape (batch, 2)."""
+    speech: Any = None
+    """The log-odds that there is speech, shape (batch,)."""
+    frames: Any = None
+    """The log-odds of human against synthetic speech in each frame, shape (batch, n_frames)."""
+    frame_speech: Any = None
+    """The log-odds that a frame holds speech, shape (batch, n_frames)."""
+    hop_s: float = 0.0
+    """Seconds from frame to frame."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreResult:
+    """The score of one utterance, and what to know about it.
+
+    Attributes:
+        score: Higher means bonafide.
+        unit: What the score is: "llr", the calibrated log-likelihood ratio of bonafide against
+            spoof; "log-odds", the logit difference z1 − z0; or "bonafide-logit", z1.
+        crop_scores: The score of each crop on its own; `score` is that of their averaged logits.
+        llr: The calibrated log-likelihood ratio; None without a calibration.
+        lowest_llr: That of the worst second where the model has a frame head, else of the worst
+            crop; None without a calibration.
+        duration_s: How long the utterance is.
+        resampled_from: Its sampling rate in Hz where that was not the model's, else None.
+        warnings: What may make the score mean little; docs/scoring.md lists them.
+
+    Example:
+        >>> result = ScoreResult(score=0.0, unit="llr", llr=0.0, crop_scores=(0.0,), duration_s=3.0)
+        >>> round(result.probability(prior=0.05), 2), result.verdict()
+        (0.95, <Verdict.BONAFIDE: 'bonafide'>)
+        >>> replace(result, warnings=("no speech to judge", "silent")).verdict()
+        <Verdict.ABSTAIN: 'abstain'>
+    """
+
+    score: float
+    unit: Unit
+    crop_scores: tuple[float, ...]
+    duration_s: float
+    llr: float | None = None
+    lowest_llr: float | None = None
+    resampled_from: int | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def has_speech(self) -> bool:
+        """False where there is no speech to judge: silence, a constant, less than 0.5 s, music."""
+        return NO_SPEECH not in self.warnings
+
+    def probability(self, prior: float = ASVSPOOF5.p_spoof) -> float:
+        """Return the probability of bonafide, given the prior probability of spoof.
+
+        Without speech to judge, the prior alone.
+        """
+        llr = self._calibrated(self.llr)
+        return float(probability(np.float64(llr if self.has_speech else 0.0), prior))
+
+    def verdict(self, costs: DetectionCosts = ASVSPOOF5, *, worst: bool = False) -> Verdict:
+        """Return the cheapest verdict, given costs and prior; it abstains without speech to judge.
+
+        Args:
+            costs: What each error costs, and the prior probability of spoof.
+            worst: Decide by `lowest_llr`: one synthetic passage makes a recording a spoof.
+        """
+        llr = self._calibrated(self.lowest_llr if worst else self.llr)
+        return Verdict(LABEL_NAMES[int(decide(llr, costs))]) if self.has_speech else Verdict.ABSTAIN
+
+    def as_dict(self, costs: DetectionCosts = ASVSPOOF5, *, worst: bool = False) -> dict[str, Any]:
+        """Return plain values for JSON, with what follows from the costs; None if uncalibrated."""
+        is_calibrated = self.llr is not None
+        return {
+            **_rounded(asdict(self)),
+            "prior": costs.p_spoof,
+            "probability": self.probability(costs.p_spoof) if is_calibrated else None,
+            "threshold": costs.threshold,
+            "verdict": str(self.verdict(costs, worst=worst)) if is_calibrated else None,
+        }
+
+    def _calibrated(self, llr: float | None) -> float:
+        if llr is None:
+            raise ValueError(
+                "a probability or a verdict needs a calibrated score; build the scorer with "
+                "Scorer(…, calibration=fit_calibration(scores, labels))."
+            )
+        return llr
+
+
+def _rounded(value: Any) -> Any:
+    """Return plain values with six digits behind the point."""
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return round(value, 6) if isinstance(value, float) else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utterance:
+    """The distinct crops (n_distinct, time) of one utterance and what is known about it.
+
+    `starts` is where in the utterance each of `crops` begins, and `which` the row of `crops` that
+    each crop of the test-time augmentation is.
+    """
+
+    crops: Array
+    starts: Sequence[int]
+    which: Sequence[int]
+    duration_s: float
+    resampled_from: int | None
+    warnings: tuple[str, ...]
+
+
+# The scorer
+
+
+class Scorer:
     """A countermeasure ready for use: audio of any kind in, scores out; higher means bonafide.
 
-    Every utterance is averaged to mono, resampled to the model's rate without aliasing and cut into
-    evenly spaced crops, each brought to the model's level; the score is that of their averaged
-    logits (sections III-B.1 and III-C of the TFPARN paper). Rate, crops and level are those of
-    ``model.input``, which a checkpoint brings along. Crops that are identical are computed
-    once, and crops of many utterances share batches: neither changes a score by more than rounding.
+    Every utterance is brought to one channel, resampled to the model's rate without aliasing, freed
+    of digital silence at its ends and cut into evenly spaced crops, each brought to the model's
+    level; the score is that of their averaged logits (sections III-B.1 and III-C of the TFPARN
+    paper). Rate, crops and level are those of ``model.input``, which a checkpoint brings along.
+    Crops that are identical are computed once, and crops of many utterances share batches: neither
+    changes a score by more than rounding.
 
     A scorer works on its own copy of the model, in evaluation mode: nothing happens to `model`,
     and training it further does not reach the scorer. Nothing is kept between calls, so threads
-    may share a scorer.
+    may share a scorer. A process that was forked after PyTorch had computed scores in one thread,
+    because those of its parent's pool are not in it.
 
     Args:
         model: A `Countermeasure`, or anything that maps float32 waveforms (batch, time) on the CPU
-            to logits (batch, 2), such as what `asvspoof_cm.export.load_onnx` returns; the latter
-            is used as it is, not copied.
+            to logits (batch, 2); the latter is used as it is, not copied. What `load_onnx` returns
+            works on arrays, without PyTorch.
         device: "auto" is CUDA, else MPS, else the CPU; under torchrun each process takes the CUDA
             device of its local rank.
         n_crops: Crops of each utterance, K in the paper; 1 is the centre crop. None is the model's.
         crop_s: Their length in seconds. None is the model's, the length that it was trained on.
-        batch_size: Crops in a batch.
+        batch_size: Crops in a batch; None is 32 on a GPU and 8 on a CPU.
         score: The unit of scores. "llr" is the calibrated log-likelihood ratio, "log-odds" the
             logit difference z1 − z0, "bonafide-logit" z1. None is "llr" where there is a
             calibration, else "log-odds".
@@ -58,12 +384,15 @@ class Scorer(Inference):
         calibration: The map from log-odds to log-likelihood ratios; "model" is the one that the
             model brings along, if it does, None is none. Where it was fitted on scores of other
             crops or another precision, a warning says so.
+        channel: What of several channels is scored: their "mix", the average; one, counted from 0;
+            or "each" on its own, with `score_files` only.
 
     Attributes:
         input: Rate, crops and level in use.
         unit: The unit of scores in use.
 
     Example:
+        >>> import torch
         >>> from asvspoof_cm.models import TFPARN
         >>> scorer = Scorer(TFPARN(), device="cpu")
         >>> scorer
@@ -75,11 +404,60 @@ class Scorer(Inference):
         (5, 0.5, 44100, ('no speech to judge', 'silent', 'shorter than 1 s'))
     """
 
-    score_file = bulk.score_file
-    score_files = bulk.score_files
-    score_protocol = bulk.score_protocol
-    timeline = timelines.timeline
-    attention = timelines.attention
+    def __init__(
+        self,
+        model: Callable[[Any], Any],
+        *,
+        device: str | torch.device = "auto",
+        n_crops: int | None = None,
+        crop_s: float | None = None,
+        batch_size: int | None = None,
+        score: Unit | None = None,
+        precision: Precision = "fp32",
+        calibration: Calibration | Literal["model"] | None = "model",
+        channel: int | Literal["mix", "each"] = "mix",
+    ) -> None:
+        changes: dict[str, Any] = {"n_crops": n_crops, "crop_s": crop_s}
+        own: InputSettings = getattr(model, "input", InputSettings())
+        self.input = replace(own, **{k: v for k, v in changes.items() if v is not None})
+        check_choice("precision", precision, ("fp32", "bf16", "fp16"))
+        self.precision: Precision = precision
+        self.calibration = _stored_calibration(model) if calibration == "model" else calibration
+        self.unit: Unit = score or ("log-odds" if self.calibration is None else "llr")
+        check_choice("score", self.unit, UNITS)
+        if self.unit == "llr" and self.calibration is None:
+            raise ValueError(
+                '`calibration` must be given with score="llr"; the model brings none along.'
+            )
+        if self.calibration is not None:
+            self._check_calibration(self.calibration)
+        if channel not in ("mix", "each") and (type(channel) is not int or channel < 0):
+            raise ValueError(
+                f'`channel` must be "mix", "each" or a number from 0; got {channel!r}.'
+            )
+        self.channel = channel
+        self.segment_settings = SegmentSettings.of(model)
+        takes_arrays = getattr(model, "takes_arrays", False)
+        self.device: torch.device | None = None if takes_arrays else _resolve(device, model)
+        if _is_module(model):
+            self.model: Any = copy.deepcopy(model).to(self.device).eval()  # type: ignore[attr-defined]
+        else:
+            self.model = model
+            if str(device) not in ("auto", "cpu") or precision != "fp32":
+                raise ValueError(
+                    '`device` must be "auto" or "cpu" and `precision` "fp32" for a model that is '
+                    f"not a torch module; got {str(device)!r} and {precision!r}."
+                )
+        is_gpu = self.device is not None and self.device.type != "cpu"
+        self.batch_size: int = (
+            (GPU_BATCH if is_gpu else CPU_BATCH) if batch_size is None else batch_size
+        )
+        check_positive(self, "batch_size")
+
+    def __repr__(self) -> str:
+        crops = f"{self.input.n_crops} crops of {self.input.crop_s:g} s"
+        name, place = type(self.model).__name__, self.device or "cpu"
+        return f"{type(self).__name__}({name} on {place}, {crops}, score: {self.unit})"
 
     @classmethod
     def from_checkpoint(cls, path: str | os.PathLike[str], **options: Any) -> Self:
@@ -89,6 +467,8 @@ class Scorer(Inference):
             path: The checkpoint.
             **options: The other arguments of `Scorer`.
         """
+        from asvspoof_cm.checkpoint import load_checkpoint
+
         return cls(load_checkpoint(path), **options)
 
     @classmethod
@@ -104,10 +484,26 @@ class Scorer(Inference):
             >>> from asvspoof_cm.checkpoint import DEFAULT_NAME
             >>> scorer = Scorer.from_pretrained(DEFAULT_NAME, device="cpu")
             >>> result = scorer.score(np.zeros(16000), detail=True)
-            >>> result.unit, result.decision(), result.warnings
-            ('llr', None, ('no speech to judge', 'silent'))
+            >>> result.unit, result.verdict(), result.warnings
+            ('llr', <Verdict.ABSTAIN: 'abstain'>, ('no speech to judge', 'silent'))
         """
+        from asvspoof_cm.checkpoint import load_pretrained
+
         return cls(load_pretrained(name), **options)
+
+    @classmethod
+    def from_onnx(cls, path: str | os.PathLike[str], **options: Any) -> Self:
+        """Return a scorer of a file that `export_onnx` wrote; PyTorch is not imported.
+
+        Args:
+            path: The ONNX file.
+            **options: The other arguments of `Scorer`; it runs on the CPU.
+        """
+        from asvspoof_cm.export import load_onnx
+
+        return cls(load_onnx(path), **options)
+
+    # One utterance and many
 
     @overload
     def score(
@@ -132,7 +528,7 @@ class Scorer(Inference):
             ValueError: There is no sample, or NaN or infinite ones, or the shape is wrong: more
                 channels than samples, or than 64, are taken for a (time, channels) array.
         """
-        result = self.score_utterance(self._prepare(waveform, sample_rate), "`waveform`")
+        result = self._one(self._in_memory(waveform, sample_rate), "`waveform`")
         return result if detail else result.score
 
     @overload
@@ -160,34 +556,385 @@ class Scorer(Inference):
             ValueError: As `score`; the message says which utterance.
         """
         results = []
-        for k, result in self.score_utterances(self._prepare_batch(waveforms, sample_rate)):
+        for k, result in self.score_utterances(self._prepared(waveforms, sample_rate)):
             if isinstance(result, str):
                 raise ValueError(f"`waveforms[{k}]` can't be scored: {result}")
             results.append(result)
         return results if detail else np.array([result.score for result in results], dtype=float)
 
-    def embed(self, waveform: Waveform, sample_rate: int = SAMPLE_RATE) -> NDArray[np.float32]:
+    def score_file(self, audio: Audio, sample_rate: int = SAMPLE_RATE) -> ScoreResult:
+        """Return the result of one file, read in blocks: its length costs no memory.
+
+        Args:
+            audio: A path, an open binary file, the bytes of a file, or a waveform as in `score`.
+            sample_rate: The sampling rate of a waveform; a file knows its own.
+
+        Raises:
+            OSError: There is no such file.
+            ValueError: It can't be decoded or scored; the message says why.
+
+        Example:
+            >>> import io, soundfile
+            >>> from asvspoof_cm.models import TFPARN
+            >>> file = io.BytesIO()
+            >>> soundfile.write(file, np.zeros(8000), 8000, format="WAV")
+            >>> Scorer(TFPARN(), device="cpu").score_file(io.BytesIO(file.getvalue())).duration_s
+            1.0
+        """
+        with self._opened(audio, sample_rate) as source:
+            return self._one(source, files.shown(audio))
+
+    def score_files(
+        self,
+        audio: Iterable[Item],
+        *,
+        root: str | os.PathLike[str] | None = None,
+        n_threads: int | None = None,
+        progress: bool = False,
+    ) -> Iterator[FileScore]:
+        """Yield a `FileScore` for each file, in order; one that can't be scored has its `error`.
+
+        Files are decoded in threads ahead of the model, each read in blocks: memory grows neither
+        with their number nor with their length. Items are read as they are needed.
+
+        Args:
+            audio: Files; folders, for the audio files at any depth; lists of files (.txt, a path on
+                each line; .csv and .tsv with a column ``path``); and pairs (name, waveform) or
+                triples (name, waveform, sample_rate).
+            root: Where the files of lists must lie, and relative names start; None is the list's
+                folder.
+            n_threads: Threads that decode; None is one for each core, up to four.
+            progress: Show progress on standard error.
+
+        Example:
+            >>> from asvspoof_cm.models import TFPARN
+            >>> scorer = Scorer(TFPARN(), device="cpu")
+            >>> for scored in scorer.score_files(["no.wav", ("zeros", np.zeros(16000))]):
+            ...     print(scored.name, scored.error, scored.score is None)
+            no.wav no.wav: No such file or directory. True
+            zeros None False
+        """
+        entries = files.entries(audio, root=root, each_channel=self.channel == "each")
+        return files.score_entries(self, entries, n_threads=n_threads, progress=progress)
+
+    def score_protocol(
+        self,
+        protocol: Protocol | str | os.PathLike[str],
+        audio_dir: str | os.PathLike[str],
+        output: str | os.PathLike[str],
+        *,
+        shard: Shard = (0, 1),
+        n_threads: int | None = None,
+        progress: bool = False,
+    ) -> ScoreSummary:
+        r"""Append the score of every utterance of a protocol to a table, and return what was done.
+
+        The table has a row for each utterance that could be scored: its name, its score in a column
+        named by the unit, the verdict at the challenge's costs and warnings. The others go to
+        ``OUTPUT.errors.tsv`` with what was wrong, and ``OUTPUT.run.json`` says what the scores
+        depend on. After an interruption the same call scores what is missing.
+
+        Many machines share the work by `shard`, each with an output of its own; `merge_scores`
+        makes one table of them.
+
+        Args:
+            protocol: The utterances, or the file that lists them; labels are not needed.
+            audio_dir: The folder of their files.
+            output: The table, ``.tsv`` or ``.jsonl``; what is there is kept.
+            shard: Score part k of n only, (k, n) with k from 0: a slice of the protocol.
+            n_threads: Threads that decode; None is one for each core, up to four.
+            progress: Show progress on standard error.
+
+        Raises:
+            ValueError: Before anything is scored: `output` was begun with another model, other
+                settings, another protocol or shard, or is being written by another process. At the
+                end: nothing could be scored.
+
+        Example:
+            >>> import tempfile
+            >>> from asvspoof_cm.data import write_miniature
+            >>> from asvspoof_cm.models import TFPARN
+            >>> folder = Path(tempfile.mkdtemp())
+            >>> paths = write_miniature(folder, n_train=2, n_dev=2)
+            >>> scorer = Scorer(TFPARN(), device="cpu", n_crops=1)
+            >>> done = scorer.score_protocol(paths.dev_protocol, paths.audio_dir, folder / "s.tsv")
+            >>> done.n_scored, done.output.read_text().split("\n")[0]
+            (2, 'filename\tlog-odds\tverdict\twarnings')
+        """
+        return files.write_table(
+            self,
+            files.protocol_entries(protocol, audio_dir),
+            Path(output),
+            shard=shard,
+            n_threads=n_threads,
+            progress=progress,
+        )
+
+    # Along time
+
+    def timeline(
+        self,
+        audio: Audio | OpenAudio,
+        sample_rate: int = SAMPLE_RATE,
+        *,
+        window_s: float | None = None,
+        hop_s: float = 1.0,
+    ) -> Timeline:
+        """Return the scores of audio of any length in windows along time.
+
+        Windows start every `hop_s`. Each is scored as an utterance of its own with one crop:
+        divided by its own peak, unless the model takes audio as it is, so that a loud passage
+        doesn't hide a quiet one, and so that a live stream gets the same numbers. Where the last
+        whole window ends before the audio does, one more window holds what is left from the next
+        start on, repeated to full length (section III-B.1 of the TFPARN paper). A file is read in
+        blocks: three hours need no more memory than a minute.
+
+        Args:
+            audio: As in `score_file`, or an `AudioFile` opened at the model's rate.
+            sample_rate: The sampling rate of a waveform; a file knows its own.
+            window_s: The length of a window; None is that of the scorer's crops.
+            hop_s: From start to start.
+
+        Raises:
+            ValueError: The audio can't be read or scored; the message says where.
+
+        Example:
+            >>> from asvspoof_cm.models import TFPARN
+            >>> line = Scorer(TFPARN(), device="cpu").timeline(np.zeros(16000 * 6 + 8000))
+            >>> line.start_s.tolist(), line.end_s.tolist(), line.has_speech.any().item()
+            ([0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 6.5], False)
+        """
+        with self._opened(audio, sample_rate) as source:
+            return along.timeline(self, source, window_s, hop_s)
+
+    def segments(self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE) -> list[Segment]:
+        """Return the stretches of a recording that are human, synthetic, or without speech.
+
+        A score for each frame, from the model's frame head or, where it has none, from windows of
+        1 s, is smoothed and cut into stretches with hysteresis; how is in the model's metadata and
+        in ``scorer.segment_settings``. It needs a calibration.
+
+        Args:
+            audio: As in `timeline`.
+            sample_rate: The sampling rate of a waveform.
+
+        Returns:
+            Segments that follow each other from 0 to the end of the audio.
+
+        Example:
+            >>> from asvspoof_cm.models import TFPARN
+            >>> scorer = Scorer(TFPARN(), device="cpu", calibration=Calibration())
+            >>> scorer.segments(np.zeros(32000))
+            [Segment(start_s=0.0, end_s=2.0, llr=None, verdict=<Verdict.ABSTAIN: 'abstain'>)]
+        """
+        with self._opened(audio, sample_rate) as source:
+            return along.segments(self, source)
+
+    def attention(
+        self, waveform: Waveform, sample_rate: int = SAMPLE_RATE, *, start_s: float | None = None
+    ) -> Attention:
+        """Return the pooling weight that the model gives each frame of one crop.
+
+        Args:
+            waveform: As in `score`.
+            sample_rate: Its sampling rate, in Hz.
+            start_s: Where the crop starts; None is the crop of a scorer with one crop.
+
+        Example:
+            >>> import torch
+            >>> from asvspoof_cm.models import TFPARN
+            >>> found = Scorer(TFPARN(), device="cpu").attention(torch.randn(96000))
+            >>> found.weight.shape, found.features.shape, found.time_s[[0, -1]].tolist()
+            ((401,), (160, 401), [1.0, 5.0])
+        """
+        return along.attention(self, self._in_memory(waveform, sample_rate), start_s)
+
+    def explain(
+        self,
+        audio: Audio,
+        sample_rate: int = SAMPLE_RATE,
+        *,
+        stretch_s: float = 0.5,
+        n_bands: int = 0,
+    ) -> Explanation:
+        """Return how the score changes where parts of the audio are masked, whatever the model.
+
+        A part whose masking raises the score is what made the audio look synthetic.
+
+        Args:
+            audio: As in `score_file`; it is read whole.
+            sample_rate: The sampling rate of a waveform.
+            stretch_s: The length of the stretches of time that are masked, one at a time.
+            n_bands: Mask bands of each stretch too, this many, equally wide on the Mel scale; 0
+                masks whole stretches only. A picture of time and band costs as many scores as it
+                has cells.
+
+        Example:
+            >>> from asvspoof_cm.models import TFPARN
+            >>> noise = np.random.default_rng(0).standard_normal(32000)
+            >>> scorer = Scorer(TFPARN(), device="cpu", n_crops=1)
+            >>> scorer.explain(noise, n_bands=2).of_band.shape
+            (2, 4)
+        """
+        with self._opened(audio, sample_rate) as source:
+            return along.explain(self, source, stretch_s, n_bands)
+
+    # Other uses of the model
+
+    def embed(self, waveform: Waveform, sample_rate: int = SAMPLE_RATE) -> Array:
         """Return the model's utterance vector, averaged over the crops, shape (d,).
 
         Args:
             waveform: As in `score`.
             sample_rate: Its sampling rate, in Hz.
         """
-        if not isinstance(self.model, Countermeasure):
+        if not hasattr(self.model, "embed"):
             raise ValueError(
                 f"the model must have `embed`; {type(self.model).__name__} gives logits only."
             )
-        utterance = self._prepare(waveform, sample_rate)
-        vectors = self.run(self.model.embed, utterance.crops)
-        return vectors[list(utterance.which)].mean(dim=0).numpy()
+        utterance = self.take_crops(self._in_memory(waveform, sample_rate))
+        vectors = np.asarray(self.run(self.model.embed, utterance.crops))
+        mean: Array = vectors[[*utterance.which]].mean(axis=0)
+        return mean
 
-    def _prepare(self, waveform: Waveform, sample_rate: int) -> Utterance:
-        samples = as_waveform(waveform, sample_rate, self.input.sample_rate)
-        return take_crops(InMemory(samples, int(sample_rate)), self.input)
+    def logits(self, waveforms: Array) -> Array:
+        """Return the model's logits (n, 2) of waveforms (n, time) at its rate, length and level."""
+        return np.asarray(self.hear(waveforms).logits)
 
-    def _prepare_batch(
+    def scores(self, logits: NDArray[Any], unit: Unit | None = None) -> FloatArray:
+        """Return the scores, shape (...), of logits (..., 2), in `unit`; None is `self.unit`."""
+        unit = unit or self.unit
+        if unit == "bonafide-logit":
+            return np.asarray(logits[..., BONAFIDE], dtype=np.float64)
+        difference = np.asarray(logits[..., BONAFIDE] - logits[..., SPOOF], dtype=np.float64)
+        if unit == "llr" and self.calibration is not None:
+            return self.calibration.apply(difference)
+        return difference
+
+    def conditions(self) -> dict[str, Any]:
+        """Return how scores are made, for `fit_calibration`: unit, rate, crops, level, precision.
+
+        A calibration maps log-odds: fit it on scores of a scorer with ``score="log-odds"``.
+        """
+        return {"score": self.unit, **_conditions(self.input, self.precision)}
+
+    def settings(self) -> dict[str, Any]:
+        """Return what scores depend on, the model's weights as a hash, as plain values."""
+        return {
+            "model": type(self.model).__name__,
+            "sha256": _digest(self.model),
+            **self.conditions(),
+            "channel": self.channel,
+            "calibration": None if self.calibration is None else self.calibration.as_dict(),
+        }
+
+    # What the files of this room share
+
+    def score_utterances(
+        self, utterances: Iterable[tuple[T, Utterance | str]]
+    ) -> Iterator[tuple[T, ScoreResult | str]]:
+        """Yield the result of each prepared utterance, in order; an error message passes through.
+
+        Crops of all utterances share batches. A score that is not finite becomes an error.
+        """
+        items = (
+            ((tag, found), () if isinstance(found, str) else found.crops)
+            for tag, found in utterances
+        )
+        for (tag, found), rows in self.hear_rows(items):
+            yield tag, found if isinstance(found, str) else self._result(found, rows)
+
+    def take_crops(self, source: OpenAudio, settings: InputSettings | None = None) -> Utterance:
+        """Return the crops of the test-time augmentation, cut out of audio at the model's rate.
+
+        Each distinct one is there once, at the level that the model wants. Long audio is read in
+        blocks, so that memory does not grow with its length.
+        """
+        settings = settings or self.input
+        n_samples, rate = settings.n_samples, settings.sample_rate
+        blocks = range(0, source.n_samples, BLOCK_SAMPLES)
+        whole = source.read() if len(blocks) == 1 else None
+        levels = Levels()
+        for first in blocks:
+            levels.add(source.read(first, BLOCK_SAMPLES) if whole is None else whole)
+        n_heard = levels.stop - levels.start
+        starts = crop_starts(n_heard, settings.n_crops, n_samples, one_crop=settings.one_crop)
+        distinct = sorted(set(starts))
+        if whole is None and n_heard >= n_samples:
+            crops = np.stack([source.read(levels.start + k, n_samples) for k in distinct])
+        else:
+            heard = source.read(levels.start, n_heard) if whole is None else whole[levels.heard]
+            crops = np.stack([cut(heard, start, n_samples) for start in distinct])
+        heard_s = f"the crops hold {len(crops) * settings.crop_s:.0f} of {n_heard / rate:.0f} s"
+        notes = {
+            f"{heard_s}: see timeline": len(crops) * n_samples < LEAST_COVERED * n_heard,
+            "the channels differ and were mixed: see channel": source.channels_differ,
+        }
+        return Utterance(
+            crops=set_level(crops, settings.normalization, levels.peak),
+            starts=[levels.start + start for start in distinct],
+            which=[distinct.index(start) for start in starts],
+            duration_s=source.n_samples / rate,
+            resampled_from=None if source.native_rate == rate else source.native_rate,
+            warnings=(*levels.warnings(rate), *(name for name, is_so in notes.items() if is_so)),
+        )
+
+    def hear(self, waveforms: Array) -> Heard:
+        """Return what the model makes of prepared waveforms (n, time)."""
+        return self.run(self._hear, waveforms)
+
+    def hear_rows(
+        self, items: Iterable[tuple[T, Array | Sequence[Array]]]
+    ) -> Iterator[tuple[T, list[Heard]]]:
+        """Yield each tag with what the model makes of each of its prepared waveforms (time,)."""
+        return run_rows(
+            self._hear,
+            items,
+            device=self.device,
+            precision=self.precision,
+            batch_size=self.batch_size,
+        )
+
+    def run(self, function: Callable[[Any], R], waveforms: Array) -> R:
+        """Return what a function of the model makes of prepared waveforms, on its device."""
+        return run(
+            function,
+            waveforms,
+            device=self.device,
+            precision=self.precision,
+            batch_size=self.batch_size,
+        )
+
+    def _hear(self, waveforms: Any) -> Heard:
+        """Return what all heads of the model say of a batch, from one pass."""
+        outputs = getattr(self.model, "outputs", None)
+        if outputs is None:
+            heard = Heard(self.model(waveforms))
+        else:
+            found = outputs(waveforms)
+            frames = () if found.frames is None else found.frames
+            heard = Heard(found.logits, found.speech_logits, *_frame_parts(frames))
+        logits, shape = heard.logits, (len(waveforms), 2)
+        if type(logits) is not type(waveforms) or logits.shape != shape:
+            came = tuple(logits.shape) if type(logits) is type(waveforms) else type(logits).__name__
+            raise TypeError(
+                f"`model` must map waveforms (batch, time) to logits (batch, 2), a "
+                f"{type(waveforms).__name__} of shape {shape} here; got {came}. Wrap it in a "
+                "function that returns these alone."
+            )
+        return heard
+
+    def _one(self, source: OpenAudio, name: str) -> ScoreResult:
+        """Return the result of one utterance; errors call it `name`."""
+        ((_, result),) = self.score_utterances([(None, self.take_crops(source))])
+        if isinstance(result, str):
+            raise ValueError(f"{name} can't be scored: {result}")
+        return result
+
+    def _prepared(
         self, waveforms: Waveforms, sample_rate: Rates
     ) -> Iterator[tuple[int, Utterance]]:
+        """Yield the number and the crops of each utterance."""
         rates: Iterable[int]
         if not isinstance(sample_rate, Sequence) or isinstance(sample_rate, str):
             rates = itertools.repeat(sample_rate)
@@ -200,6 +947,166 @@ class Scorer(Inference):
                 )
         for k, (waveform, rate) in enumerate(zip(waveforms, rates, strict=False)):
             try:
-                yield k, self._prepare(waveform, rate)
+                yield k, self.take_crops(self._in_memory(waveform, rate))
             except (TypeError, ValueError) as error:
                 raise type(error)(f"`waveforms[{k}]`: {error}") from error
+
+    def _in_memory(self, waveform: Waveform, sample_rate: int) -> InMemory:
+        return as_audio(waveform, sample_rate, self.input.sample_rate, channel=self.one_channel())
+
+    def _opened(self, audio: Audio | OpenAudio, sample_rate: int) -> Any:
+        """Return audio of any kind as a context whose value is read in blocks."""
+        rate = self.input.sample_rate
+        return files.opened(audio, sample_rate, rate, channel=self.one_channel())
+
+    def one_channel(self) -> int | None:
+        """Return the channel to read; None is their average."""
+        if self.channel == "each":
+            raise ValueError('`channel`: "each" gives several scores; use score_files.')
+        return None if self.channel == "mix" else self.channel
+
+    def _result(self, utterance: Utterance, rows: Sequence[Heard]) -> ScoreResult | str:
+        heard = [rows[k] for k in utterance.which]
+        of_crop = np.stack([np.asarray(row.logits, dtype=np.float64) for row in heard])
+        if not np.isfinite(of_crop).all():
+            return "the model's logits are not finite."
+        mean, notes = of_crop.mean(axis=0), utterance.warnings
+        if heard[0].speech is not None and max(float(row.speech) for row in heard) < 0:
+            notes = tuple(dict.fromkeys((NO_SPEECH, *notes)))
+        llr = lowest = None
+        if self.calibration is not None:
+            llr = float(self.scores(mean, "llr"))
+            lowest = along.lowest(self, heard)
+            settings = self.segment_settings
+            if lowest < settings.warn_below and lowest < llr - settings.warn_gap:
+                notes += (f"parts differ: the worst has an LLR of {lowest:.1f}, see segments",)
+        return ScoreResult(
+            score=float(self.scores(mean)),
+            unit=self.unit,
+            crop_scores=tuple(self.scores(of_crop).tolist()),
+            llr=llr,
+            lowest_llr=lowest,
+            duration_s=utterance.duration_s,
+            resampled_from=utterance.resampled_from,
+            warnings=notes,
+        )
+
+    def _check_calibration(self, calibration: Calibration) -> None:
+        now = {"score": "log-odds", **_conditions(self.input, self.precision)}
+        fitted = calibration.fitted_for
+        changed = [
+            f"{name} {fitted[name]!r}, not {now[name]!r}"
+            for name in now
+            if name in fitted and fitted[name] != now[name]
+        ]
+        if changed:
+            warnings.warn(
+                f"the calibration was fitted for {'; '.join(changed)}: log-likelihood ratios, "
+                "probabilities and verdicts may be off. Fit one on log-odds of this scorer.",
+                stacklevel=3,
+            )
+
+
+class Levels:
+    """What the blocks of an utterance add up to, and where it begins and ends to be heard."""
+
+    # One step of 16 bits: what is below is digital silence, whatever the recording.
+    QUIET = 2.0**-15
+
+    def __init__(self) -> None:
+        self.n_samples = self.n_clipped = 0
+        self.peak = self.total = self.power = 0.0
+        self._first: int | None = None
+        self._last = 0
+
+    def add(self, block: Array) -> None:
+        """Count the next block."""
+        magnitude = np.abs(block)
+        loud = np.flatnonzero(magnitude > self.QUIET)
+        if len(loud):
+            self._first = self.n_samples + int(loud[0]) if self._first is None else self._first
+            self._last = self.n_samples + int(loud[-1]) + 1
+        self.n_samples += len(block)
+        self.peak = max(self.peak, float(magnitude.max()))
+        self.n_clipped += int(np.count_nonzero(magnitude >= CLIPPED_LEVEL))
+        self.total += float(block.sum(dtype=np.float64))
+        self.power += float(np.square(block, dtype=np.float64).sum())
+
+    @property
+    def start(self) -> int:
+        """Where digital silence ends; 0 where there is nothing else."""
+        return self._first or 0
+
+    @property
+    def stop(self) -> int:
+        """Where digital silence begins again."""
+        return self.n_samples if self._first is None else self._last
+
+    @property
+    def heard(self) -> slice:
+        """What lies between."""
+        return slice(self.start, self.stop)
+
+    def warnings(self, rate: int) -> tuple[str, ...]:
+        """Return what may make a score mean little."""
+        n_heard = self.stop - self.start
+        is_silent = self.peak < SILENT_PEAK
+        varying = self.power - self.total**2 / self.n_samples
+        is_constant = not is_silent and varying < CONSTANT_SHARE * self.power
+        found = {
+            NO_SPEECH: is_silent or is_constant or n_heard < SHORTEST_S * rate,
+            "silent": is_silent,
+            "constant": is_constant,
+            "clipped": self.n_clipped >= CLIPPED_SHARE * self.n_samples,
+            "shorter than 1 s": n_heard < rate,
+        }
+        return tuple(name for name, is_so in found.items() if is_so)
+
+
+def _frame_parts(frames: Any) -> tuple[Any, ...]:
+    """Return logits, speech and hop of what `Encoder.frames` gives."""
+    return (frames.logits, frames.speech_logits, frames.hop_s) if frames else ()
+
+
+def _is_module(model: object) -> bool:
+    """Whether a model is a torch module; then PyTorch has been imported."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def _resolve(device: Any, model: object) -> torch.device:
+    """Return the device that a name stands for; a plain function works on the CPU."""
+    from asvspoof_cm.utils.processes import resolve_device
+
+    return resolve_device(device if _is_module(model) else "cpu")
+
+
+def _conditions(settings: InputSettings, precision: str) -> dict[str, Any]:
+    return {**asdict(settings), "precision": precision}
+
+
+def _stored_calibration(model: Any) -> Calibration | None:
+    """Return the calibration that a model brings along, one of log-odds."""
+    stored = getattr(model, "meta", {}).get("calibration")
+    if stored is None:
+        return None
+    try:
+        calibration = Calibration.from_dict(stored)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f'`model.meta["calibration"]` is not a calibration ({error}). Pass calibration=None, '
+            "or one that fit_calibration made."
+        ) from error
+    if calibration.fitted_for:
+        return calibration
+    # One of version 0.1.0 belongs to the model's own settings.
+    return replace(calibration, fitted_for=_conditions(model.input, "fp32"))
+
+
+def _digest(model: Any) -> str | None:
+    """Return the hash of a model's weights and configuration, or of its file."""
+    if not _is_module(model):
+        return getattr(model, "sha256", None)
+    from asvspoof_cm.checkpoint import hash_tensors
+
+    return hash_tensors(model.state_dict(), repr(getattr(model, "config", None)))

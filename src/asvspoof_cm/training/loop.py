@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from asvspoof_cm.data.dataset import Batch
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.models import Countermeasure
-from asvspoof_cm.scorer.inference import Precision, run_batches
+from asvspoof_cm.scorer.scorer import Precision, run_batches
 from asvspoof_cm.training.distributed import (
     gather_batch,
     gather_objects,

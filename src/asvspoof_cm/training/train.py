@@ -182,10 +182,9 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Return the metrics of a set, scored with the best checkpoint of a run folder.
 
-    Writes ``<split>_scores.tsv``, the challenge's score file, and ``final.json``: the metrics of
-    each split that was evaluated. Resumes after an interruption, and returns at once where the set
-    has been evaluated with this checkpoint and as many crops; under `torch.distributed` the
-    processes share the scoring. What scoring costs is measured by ``asvspoof-cm profile RUN``.
+    Writes ``<split>_scores.tsv``, a table of scores, and ``final.json``: the metrics of each split
+    that was evaluated. Returns at once where the set has been evaluated with this checkpoint and as
+    many crops; under `torch.distributed` the first process scores.
 
     Args:
         run: The folder that `fit` wrote.
@@ -217,15 +216,11 @@ def evaluate_run(
     before = final.get(split, {})
     if about.items() <= before.items() and METRICS.keys() <= before.keys():
         return final if is_first else {}
-    done = scorer.score_protocol(
-        protocol,
-        audio_dir,
-        out / f"{split}_scores.tsv",
-        resume="if_same",
-        progress=progress and is_first,
-    )
     if not is_first:
         return {}
+    table = out / f"{split}_scores.tsv"
+    table.unlink(missing_ok=True)
+    done = scorer.score_protocol(protocol, audio_dir, table, progress=progress)
     scores = read_scores(done.output)
     label_of = dict(zip(protocol.utterance.tolist(), protocol.label.tolist(), strict=True))
     labels = np.array([label_of[name] for name in scores.filename.tolist()])

@@ -6,6 +6,7 @@ A message names the argument, the rule, what came and what to do.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -138,7 +139,10 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> None:
 
 def one_line(error: BaseException) -> str:
     """Return an error's message, or its type where it has none, without line breaks or tabs."""
-    return " ".join(str(error).split()) or type(error).__name__
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        text = f"{os.fsdecode(error.filename)}: {error.strerror}."
+    return " ".join(text.split()) or type(error).__name__
 
 
 class Plain:

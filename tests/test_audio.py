@@ -35,10 +35,10 @@ def tone(frequency, sample_rate, n_samples):
 # Files
 
 
-@pytest.mark.parametrize(("name", "subtype"), [("a.wav", "PCM_16"), ("a.flac", "PCM_16")])
-def test_load_returns_what_was_written(tmp_path, speechlike, name, subtype):
-    soundfile.write(tmp_path / name, speechlike, 16000, subtype=subtype)
-    loaded = load_audio(tmp_path / name)
+@pytest.mark.parametrize("name", ["a.wav", "ein Wörtchen 音声.flac"])
+def test_load_returns_what_was_written(tmp_path, speechlike, name):
+    soundfile.write(tmp_path / name, speechlike, 16000, subtype="PCM_16")
+    loaded = load_audio(str(tmp_path / name))
     assert loaded.dtype == torch.float32
     np.testing.assert_allclose(loaded.numpy(), speechlike, atol=1 / 32768)
 
@@ -68,6 +68,22 @@ def test_part_equals_part_of_the_whole(tmp_path, native_rate, start_s, duration_
     torch.testing.assert_close(part, whole[start:stop], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["FLAC", "VORBIS", "OPUS", "MP3"])
+@pytest.mark.parametrize("rate", [16000, 48000])
+def test_seeking_changes_nothing(tmp_path, kind, rate):
+    path, t = tmp_path / "a", np.arange(8 * rate) / rate
+    noise = np.random.default_rng(0).standard_normal(len(t)) * (t > 4)
+    format_, subtype = ("OGG", kind) if kind in ("VORBIS", "OPUS") else (kind, None)
+    wave = 0.2 * np.sin(300 * t**2) + 0.05 * noise
+    soundfile.write(path, wave, rate, subtype=subtype, format=format_)
+    whole = load_audio(path).numpy()
+    starts = np.random.default_rng(1).integers(0, len(whole) - 3000, 60).tolist()
+    with AudioFile(path) as file:
+        for start in starts:
+            part = file.read(start, 2000)
+            np.testing.assert_allclose(part, whole[start : start + 2000], atol=1e-5)
+
+
 def test_only_the_part_is_decoded(tmp_path, monkeypatch):
     soundfile.write(tmp_path / "hour.flac", np.zeros(16000 * 600, dtype=np.int16), 16000)
     n_read = []
@@ -90,17 +106,6 @@ def test_blocks_of_a_resampled_file_join_without_a_seam(tmp_path):
         blocks = [file.read(start, 5000) for start in range(0, file.n_samples, 5000)]
         assert file.read(file.n_samples, 10).shape == (0,)
     np.testing.assert_allclose(np.concatenate(blocks), whole, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("format_", ["WAV", "FLAC", "OGG", "MP3", "AIFF", "AU"])
-@pytest.mark.parametrize("rate", [16000, 22050])
-def test_bytes_are_read_as_their_file_is(tmp_path, speechlike, format_, rate):
-    soundfile.write(tmp_path / "a", speechlike, rate, format=format_)
-    with AudioFile((tmp_path / "a").read_bytes()) as in_memory, AudioFile(tmp_path / "a") as file:
-        assert in_memory.n_samples == file.n_samples
-        assert in_memory.native_rate == rate
-        assert np.array_equal(in_memory.read(5000, 9000), file.read(5000, 9000))
-        assert np.array_equal(in_memory.read(), file.read())
 
 
 @pytest.mark.parametrize(
@@ -138,12 +143,6 @@ def test_wav_written_to_a_pipe_is_not_truncated(tmp_path, speechlike):
     content[4:8] = content[40:44] = b"\xff\xff\xff\xff"
     (tmp_path / "a.wav").write_bytes(content)
     assert len(load_audio(tmp_path / "a.wav")) == len(speechlike)
-
-
-def test_names_with_spaces_and_other_alphabets(tmp_path, speechlike):
-    path = tmp_path / "ein Wörtchen 音声.wav"
-    soundfile.write(path, speechlike, 16000)
-    assert len(load_audio(str(path))) == len(speechlike)
 
 
 def make_bad(tmp_path, kind):
@@ -276,24 +275,26 @@ def test_resampling_agrees_with_torchaudio(golden_logmel, reference_wave):
     np.testing.assert_allclose(other[1000:1032], expected["s"], atol=1e-3)
 
 
-def test_resample_keeps_dtype_and_leading_axes():
+def test_resample_keeps_dtype_and_leading_axes_and_refuses_integers():
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         resampled = resample(torch.zeros(2, 3, 800, dtype=dtype), 8000, 16000)
         assert (resampled.shape, resampled.dtype) == ((2, 3, 1600), dtype)
-
-
-def test_same_rate_is_the_same_waveform():
-    x = torch.randn(100)
-    assert resample(x, 16000, 16000) is x
-
-
-def test_integers_are_refused():
+    for kind in (np.float16, np.float32, np.float64):
+        array = np.random.default_rng(0).standard_normal((2, 800)).astype(kind)
+        resampled = resample(array, 8000, 16000)
+        assert (resampled.shape, resampled.dtype) == ((2, 1600), kind)
+        expected = resample(torch.from_numpy(array), 8000, 16000)
+        np.testing.assert_array_equal(resampled, expected)
+    for x in (torch.randn(100), np.ones(100)):
+        assert resample(x, 16000, 16000) is x
+    integers = torch.zeros(100, dtype=torch.int16)
+    for rate in (8000, 16000):
+        with pytest.raises(TypeError, match="must be a float tensor"):
+            resample(integers, rate, 16000)
+        with pytest.raises(TypeError, match="must hold floats; got int16"):
+            resample(integers.numpy(), rate, 16000)
     with pytest.raises(TypeError, match="must be a float tensor"):
-        resample(torch.zeros(100, dtype=torch.int16), 16000, 16000)
-    with pytest.raises(TypeError, match="must be a float tensor"):
-        resample(torch.zeros(100, dtype=torch.int16), 8000, 16000)
-    with pytest.raises(TypeError, match="must be a float tensor"):
-        peak_normalize(torch.zeros(100, dtype=torch.int16))
+        peak_normalize(integers)
 
 
 # Levels and channels
@@ -323,8 +324,6 @@ def test_level(normalization, expected):
     kept, wanted = crops.copy(), np.array(expected)
     assert np.array_equal(set_level(crops, normalization, 0.5), wanted)
     assert np.array_equal(crops, kept)
-    assert set_level(crops, normalization, 0.5, out=crops) is crops
-    assert np.array_equal(crops, wanted)
 
 
 def test_level_needs_the_peak_of_the_utterance():
@@ -372,36 +371,24 @@ def test_random_starts_cover_the_whole_range_and_only_it():
 
 
 def test_random_crop_of_a_short_waveform_is_cut_from_its_repetition():
-    x = torch.arange(7.0)
-    generator = torch.Generator().manual_seed(2)
-    seen = set()
-    for _ in range(200):
-        crop = fix_length(x, 10, crop="random", generator=generator)
-        start = int(crop[0])
-        assert crop.tolist() == [(start + k) % 7 for k in range(10)]
-        seen.add(start)
-    assert seen == {0, 1, 2, 3, 4}
+    x, generator = torch.arange(7.0), torch.Generator().manual_seed(2)
+    crops = [fix_length(x, 10, crop="random", generator=generator).tolist() for _ in range(200)]
+    assert all(crop == [(crop[0] + k) % 7 for k in range(10)] for crop in crops)
+    assert {crop[0] for crop in crops} == {0, 1, 2, 3, 4}
 
 
 def test_tta_spans_from_the_first_to_the_last_sample():
     x = torch.arange(100_000.0)
     crops, starts = tta_crops(x), crop_starts(len(x))
     assert starts == [0, 9000, 18000, 27000, 36000]
-    assert crops[0, 0] == 0
-    assert crops[-1, -1] == 99_999
-
-
-def test_equal_starts_mean_equal_crops():
-    x = torch.randn(32000)
-    crops, starts = tta_crops(x), crop_starts(len(x))
-    assert starts == [0, 8000, 16000, 24000, 0]
-    assert torch.equal(crops[0], crops[4])
-
-
-def test_one_crop_is_the_centre_crop():
+    assert (crops[0, 0], crops[-1, -1]) == (0, 99_999)
+    short = torch.randn(32000)
+    assert crop_starts(32000) == [0, 8000, 16000, 24000, 0]  # equal starts mean equal crops
+    assert torch.equal(tta_crops(short)[0], tta_crops(short)[4])
     for n_total in (10, 64000, 99_999):
         x = torch.randn(n_total)
         assert torch.equal(tta_crops(x, n_crops=1)[0], fix_length(x))
+        assert np.array_equal(tta_crops(x.numpy(), 3, 8), tta_crops(x, 3, 8))
 
 
 @pytest.mark.parametrize(

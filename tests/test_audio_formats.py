@@ -180,25 +180,34 @@ class Pipe(io.RawIOBase):
         return self._file.read(size)
 
 
-@pytest.mark.parametrize("extension", ["wav", "ogg", "m4a"])
-def test_file_objects(tmp_path, extension):
-    path = tmp_path / f"a.{extension}"
+@pytest.mark.parametrize("extension", ["wav", "flac", "ogg", "mp3", "aiff", "au", "m4a"])
+def test_bytes_and_file_objects_are_read_as_their_file_is(tmp_path, extension):
+    path, rate = tmp_path / f"a.{extension}", 22050
     if extension == "m4a":
-        encode(path, "aac", RATE)
+        encode(path, "aac", rate)
     else:
-        soundfile.write(path, tone(RATE), RATE)
+        soundfile.write(path, tone(rate), rate)
     content, expected = path.read_bytes(), load_audio(path)
+    part = load_audio(content, start_s=0.5, duration_s=0.25)
+    torch.testing.assert_close(part, expected[8000:12000], atol=1e-6, rtol=0)
     assert torch.equal(load_audio(bytearray(content)), expected)
     with path.open("rb") as file:
         for source in (io.BytesIO(content), file, Pipe(content)):
             assert torch.equal(load_audio(source), expected)
             assert not source.closed
-    with pytest.raises(TypeError, match="`source` must be open in binary mode; got a text file"):
-        load_audio(io.StringIO("x"))
-    with pytest.raises(TypeError, match="`source` must be a path, bytes or a file object; got int"):
-        load_audio(3)
-    with pytest.raises(ValueError, match="the audio is empty"):
-        load_audio(io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        (io.StringIO("x"), TypeError, "`source` must be open in binary mode; got a text file"),
+        (3, TypeError, "`source` must be a path, bytes or a file object; got int"),
+        (io.BytesIO(), ValueError, "the audio is empty"),
+    ],
+)
+def test_sources_that_are_refused(source, error, message):
+    with pytest.raises(error, match=message):
+        load_audio(source)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, io.BytesIO])

@@ -85,6 +85,10 @@ _BLOCK_VALUES = 1 << 22
 _CHUNK_SIZES = re.compile(r"^ *(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
 _STREAMED_SIZE = 0x7FFFF000
 
+# What libsndfile decodes after a seek is wrong for up to a block of Vorbis, and in MP3 until the
+# frames are past that the next ones borrow bits from: reading starts this many samples earlier.
+_PREROLL = {"OGG": 8192, "MP3": 23040}
+
 # Half-length of the resampling filter in periods of the lower rate, and its -6 dB point relative to
 # the lower Nyquist frequency: with a Kaiser window of this beta, images are at least 80 dB down.
 _HALF_PERIODS = 40
@@ -318,7 +322,10 @@ class AudioFile:
         with self._naming_damage(f"between samples {first} and {last}"):
             # A seek costs a FLAC a search, even to where it stands.
             if first != self._next_frame:
-                self._file.seek(first)
+                start = max(0, first - _PREROLL.get(self._file.format, 0))
+                self._file.seek(start)
+                for _ in self._decode(first - start):
+                    pass
             self._next_frame = None
             blocks = list(self._decode(last - first))
         mono = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
@@ -521,7 +528,15 @@ def resample(waveform: AnyWaveform, orig_rate: int, new_rate: int) -> AnyWavefor
     """
     up, down = rate_ratio(check_rate(orig_rate, "orig_rate"), check_rate(new_rate, "new_rate"))
     if isinstance(waveform, np.ndarray):
-        return waveform if up == down else polyphase(waveform, up, down)
+        if waveform.dtype.kind != "f":
+            raise TypeError(
+                f"`waveform` must hold floats; got {waveform.dtype}. Scale integers first: "
+                "waveform / 32768 for int16."
+            )
+        if up == down:
+            return waveform
+        wide = waveform.astype(np.promote_types(waveform.dtype, np.float32), copy=False)
+        return polyphase(wide, up, down).astype(waveform.dtype, copy=False)
     import torch
 
     check_float(waveform)
@@ -597,20 +612,13 @@ def peak_normalize(waveform: Tensor) -> Tensor:
     return waveform / torch.where(peak > 0, peak, torch.ones_like(peak))
 
 
-def set_level(
-    crops: Array,
-    normalization: Normalization,
-    peak: float | None = None,
-    *,
-    out: Array | None = None,
-) -> Array:
+def set_level(crops: Array, normalization: Normalization, peak: float | None = None) -> Array:
     """Return crops (..., time) of an utterance, divided as `normalization` says.
 
     Args:
         crops: Float array of shape (..., time).
         normalization: What to divide by.
         peak: The largest magnitude of the utterance; only "utterance" needs it.
-        out: Where to write what is divided, such as `crops` itself; None is new memory.
 
     Example:
         >>> set_level(np.array([0.0, 0.25], np.float32), "utterance", peak=0.5)
@@ -620,12 +628,12 @@ def set_level(
         highest, lowest = crops.max(axis=-1, keepdims=True), crops.min(axis=-1, keepdims=True)
         largest = np.maximum(highest, -lowest)
         largest[largest == 0] = 1
-        crops = np.divide(crops, largest, out=out)
+        crops = crops / largest
     elif normalization == "utterance":
         if peak is None:
             raise ValueError('`peak` must be that of the utterance with "utterance"; got None.')
         if peak > 0:
-            crops = np.divide(crops, np.float32(peak), out=out)
+            crops = crops / np.float32(peak)
     return crops
 
 

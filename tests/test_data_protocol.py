@@ -110,8 +110,9 @@ def test_text_conventions_do_not_matter(write, name, change):
     assert protocol.label.tolist() == expected.label.tolist()
 
 
-def test_a_key_file_is_a_protocol(write):
-    protocol = read_protocol(write("filename\tcm-label\nE_1\tbonafide\nE_2\tspoof\n"))
+@pytest.mark.parametrize("header", ["filename\tcm-label\n", ""])
+def test_a_key_file_is_a_protocol(write, header):
+    protocol = read_protocol(write(header + "E_1\tbonafide\nE_2\tspoof\n"))
     assert protocol.counts() == {"bonafide": 1, "spoof": 1}
 
 
@@ -189,12 +190,65 @@ def test_official_counts_add_up():
 
 def test_expect_accepts_a_file_of_the_official_size(write):
     classes = ["bonafide"] * 31_334 + ["spoof"] * 109_616
-    lines = (f"D_{k % 785} D_{k} F - - - - x {word} -\n" for k, word in enumerate(classes))
-    protocol = read_protocol(write("".join(lines)), expect="dev")
+    rows = [
+        f"D_{k % 785} D_{k} F - - - - {f'A{9 + k % 8:02d}' if word == 'spoof' else word} {word} -\n"
+        for k, word in enumerate(classes)
+    ]
+    protocol = read_protocol(write("".join(rows)), expect="dev")
+    text = "".join(rows)
+    for wrong, message in (
+        (text.replace(" A12 ", " A99 "), r"expected the attacks A09, .* A16; got .* A16, A99"),
+        (text.replace("\nD_784 ", "\nD_783 "), "expected 785 speakers; got 784 speakers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_protocol(write(wrong), expect="dev")
     assert len(protocol) == 140_950
     assert protocol.utterance[-1] == "D_140949"
     n_bytes = sum(v.nbytes for v in vars(protocol).values() if isinstance(v, np.ndarray))
-    assert n_bytes < 100 * len(protocol)
+    assert n_bytes < 110 * len(protocol)
+
+
+MLAAD = (
+    "path|original_file|language|duration|model_name|transcript\n"
+    'en/a.wav|x.wav|en|2.5|bark|He said: "no, never"; so\nen/b.wav|y.wav|en|1.0|vits|"quoted\n'
+)
+
+
+def test_a_table_of_bars_is_no_list_of_names(write):
+    """The header of MLAAD was taken for a name."""
+    protocol = read_protocol(write(MLAAD), require_labels=False)
+    assert protocol.utterance.tolist() == ["en/a.wav", "en/b.wav"]
+    named = {"attack": "model_name", "source": "language"}
+    protocol = read_protocol(write(MLAAD), require_labels=False, columns=named)
+    assert protocol.attack.tolist() == ["bark", "vits"]
+    assert protocol.source.tolist() == ["en", "en"]
+
+
+def test_unknown_tables_are_mapped_by_columns_and_labels(write):
+    path = write("Clip;Who;is_real;note\na.wav;S1;genuine;x\nb.wav;S2;fake;y\nc.wav;S2;0;z\n")
+    with pytest.raises(ValueError, match=r"unknown format: .* \(--columns path=… label=…\)"):
+        read_protocol(path)
+    named = {"path": "clip", "label": "is_real", "speaker": "Who"}
+    with pytest.raises(ValueError, match=r"line 2: .* got 'genuine'.*--labels real=bonafide"):
+        read_protocol(path, columns=named)
+    meant = {"genuine": "bonafide", "fake": "spoof", "0": "spoof"}
+    protocol = read_protocol(path, columns=named, labels=meant)
+    assert protocol.utterance.tolist() == ["a.wav", "b.wav", "c.wav"]
+    assert protocol.label.tolist() == [BONAFIDE, SPOOF, SPOOF]
+    assert protocol.speaker.tolist() == ["S1", "S2", "S2"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"path": "file"}, "must name a column of the header, clip, label; got 'file'"),
+        ({"pitch": "clip"}, "`columns` must name columns of a protocol, attack, .*; got 'pitch'"),
+        ({"speaker": "clip"}, "`columns` must say which column is the path: clip, label"),
+    ],
+)
+def test_columns_that_are_not_there(write, columns, message):
+    with pytest.raises(ValueError, match=message):
+        read_protocol(write("clip,label\na,spoof\n"), columns=columns)
 
 
 WORDS = st.text(st.sampled_from("ab-_é.0"), min_size=1, max_size=5)

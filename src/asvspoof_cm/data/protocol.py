@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -43,6 +43,8 @@ OFFICIAL_COUNTS: Final[Mapping[str, Mapping[str, int]]] = {
     "eval": {"bonafide": 138_688, "spoof": 542_086},
 }
 """How many utterances of each class the subsets of ASVspoof 5 hold."""
+_OFFICIAL_ATTACKS: Final = {"train": (1, 8), "dev": (9, 16), "eval": (17, 32)}
+_OFFICIAL_SPEAKERS: Final = {"train": 400, "dev": 785}
 
 _STRING_COLUMNS = ("speaker", "gender", "codec", "codec_seed", "attack", "source", "split", "file")
 
@@ -65,6 +67,7 @@ _HEADERLESS: Final[Sequence[_Layout]] = [
         ("asvspoof2019", "speaker utterance . attack label"),
         ("asvspoof2021-la", "speaker utterance codec . attack label . ."),
         ("asvspoof2021-df", "speaker utterance codec source attack label . . . . . . ."),
+        ("key", "utterance label"),
         ("names", "utterance"),
     )
 ]
@@ -223,18 +226,24 @@ def read_protocol(
     *,
     expect: Subset | None = None,
     require_labels: bool = True,
+    columns: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Protocol:
     r"""Return the protocol in a file of any known format; its `format` says which that was.
 
     Args:
         path: The file, UTF-8 text. A `Protocol` is returned as it is, if it has what is asked for.
-        expect: Check the number of utterances of each class against this subset of ASVspoof 5.
+        expect: Check utterances of each class, speakers and attacks against this subset of
+            ASVspoof 5.
         require_labels: False also reads lists without labels, whose `label` is then `UNLABELLED`.
+        columns: What a table calls the columns of a protocol, such as ``{"path": "clip", "label":
+            "is_fake"}``, where its header does not say it in known words.
+        labels: What its labels mean, such as ``{"real": "bonafide", "1": "spoof"}``.
 
     Raises:
         ValueError: The format is not known, or a line has an unknown label, another number of
             columns, or a name that stood before; the message gives the line. Or the file is empty,
-            has no labels, or has other counts than those expected.
+            has no labels, or is not what `expect` says.
 
     Note:
         Track 2 files of ASVspoof 5 are lists of trials, where utterances recur: they are refused.
@@ -252,27 +261,46 @@ def read_protocol(
     """
     if expect is not None and expect not in OFFICIAL_COUNTS:
         raise ValueError(f"`expect` must be one of {[*OFFICIAL_COUNTS]} or None; got {expect!r}.")
-    protocol = path if isinstance(path, Protocol) else _read_file(Path(path), require_labels)
+    if isinstance(path, Protocol):
+        protocol = path
+    else:
+        protocol = _read_file(Path(path), require_labels, columns or {}, labels or {})
     if require_labels and (protocol.label == UNLABELLED).all():
         raise ValueError(f"`path` must have labels; {protocol} has none.")
-    if expect is not None and (counts := protocol.counts()) != OFFICIAL_COUNTS[expect]:
-        raise ValueError(
-            f"{protocol.path or protocol} is not the whole {expect} set of ASVspoof 5: expected "
-            f"{_describe(OFFICIAL_COUNTS[expect])}; got {_describe(counts)}."
-        )
+    if expect is not None:
+        for expected, got in _official(protocol, expect):
+            if expected != got:
+                raise ValueError(
+                    f"{protocol.path or protocol} is not the whole {expect} set of ASVspoof 5: "
+                    f"expected {expected}; got {got}."
+                )
     return protocol
 
 
-def _read_file(path: Path, require_labels: bool) -> Protocol:
+def _official(protocol: Protocol, subset: Subset) -> Iterator[tuple[str, str]]:
+    """Yield what a subset of ASVspoof 5 must hold, and what a protocol holds."""
+    yield _describe(OFFICIAL_COUNTS[subset]), _describe(protocol.counts())
+    first, last = _OFFICIAL_ATTACKS[subset]
+    attacks = np.unique(protocol.attack[protocol.label == SPOOF]).tolist()
+    names = [f"A{number:02d}" for number in range(first, last + 1)]
+    yield f"the attacks {', '.join(names)}", f"the attacks {', '.join(attacks)}"
+    n_speakers = len(np.unique(protocol.speaker))
+    yield f"{_OFFICIAL_SPEAKERS.get(subset, n_speakers)} speakers", f"{n_speakers} speakers"
+
+
+def _read_file(
+    path: Path, require_labels: bool, named: Mapping[str, str], meant: Mapping[str, str]
+) -> Protocol:
     data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
-        layout = _recognise(data)
+        layout = _recognise(data, named)
         if require_labels and "label" not in layout.column_names:
             raise ValueError(
-                f"there are no labels (recognised as {layout.format!r}). Add a label column, or "
-                "pass require_labels=False to read a list of utterances to score."
+                f"there are no labels (recognised as {layout.format!r}). Add a label column, say "
+                "which column it is, columns={'label': …}, or pass require_labels=False to read a "
+                "list of utterances to score."
             )
-        columns = _read_columns(data, layout)
+        columns = _read_columns(data, layout, meant)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
     except ValueError as error:
@@ -280,12 +308,15 @@ def _read_file(path: Path, require_labels: bool) -> Protocol:
     return Protocol.from_columns(**columns, format=layout.format, path=path)
 
 
-def _recognise(data: bytes) -> _Layout:
+def _recognise(data: bytes, named: Mapping[str, str]) -> _Layout:
     row, delimiter = first_row(data)
     if not row:
         raise ValueError("the file is empty: it holds no utterance.")
     header = [name.strip().lower() for name in row]
     names = [_FIELD_OF.get(name, ".") for name in header]
+    if named:
+        names = _named(header, names, named)
+        return _Layout("table", names, delimiter, has_header=True)
     if "utterance" in names:
         if "utterance" in header and "path" in header:
             names[header.index("path")] = "file"
@@ -308,16 +339,40 @@ def _recognise(data: bytes) -> _Layout:
         )
     for layout in _HEADERLESS:
         # A comma means a CSV whose header is missing, not a list of names.
-        if len(row) == len(layout.column_names) and (len(row) > 1 or delimiter is None):
+        is_sure = delimiter is None if len(row) == 1 else len(row) > 2 or row[1] in LABELS
+        if len(row) == len(layout.column_names) and is_sure:
             return layout
     known = ", ".join(f"{len(layout.column_names)} ({layout.format})" for layout in _HEADERLESS)
     raise ValueError(
         f"unknown format: the first line has {len(row)} columns, {row}. Without a header there are "
-        f"{known}; any other file needs one, such as filename,label."
+        f"{known}; any other file needs one, such as filename,label. If this is its header, say "
+        "which column is which: columns={'path': …, 'label': …} (--columns path=… label=…)."
     )
 
 
-def _read_columns(data: bytes, layout: _Layout) -> dict[str, np.ndarray[Any, Any]]:
+def _named(header: list[str], names: list[str], named: Mapping[str, str]) -> list[str]:
+    """Return the fields of the columns where a caller says what some of them are called."""
+    for field, column in named.items():
+        field = _FIELD_OF.get(field, field)
+        if field not in {*_FIELD_OF.values(), "file"}:
+            raise ValueError(
+                f"`columns` must name columns of a protocol, {', '.join(sorted({*_FIELD_OF}))}; "
+                f"got {field!r}."
+            )
+        if header.count(column.lower()) != 1:
+            raise ValueError(
+                f"`columns` must name a column of the header, {', '.join(header)}; got {column!r}."
+            )
+        names = ["." if name == field else name for name in names]
+        names[header.index(column.lower())] = field
+    if "utterance" not in names:
+        raise ValueError(f"`columns` must say which column is the path: {', '.join(header)}.")
+    return names
+
+
+def _read_columns(
+    data: bytes, layout: _Layout, meant: Mapping[str, str]
+) -> dict[str, np.ndarray[Any, Any]]:
     positions = {name: k for k, name in enumerate(layout.column_names) if name != "."}
     table, lines = read_table(data, layout.delimiter, positions, len(layout.column_names))
     if layout.has_header:
@@ -326,7 +381,8 @@ def _read_columns(data: bytes, layout: _Layout) -> dict[str, np.ndarray[Any, Any
             raise ValueError("the file is empty: it holds a header but no utterance.")
     _check_names(table["utterance"], lines)
     if "label" in table:
-        table["label"] = _known_labels(table["label"], lines)
+        words = table["label"].tolist()
+        table["label"] = _known_labels(np.array([meant.get(word, word) for word in words]), lines)
     if "attack" in table:
         # ASVspoof 5 writes the label where other protocols write "-".
         table["attack"][table["attack"] == LABEL_NAMES[BONAFIDE]] = ABSENT
@@ -370,7 +426,9 @@ def _known_labels(
         row = int(np.argmin(known))
         if lines is not None:
             raise ValueError(
-                f"line {lines[row]}: a label must be one of {[*LABELS]}; got {str(values[row])!r}."
+                f"line {lines[row]}: a label must be one of {[*LABELS]}; got {str(values[row])!r}. "
+                "If it is another word for one, say so: labels={'real': 'bonafide', 'fake': "
+                "'spoof'} (--labels real=bonafide fake=spoof)."
             )
         raise ValueError(
             f"`label` must hold {SPOOF} (spoof), {BONAFIDE} (bonafide) or {UNLABELLED} "

@@ -193,12 +193,12 @@ class Tabular:
 def first_row(data: bytes) -> tuple[list[str], str | None]:
     r"""Return the cells of the first line that is not blank, and what separates them.
 
-    That is a tab where the line has one, else a semicolon or a comma, whichever there are more of,
-    else None for white space. Without such a line there are no cells.
+    That is a tab where the line has one, else a semicolon, a comma or a bar, whichever there are
+    most of, else None for white space. Without such a line there are no cells.
     """
     match = re.search(rb"[^\r\n]*\S[^\r\n]*", data)  # whole: its first cell may be empty
     line = match.group().decode("utf-8") if match else ""
-    delimiter = max(";,", key=line.count)
+    delimiter = max(";,|", key=line.count)
     delimiter = "\t" if "\t" in line else delimiter
     chosen = delimiter if delimiter in line else None
     return next((row for _, row in _rows(line, chosen)), []), chosen
@@ -211,7 +211,7 @@ def read_table(
 
     Args:
         data: The table, UTF-8 text.
-        delimiter: "," or ";" for CSV, "\t" for tabs, None for white space.
+        delimiter: "," or ";" for CSV, "\t" and "|" without quotes, None for white space.
         columns: The position of each column to return.
         n_columns: How many columns each line must have.
 
@@ -300,7 +300,7 @@ def _rows(text: str, delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
             if row := content.split():
                 yield line, row
         return
-    if delimiter == "\t":
+    if delimiter in ("\t", "|"):
         reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
     else:
         reader = csv.reader(file, delimiter=delimiter, strict=True)

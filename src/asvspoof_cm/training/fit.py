@@ -55,6 +55,8 @@ Callback: TypeAlias = Callable[[Mapping[str, Any]], None]
 
 _LIMITS = {"n_epochs", "decay_epochs", "patience"}
 """What of a recipe may differ when a run is resumed: how long it goes on."""
+_N_SHOWN = 8
+"""Figures of the development set in a line of the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +318,8 @@ def _selected(record: Mapping[str, Any], recipe: Recipe) -> float:
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    figures = ", ".join(f"{name} {value:.4f}" for name, value in record["dev"].items())
+    shown = list(record["dev"].items())[:_N_SHOWN]
+    figures = ", ".join(f"{name} {value:.4f}" for name, value in shown)
     return (
         f"epoch {record['epoch']}: loss {record['train']['loss']:.4f}; Dev {figures}; "
         f"lr {record['lr']:.2e}, {record['clips_per_s']:.1f} clips/s, "

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("starlette")
+pytest.importorskip("fastapi")
 httpx = pytest.importorskip("httpx")
 
 from asvspoof_cm import Scorer, save_checkpoint  # noqa: E402
 from asvspoof_cm.calibration import Calibration  # noqa: E402
 from asvspoof_cm.cli import main  # noqa: E402
-from asvspoof_cm.engines.service import create_app  # noqa: E402
+from asvspoof_cm.serve import create_app  # noqa: E402
 from asvspoof_cm.models import TFPARN, TFPARNConfig  # noqa: E402
 
 CLIPS = Path(__file__).resolve().parents[1] / "examples" / "audio"
@@ -121,7 +121,7 @@ def test_bad_options_are_one_line(command, tmp_path, capsys, monkeypatch):
 
 
 def test_options_reach_the_service(command, monkeypatch):
-    import asvspoof_cm.engines.service as service
+    import asvspoof_cm.serve as service
 
     seen = []
     monkeypatch.setattr(service, "serve", lambda *args, **options: seen.append((args, options)))

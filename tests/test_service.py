@@ -1,9 +1,9 @@
 """The service, in this process and over a socket: answers, limits, hostile files, many clients."""
 
 import asyncio
+import importlib
 import io
 import itertools
-import json
 import logging
 import os
 import re
@@ -18,21 +18,23 @@ import pytest
 import soundfile
 import torch
 
-pytest.importorskip("starlette")
+pytest.importorskip("fastapi")
 httpx = pytest.importorskip("httpx")
 jsonschema = pytest.importorskip("jsonschema")
+text_string_to_metric_families = pytest.importorskip(
+    "prometheus_client.parser"
+).text_string_to_metric_families
 
 from asvspoof_cm import Scorer  # noqa: E402
 from asvspoof_cm.calibration import Calibration, probability  # noqa: E402
-from asvspoof_cm.engines.service import ServiceSettings, create_app, decoding  # noqa: E402
-from asvspoof_cm.engines.service.batching import Batcher  # noqa: E402
-from asvspoof_cm.engines.service.decoding import Decoders  # noqa: E402
-from asvspoof_cm.engines.service.handling import timeline_slices  # noqa: E402
-from asvspoof_cm.engines.service.messages import RefusedError  # noqa: E402
 from asvspoof_cm.models import TFPARN, TFPARNConfig  # noqa: E402
+from asvspoof_cm.serve import ServiceSettings, create_app, decoding  # noqa: E402
+from asvspoof_cm.serve.app import timeline_slices  # noqa: E402
+from asvspoof_cm.serve.batching import Batcher  # noqa: E402
+from asvspoof_cm.serve.decoding import Decoders  # noqa: E402
+from asvspoof_cm.serve.settings import RefusedError  # noqa: E402
 
 pytestmark = pytest.mark.anyio
-OPENAPI = json.loads((Path(decoding.__file__).parent / "openapi.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,8 @@ def anyio_backend():
 def scorer():
     torch.manual_seed(0)
     model = TFPARN(TFPARNConfig(n_layers=1))
-    return Scorer(model, device="cpu", crop_s=1.0, calibration=Calibration(scale=2.0, offset=0.5))
+    calibration = Calibration(scale=2.0, offset=0.5, name="of noise")
+    return Scorer(model, device="cpu", crop_s=1.0, calibration=calibration)
 
 
 def noise(duration_s=2.0, rate=16000, seed=0, channels=None):
@@ -62,7 +65,7 @@ class InThisProcess:
     """Decodes without a process of its own, so that a test starts at once."""
 
     def __init__(self, settings):
-        self.settings, self.processes, self.n_replaced = settings, {None}, 0
+        self.settings, self.running, self.n_replaced = settings, {None}, 0
 
     async def start(self):
         pass
@@ -70,15 +73,15 @@ class InThisProcess:
     async def close(self):
         pass
 
-    async def decode(self, content):
-        return decoding.decode(content, 16000, self.settings.max_duration_s)
+    async def decode(self, content, channel):
+        return decoding.decode(content, 16000, self.settings.max_duration_s, channel)
 
 
 class Client:
     """Sends requests to an application and holds every answer against the OpenAPI document."""
 
     def __init__(self, app):
-        self.app, self.service = app, app.state.service
+        self.app, self.service, self.openapi = app, app.state.service, app.openapi()
 
     async def __aenter__(self):
         self.lifespan = self.app.router.lifespan_context(self.app)
@@ -92,26 +95,24 @@ class Client:
         await self.lifespan.__aexit__(*error)
 
     async def get(self, path, **options):
-        return check_answer(await self.http.get(path, **options))
+        return self.check(await self.http.get(path, **options))
 
     async def post(self, path, **options):
-        return check_answer(await self.http.post(path, **options))
+        return self.check(await self.http.post(path, **options))
 
-
-def check_answer(answer):
-    request = answer.request
-    operation = OPENAPI["paths"][request.url.path][request.method.lower()]
-    found = operation["responses"][str(answer.status_code)]
-    if "$ref" in found:
-        found = OPENAPI["components"]["responses"][found["$ref"].rpartition("/")[2]]
-    for name, header in found.get("headers", {}).items():
-        jsonschema.validate(answer.headers[name], header["schema"])
-    (kind,) = found["content"]
-    assert answer.headers["content-type"].startswith(kind)
-    if kind == "application/json":
-        schema = {**found["content"][kind]["schema"], "components": OPENAPI["components"]}
-        jsonschema.validate(answer.json(), schema, cls=jsonschema.Draft202012Validator)
-    return answer
+    def check(self, answer):
+        request = answer.request
+        operation = self.openapi["paths"][request.url.path][request.method.lower()]
+        found = operation["responses"][str(answer.status_code)]
+        for name in found.get("headers", {}):
+            assert answer.headers[name]
+        (kind,) = found["content"]
+        assert answer.headers["content-type"].startswith(kind)
+        if kind == "application/json":
+            components = {"components": self.openapi["components"]}
+            schema = found["content"][kind]["schema"] | components
+            jsonschema.validate(answer.json(), schema, cls=jsonschema.Draft202012Validator)
+        return answer
 
 
 def client(scorer, *, processes=False, **settings):
@@ -131,20 +132,18 @@ class Blocked:
     """A scorer whose model stands still until it is released."""
 
     def __init__(self, scorer):
-        self.scorer, self.calibration = scorer, scorer.calibration
-        self.input, self.unit = scorer.input, scorer.unit
-        self.released, self.started = threading.Event(), threading.Event()
-        self.n_utterances = 0
+        self.scorer, self.released, self.started = scorer, threading.Event(), threading.Event()
+        self.batches = []
 
-    def settings(self):
-        return self.scorer.settings()
+    def __getattr__(self, name):
+        return getattr(self.scorer, name)
 
-    def score_batch(self, waveforms, *args, **options):
-        if options:  # not the warm-up
-            self.started.set()
-            self.released.wait()
-            self.n_utterances += len(waveforms)
-        return self.scorer.score_batch(waveforms, *args, **options)
+    def score_utterances(self, utterances):
+        self.started.set()
+        self.released.wait()
+        utterances = [*utterances]
+        self.batches.append([utterance.duration_s for _, utterance in utterances])
+        return self.scorer.score_utterances(utterances)
 
 
 async def until(condition):
@@ -179,7 +178,10 @@ async def test_score_is_that_of_the_scorer(shared, scorer, kind, subtype, rate):
     assert answer["verdict"] == word
     assert answer["duration_s"] == pytest.approx(expected.duration_s)
     assert answer["resampled_from"] == (None if rate == 16000 else rate)
-    assert answer["model"] == {"name": "small", "sha256": scorer.settings()["sha256"]}
+    assert answer["n_channels"] == 2
+    calibration = {"name": "of noise", "sha256": scorer.calibration.sha256}
+    sha256 = scorer.settings()["sha256"]
+    assert answer["model"] == {"name": "small", "sha256": sha256, "calibration": calibration}
 
 
 async def test_form_and_body_have_the_same_answer(shared):
@@ -188,6 +190,16 @@ async def test_form_and_body_have_the_same_answer(shared):
     form = await shared.post("/v1/score", files={"file": ("any name.wav", content)})
     assert body.json() == form.json()
     assert body.json()["prior"] == 0.05
+
+
+async def test_one_channel_or_their_mix(shared, scorer):
+    samples = noise(2.0, channels=2)
+    content = encode(samples, subtype="FLOAT")
+    for channel, waveform in (("0", samples[:, 0]), ("1", samples[:, 1]), ("mix", samples.T)):
+        answer = (await shared.post(f"/v1/score?channel={channel}", content=content)).json()
+        assert answer["llr"] == pytest.approx(scorer.score(np.float32(waveform)), abs=1e-4)
+    answer = await shared.post("/v1/timeline?channel=2", content=content)
+    assert is_refused(answer, 422, "not_decodable", "`channel` must be from 0 to 1")
 
 
 async def test_doubts_are_told(shared):
@@ -253,6 +265,7 @@ async def test_model_health_and_readiness(scorer):
         about = (await ready.get("/v1/model")).json()
         assert about["name"] == "TFPARN"
         assert about["note"] == "careful"
+        assert about["calibration"] == {"name": "of noise", "sha256": scorer.calibration.sha256}
         assert about["costs"] == {"c_miss": 1.0, "c_fa": 10.0, "p_spoof": 0.05}
         assert about["limits"]["max_duration_s"] == 600
 
@@ -261,25 +274,23 @@ async def test_metrics_count(scorer):
     async with client(scorer, name='a "b"\\') as counted:
         await counted.post("/v1/score", content=encode(noise(2.0)))
         await counted.post("/v1/score", content=b"no audio")
+        await counted.post("/v1/score?prior=2", content=b"no audio")
         text = (await counted.get("/metrics")).text
-    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert values['asvspoof_cm_requests_total{path="/v1/score",status="200"}'] == "1"
-    assert values['asvspoof_cm_requests_total{path="/v1/score",status="422"}'] == "1"
-    assert values["asvspoof_cm_audio_seconds_total"] == "2"
-    assert values["asvspoof_cm_batch_requests_count"] == "1"
-    assert values["asvspoof_cm_requests_inside"] == "0"
-    assert values["asvspoof_cm_request_seconds_count"] == "1"
-    assert any(name.startswith(r'asvspoof_cm_model_info{name="a \"b\"\\"') for name in values)
-    for line in text.splitlines():
-        assert re.fullmatch(r"# (HELP|TYPE) \w+ .+|\w+(\{.*\})? [0-9.e+-]+", line), line
-
-
-def test_every_path_is_documented(scorer):
-    paths = {route.path for route in create_app(scorer).routes}
-    assert paths - set(OPENAPI["paths"]) == {
-        *("/", "/openapi.json", "/page.css", "/page.js", "/recorder.js")
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
     }
-    assert set(OPENAPI["paths"]) <= paths
+    path = "/v1/score"
+    assert found["asvspoof_cm_requests_total", path, "200"] == 1
+    assert found["asvspoof_cm_requests_total", path, "422"] == 2
+    assert found["asvspoof_cm_audio_seconds_total",] == 2
+    for name, value in (
+        *(("batch_requests_count", 1), ("request_seconds_count", 1), ("requests_inside", 0)),
+        *(("queue", 0), ("buffered_bytes", 0), ("decoders_replaced", 0)),
+    ):
+        assert found[f"asvspoof_cm_{name}",] == value
+    assert found["asvspoof_cm_model_info", 'a "b"\\', scorer.settings()["sha256"]] == 1
 
 
 async def test_other_paths_and_methods(shared):
@@ -301,7 +312,7 @@ async def test_page_asks_no_other_host(shared):
     assert set(re.findall(r'(?:src|href)="([^"#]+)"', texts["/"])) == {
         *("data:,", "page.css", "page.js", "openapi.json")
     }
-    assert (await shared.http.get("/openapi.json")).json() == OPENAPI
+    assert (await shared.http.get("/openapi.json")).json() == shared.openapi
 
 
 # Refusals --------------------------------------------------------------------------------------
@@ -312,7 +323,7 @@ WAV = encode(noise())
 REFUSED = {
     "not_decodable": [
         (b"", "the body must hold audio; it is empty"),
-        (b"\x00" * 1000, "the audio is not an audio file that libsndfile reads"),
+        (b"\x00" * 1000, "the audio is not an audio file that libsndfile"),
         (WAV[: len(WAV) // 2], "the audio is truncated: its header announces"),
         (encode(np.full(100, np.nan), subtype="FLOAT"), "the audio holds NaN or infinite values"),
         (encode(np.zeros(0)), "the audio holds no samples"),
@@ -320,12 +331,13 @@ REFUSED = {
         (encode(noise(0.1), rate=800_000), "says 800000 Hz and 1 channels"),
     ],
     "bad_parameter": [
-        ("prior=0", "`prior` must be a number from 1e-06 to 0.999999; got '0'"),
+        ("prior=0", "`prior` should be greater than or equal to 0.000001; got '0'."),
         ("prior=nan", "got 'nan'"),
-        ("prior=1_0", "got '1_0'"),
+        ("prior=x", "`prior` should be a valid number"),
         ("prior=0.1&prior=0.2", "`prior` must be given once"),
-        ("piror=0.1", "the parameters are prior, c_miss, c_fa; got 'piror'"),
-        ("c_fa=-1", "`c_fa` must be a number from 0.001 to 1e+06"),
+        ("piror=0.1", "`piror` is no parameter"),
+        ("c_fa=-1", "`c_fa` should be greater than or equal to 0.001"),
+        ("channel=x", "`channel` should be 'mix'"),
     ],
     "bad_form": [
         ({"files": {"other": b"x"}}, "the form must have one part, the file `file`"),
@@ -412,15 +424,16 @@ def test_the_token_is_not_shown():
     assert "horse" not in repr(ServiceSettings(token="correct-horse"))
 
 
-def test_without_the_extra(scorer, monkeypatch):
-    monkeypatch.setitem(sys.modules, "starlette.applications", None)
-    with pytest.raises(ImportError, match=r"an extra: pip install 'asvspoof-cm\[serve\]'"):
-        create_app(scorer)
+def test_without_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pebble", None)
+    monkeypatch.delitem(sys.modules, "asvspoof_cm.serve.app")
+    with pytest.raises(ImportError, match=r"pebble, an extra: pip install 'asvspoof-cm\[serve\]'"):
+        importlib.import_module("asvspoof_cm.serve.app")
 
 
 async def test_an_error_of_the_service_is_a_500_for_its_clients_only(scorer, monkeypatch, caplog):
     async with client(scorer) as broken:
-        monkeypatch.setattr(broken.service.scorer, "score_batch", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr(broken.service.scorer, "score_utterances", lambda _: 1 / 0)
         answer = await broken.http.post("/v1/score", content=WAV)
         assert is_refused(answer, 500, "internal")
         assert "ZeroDivisionError" in caplog.text
@@ -450,10 +463,12 @@ async def test_clients_share_batches(scorer):
     async with client(scorer, max_wait_s=0.05) as batched:
         contents = [encode(noise(1.0 + 0.1 * k, seed=k)) for k in range(8)]
         alone = [(await batched.post("/v1/score", content=c)).json()["llr"] for c in contents]
-        n_before = batched.service.batches._counts[-1]
+        sizes = []
+        batched.service.batches.observe = sizes.append
         answers = await asyncio.gather(*(batched.post("/v1/score", content=c) for c in contents))
         together = [answer.json()["llr"] for answer in answers]
-        assert batched.service.batches._counts[-1] - n_before < 8
+        assert len(sizes) < 8
+        assert sum(sizes) == 8
         assert together == pytest.approx(alone, abs=1e-4)
 
 
@@ -485,41 +500,89 @@ async def test_a_full_service_says_when_to_come_back(scorer):
         assert full.service.n_inside == 0
 
 
-async def test_a_client_that_hangs_up_frees_its_place(scorer):
+class Connection:
+    """One request as a server hands it over: its body in pieces, and a client that may hang up."""
+
+    def __init__(self, app, *pieces):
+        self.messages = [{"type": "http.request", "body": b, "more_body": True} for b in pieces]
+        self.messages[-1]["more_body"] = False
+        self.left, self.sent = asyncio.Event(), []
+        scope = {"type": "http", "method": "POST", "path": "/v1/score", "query_string": b""}
+        scope |= {"headers": [], "state": {}, "root_path": ""}
+        self.task = asyncio.ensure_future(app(scope, self.receive, self.send))
+
+    async def receive(self):
+        if self.messages:
+            return self.messages.pop(0)
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message):
+        self.sent.append(message)
+
+    async def hang_up(self):
+        self.left.set()
+        await self.task
+        return self.sent[0]["status"]
+
+
+async def test_clients_that_hang_up_free_their_places_in_any_order(scorer):
     blocked = Blocked(scorer)
-    async with client(blocked, max_requests=2) as full:
+    async with client(blocked, max_requests=5, max_batch=1) as full:
         first = asyncio.ensure_future(full.post("/v1/score", content=WAV))
         await until(blocked.started.is_set)
-        sent, left = [], asyncio.Event()
-        messages = [{"type": "http.request", "body": WAV, "more_body": False}]
-
-        async def receive():
-            if messages:
-                return messages.pop()
-            await left.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message):
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/v1/score",
-            "query_string": b"",
-            "headers": [],
-        }
-        second = asyncio.ensure_future(full.app(scope, receive, send))
-        await until(lambda: full.service.batcher.n_waiting == 1)
-        left.set()
-        await second
-        assert (full.service.n_inside, full.service.batcher.n_waiting) == (1, 0)
-        third = asyncio.ensure_future(full.post("/v1/score", content=WAV))
-        await until(lambda: full.service.n_inside == 2)
+        waiting = []
+        for k in range(4):
+            waiting.append(Connection(full.app, encode(noise(1.0 + 0.1 * k))))
+            await until(lambda n=k: full.service.batcher.n_waiting == n + 1)
+        assert (await full.post("/v1/score", content=WAV)).status_code == 503
+        for n_left, k in enumerate((2, 1)):  # neither is the first that waits
+            assert await waiting[k].hang_up() == 499
+            assert full.service.batcher.n_waiting == 3 - n_left
+            assert full.service.n_inside == 4 - n_left
+        last = asyncio.ensure_future(full.post("/v1/score", content=WAV))
+        await until(lambda: full.service.n_inside == 4)
         blocked.released.set()
-        assert (await first).status_code == (await third).status_code == 200
-        assert blocked.n_utterances == 2
-        assert sent[0]["status"] == 499
+        await asyncio.gather(waiting[0].task, waiting[3].task)
+        assert (await first).status_code == (await last).status_code == 200
+        assert [waiting[k].sent[0]["status"] for k in (0, 3)] == [200, 200]
+        assert blocked.batches == [[2.0], [1.0], [1.3], [2.0]]
+        assert (full.service.n_inside, full.service.n_buffered) == (0, 0)
+
+
+async def test_what_ran_out_of_time_is_not_computed(scorer):
+    blocked = Blocked(scorer)
+    async with client(blocked, max_batch=1, time_limit_s=0.5) as limited:
+        tasks = [asyncio.ensure_future(limited.post("/v1/score", content=WAV)) for _ in range(4)]
+        answers = await asyncio.gather(*tasks)
+        assert [answer.status_code for answer in answers] == [504] * 4
+        assert (limited.service.n_inside, limited.service.batcher.n_waiting) == (0, 0)
+        blocked.released.set()
+        assert (await limited.post("/v1/score", content=WAV)).status_code == 200
+        assert len(blocked.batches) == 2  # the one that was begun, and the last
+
+
+async def test_bodies_that_come_byte_by_byte_hold_no_place(scorer):
+    async with client(scorer, max_requests=2) as small:
+        slow = [Connection(small.app, WAV[:k], b"") for k in range(1, 41)]
+        for connection in slow:
+            connection.messages.pop()
+        await until(lambda: small.service.n_buffered == sum(range(1, 41)))
+        assert (await small.post("/v1/score", content=WAV)).status_code == 200
+        assert {await connection.hang_up() for connection in slow} == {499}
+        assert small.service.n_buffered == 0
+
+
+async def test_all_bodies_together_are_bounded(scorer):
+    async with client(scorer, max_buffered_bytes=len(WAV) + 1000) as small:
+        large = Connection(small.app, WAV, b"")
+        large.messages.pop()
+        await until(lambda: small.service.n_buffered == len(WAV))
+        answer = await small.post("/v1/score", content=WAV)
+        assert is_refused(answer, 503, "busy", "with large bodies")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert await large.hang_up() == 499
+        assert (await small.post("/v1/score", content=WAV)).status_code == 200
 
 
 async def test_time_limits(scorer):
@@ -616,30 +679,30 @@ async def decoders():
     await made.close()
 
 
-def only(processes):
-    (process,) = processes
-    return process
+def only(decoders):
+    (decoder,) = decoders.running
+    return decoder
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 async def test_a_decoder_may_die(decoders):
     n_before = decoders.n_replaced
-    os.kill(only(decoders.processes).pid, signal.SIGKILL)  # idle: nobody notices
-    await only(decoders.processes).wait()
+    os.kill(only(decoders).pid, signal.SIGKILL)  # idle: nobody notices
+    await until(lambda: not only(decoders).is_alive)
     assert len((await decoders.decode(WAV)).waveform) == 32000
     assert decoders.n_replaced - n_before == 1
-    process = only(decoders.processes)
-    os.kill(process.pid, signal.SIGSTOP)
+    pid = only(decoders).pid
+    os.kill(pid, signal.SIGSTOP)
     task = asyncio.ensure_future(decoders.decode(WAV))
     await asyncio.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)  # with a file: that file is refused
+    os.kill(pid, signal.SIGKILL)  # with a file: that file is refused
     with pytest.raises(RefusedError, match="the decoder died on it"):
         await task
     assert len((await decoders.decode(WAV)).waveform) == 32000
-    process = only(decoders.processes)
+    pid = only(decoders).pid
     for name in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group by a terminal
-        os.kill(process.pid, name)
-    os.kill(process.pid, signal.SIGSTOP)
+        os.kill(pid, name)
+    os.kill(pid, signal.SIGSTOP)
     decoders.limit_s = 0.05
     with pytest.raises(RefusedError, match=r"can't be decoded within 0.05 s"):
         await decoders.decode(WAV)
@@ -649,8 +712,10 @@ async def test_a_decoder_may_die(decoders):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
-async def test_a_decoder_can_write_no_file_and_has_little_memory(decoders):
-    limits = Path(f"/proc/{only(decoders.processes).pid}/limits").read_text()
+async def test_a_decoder_has_no_torch_can_write_no_file_and_has_little_memory(decoders):
+    pid = only(decoders).pid
+    assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
+    limits = Path(f"/proc/{pid}/limits").read_text()
     assert re.search(r"Max file size +0 +0 ", limits)
     assert re.search(r"Max core file size +0 +0 ", limits)
     data = int(re.search(r"Max data size +(\d+)", limits).group(1))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-pytest.importorskip("starlette")
+pytest.importorskip("fastapi")
 webdriver = pytest.importorskip("selenium.webdriver")
 
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -18,7 +18,7 @@ from selenium.webdriver.support.wait import WebDriverWait  # noqa: E402
 
 from asvspoof_cm import Scorer  # noqa: E402
 from asvspoof_cm.checkpoint import DEFAULT_NAME  # noqa: E402
-from asvspoof_cm.engines.service import ServiceSettings, create_app  # noqa: E402
+from asvspoof_cm.serve import ServiceSettings, create_app  # noqa: E402
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium, chromedriver")
@@ -172,9 +172,7 @@ def test_the_timeline_is_walked_and_played(page, tmp_path):
 def test_a_bad_file_is_explained(page):
     page.drop("letter.txt", b"Dear Ada")
     page.wait(lambda: page.text("error"))
-    assert page.text("error") == (
-        "The audio is not an audio file that libsndfile reads (Format not recognised.)"
-    )
+    assert page.text("error").startswith("The audio is not an audio file that libsndfile")
     assert not page["result"].is_displayed()
     page.drop("human_goforward.flac", (CLIPS / "human_goforward.flac").read_bytes())
     assert page.verdict("human_goforward.flac")

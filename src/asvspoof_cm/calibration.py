@@ -6,6 +6,8 @@ the prior; with a prior it gives a probability, and with costs a decision. NumPy
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -61,6 +63,7 @@ class Calibration:
         knots: Pairs (score, LLR) of the isotonic map, both non-decreasing.
         fitted_for: How the scores were made that it was fitted on, as `Scorer.conditions` says; a
             scorer that makes them otherwise warns. Empty where that is not known.
+        name: What it is called in answers and records.
 
     Example:
         >>> calibration = Calibration(kind="affine", scale=2.0, offset=-1.0)
@@ -75,6 +78,7 @@ class Calibration:
     offset: float = 0.0
     knots: tuple[tuple[float, float], ...] = ()
     fitted_for: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, ("affine", "isotonic"))
@@ -109,6 +113,12 @@ class Calibration:
             return np.asarray(self.scale * values + self.offset)
         at, llr = np.array(self.knots).T
         return np.asarray(np.interp(values, at, llr))
+
+    @property
+    def sha256(self) -> str:
+        """A hash of the map and of what it was fitted for, whatever its name."""
+        content = {**self.as_dict(), "name": ""}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON or a checkpoint; `from_dict` is the way back."""

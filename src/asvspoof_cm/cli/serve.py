@@ -16,6 +16,10 @@ from asvspoof_cm.cli.options import (
 )
 
 TOKEN_VARIABLE = "ASVSPOOF_CM_TOKEN"
+IN_PYTHON_ONLY = (
+    *("name", "note", "token", "max_buffered_bytes", "max_windows", "max_wait_s"),
+    *("body_limit_s", "decoding_limit_s"),
+)
 
 
 SUMMARY = "answer requests over HTTP"
@@ -23,11 +27,12 @@ SUMMARY = "answer requests over HTTP"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
-    from asvspoof_cm.engines.service.limits import ServiceSettings
+    from asvspoof_cm.serve.settings import ServiceSettings
 
     parser.description = (
         "Score audio that clients send over HTTP: POST /v1/score and /v1/timeline, a "
-        "page for people at /, /healthz, /readyz, /metrics, /openapi.json. Needs the extra serve. "
+        "page for people at /, /v1/model, /healthz, /readyz, /metrics, /openapi.json. Needs the "
+        "extra serve. "
         f"Where the environment variable {TOKEN_VARIABLE} or --token-file is set, clients must "
         "send that bearer token. SIGTERM lets it finish what it has accepted."
     )
@@ -37,14 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_device(parser)
     limits = parser.add_argument_group("limits")
-    add_fields(limits, ServiceSettings, skip=("name", "note", "token"))
+    add_fields(limits, ServiceSettings, skip=IN_PYTHON_ONLY)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
     from asvspoof_cm.checkpoint import DEFAULT_NAME
-    from asvspoof_cm.engines.service import ServiceSettings, serve
     from asvspoof_cm.scorer import Scorer
+    from asvspoof_cm.serve import ServiceSettings, serve
 
     given = given_fields(args, ServiceSettings)
     given["token"] = os.environ.get(TOKEN_VARIABLE)

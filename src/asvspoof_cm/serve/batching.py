@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -33,7 +32,8 @@ class Batcher(Generic[Item, Result]):
     ) -> None:
         self._function, self._n_coming, self._on_batch = function, n_coming, on_batch
         self._max_batch, self._max_wait_s = max_batch, max_wait_s
-        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        # In order of arrival. Futures are compared by identity; items may hold arrays.
+        self._waiting: dict[asyncio.Future[Result], Item] = {}
         self._arrived = asyncio.Event()
         self._n_before = 1
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="asvspoof-cm-model")
@@ -46,7 +46,7 @@ class Batcher(Generic[Item, Result]):
 
     async def start(self) -> None:
         """Start to work."""
-        self._worker = asyncio.ensure_future(self._work())
+        self._worker = asyncio.create_task(self._work())
 
     async def close(self) -> None:
         """Stop; what is being computed is completed."""
@@ -58,15 +58,12 @@ class Batcher(Generic[Item, Result]):
     async def submit(self, item: Item) -> Result:
         """Return the result of an item; cancelling the call takes it out of the queue."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        entry = (item, future)
-        self._waiting.append(entry)
+        self._waiting[future] = item
         self._arrived.set()
         try:
             return await future
-        except asyncio.CancelledError:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-            raise
+        finally:
+            self._waiting.pop(future, None)
 
     async def run(self, function: Callable[[], R]) -> R:
         """Run something else on the thread of the model, between batches."""
@@ -78,18 +75,22 @@ class Batcher(Generic[Item, Result]):
                 self._arrived.clear()
                 await self._arrived.wait()
             await self._wait_for_company()
-            n_items = min(self._max_batch, len(self._waiting))
-            batch = [self._waiting.popleft() for _ in range(n_items)]
+            batch: dict[asyncio.Future[Result], Item] = {}
+            while self._waiting and len(batch) < self._max_batch:
+                future = next(iter(self._waiting))
+                item = self._waiting.pop(future)
+                if not future.done():
+                    batch[future] = item
             if not batch:  # all of them went while the batch waited
                 continue
-            self._n_before = n_items
-            self._on_batch(n_items)
+            self._n_before = len(batch)
+            self._on_batch(len(batch))
             results: Sequence[Result | Exception]
             try:
-                results = await self.run(partial(self._function, [item for item, _ in batch]))
+                results = await self.run(partial(self._function, [*batch.values()]))
             except Exception as error:  # a bug, told to those whom it hit
-                results = [error] * n_items
-            for (_, future), result in zip(batch, results, strict=True):
+                results = [error] * len(batch)
+            for future, result in zip(batch, results, strict=True):
                 if future.done():
                     continue
                 if isinstance(result, Exception):

@@ -5,7 +5,7 @@ import importlib.util
 import pkgutil
 import sys
 
-EXTRAS = ["matplotlib", "tqdm", "onnx", "onnxruntime", "starlette", "torchaudio", "pytest"]
+EXTRAS = ["matplotlib", "tqdm", "onnx", "onnxruntime", "fastapi", "torchaudio", "pytest"]
 
 
 def main() -> str | None:
@@ -20,7 +20,7 @@ def main() -> str | None:
     for name in asvspoof_cm.__all__:
         getattr(asvspoof_cm, name)
     for module in pkgutil.walk_packages(asvspoof_cm.__path__, "asvspoof_cm."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith(("__main__", ".serve.app", ".serve.answers")):
             importlib.import_module(module.name)
     from asvspoof_cm.checkpoint import DEFAULT_NAME
 

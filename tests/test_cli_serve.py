@@ -18,8 +18,8 @@ httpx = pytest.importorskip("httpx")
 from asvspoof_cm import Scorer, save_checkpoint  # noqa: E402
 from asvspoof_cm.calibration import Calibration  # noqa: E402
 from asvspoof_cm.cli import main  # noqa: E402
-from asvspoof_cm.serve import create_app  # noqa: E402
 from asvspoof_cm.models import TFPARN, TFPARNConfig  # noqa: E402
+from asvspoof_cm.serve import create_app  # noqa: E402
 
 CLIPS = Path(__file__).resolve().parents[1] / "examples" / "audio"
 CLIP = (CLIPS / "human_goforward.flac").read_bytes()
@@ -85,8 +85,8 @@ def test_sigterm_finishes_what_was_accepted(server, tmp_path):
         )
         with socket.create_connection(("127.0.0.1", server.port)) as half:
             half.sendall(request.encode() + CLIP[:1000])
-            inside = "asvspoof_cm_requests_inside 1"
-            while inside not in client.get("/metrics").text:
+            arrived = "asvspoof_cm_buffered_bytes 1000.0"
+            while arrived not in client.get("/metrics").text:
                 pass
             server.send_signal(signal.SIGTERM)
             for line in server.stderr:
@@ -95,7 +95,7 @@ def test_sigterm_finishes_what_was_accepted(server, tmp_path):
             half.sendall(CLIP[1000:])
             reply = b"".join(iter(lambda: half.recv(1 << 16), b"")).decode()
     assert reply.startswith("HTTP/1.1 200 OK")
-    assert f'"llr": {answer["llr"]}' in reply
+    assert f'"llr":{answer["llr"]}' in reply
     assert "Application shutdown complete" in server.stderr.read()
     server.wait()
     assert sorted(tmp_path.iterdir()) == before
@@ -105,7 +105,7 @@ def test_bad_options_are_one_line(command, tmp_path, capsys, monkeypatch):
     (tmp_path / "token").write_text("short")
     for options, message in (
         (["--token-file", str(tmp_path / "token")], "`token` must have at least 8 characters"),
-        (["--token-file", "nowhere"], "No such file or directory: 'nowhere'"),
+        (["--token-file", "nowhere"], "nowhere: No such file or directory"),
         (["--max-batch", "0"], "`max_batch` must be positive; got 0"),
     ):
         assert main([*command, *options]) == 2

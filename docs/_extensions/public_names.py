@@ -11,7 +11,7 @@ from typing import Any
 PACKAGE = "asvspoof_cm"
 
 # Modules one level down whose names users need, and those above that are the library's own tools.
-DEEPER = ("engines.service", "engines.speech_spoof_bench")
+DEEPER = ("engines.speech_spoof_bench",)
 INTERNAL = ("__main__", "utils")
 
 

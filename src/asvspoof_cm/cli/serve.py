@@ -12,7 +12,7 @@ from asvspoof_cm.cli.options import (
     add_model,
     given_fields,
     is_file,
-    load_model,
+    load_scorer,
 )
 
 TOKEN_VARIABLE = "ASVSPOOF_CM_TOKEN"
@@ -48,19 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
     from asvspoof_cm.checkpoint import DEFAULT_NAME
-    from asvspoof_cm.scorer import Scorer
     from asvspoof_cm.serve import ServiceSettings, serve
 
     given = given_fields(args, ServiceSettings)
     given["token"] = os.environ.get(TOKEN_VARIABLE)
     if args.token_file is not None:
         given["token"] = args.token_file.read_text().strip()
-    model = load_model(args)
+    scorer = load_scorer(args, device=args.device)
     if args.model is not None and is_file(args.model):
         given["name"] = Path(args.model).stem
     else:
         given["name"] = args.model or DEFAULT_NAME
-        given["note"] = model.meta["card"]["use"]
-    scorer = Scorer(model, device=args.device)
+        given["note"] = scorer.model.meta["card"]["use"]
     serve(scorer, ServiceSettings(**given), host=args.host, port=args.port)
     return 0

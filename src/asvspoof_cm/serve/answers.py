@@ -83,6 +83,7 @@ class ScoreAnswer(_About):
     score: Annotated[float, Field(description="Higher means human.")]
     unit: Literal["llr", "log-odds", "bonafide-logit"]
     llr: Llr
+    lowest_llr: Annotated[float | None, Field(description="That of the worst passage.")]
     crop_scores: Annotated[
         list[float], Field(min_length=1, description="The score of each crop on its own.")
     ]
@@ -91,8 +92,8 @@ class ScoreAnswer(_About):
         float | None, Field(ge=0, le=1, description="Of human speech, given `llr` and `prior`.")
     ]
     threshold: Annotated[float, Field(description="The least `llr` whose verdict is bonafide.")]
-    decision: Annotated[
-        Literal["bonafide", "spoof", "no speech to judge"] | None,
+    verdict: Annotated[
+        Literal["bonafide", "spoof", "abstain"] | None,
         Field(description="The cheapest, given prior and costs; null without a calibration."),
     ]
     warnings: Annotated[list[str], Field(description="What makes the score doubtful.")]
@@ -105,6 +106,8 @@ class Window(BaseModel):
     end_s: float
     score: float
     llr: Llr
+    has_speech: Annotated[bool, Field(description="Without speech the score means nothing.")]
+    warnings: list[str]
 
 
 class TimelineAnswer(_About):

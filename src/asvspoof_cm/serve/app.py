@@ -34,7 +34,7 @@ from starlette.requests import ClientDisconnect  # noqa: E402
 from asvspoof_cm.audio import InMemory  # noqa: E402
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts  # noqa: E402
 from asvspoof_cm.scorer import Scorer, ScoreResult, Timeline  # noqa: E402
-from asvspoof_cm.scorer.utterances import Utterance, take_crops  # noqa: E402
+from asvspoof_cm.scorer.scorer import Utterance  # noqa: E402
 from asvspoof_cm.serve import answers  # noqa: E402
 from asvspoof_cm.serve.batching import Batcher  # noqa: E402
 from asvspoof_cm.serve.decoding import Decoders  # noqa: E402
@@ -166,6 +166,7 @@ class Service:
     def __init__(self, scorer: Scorer, settings: ServiceSettings) -> None:
         self.scorer, self.settings = scorer, settings
         self.sample_rate, self.crop_s = scorer.input.sample_rate, scorer.input.crop_s
+        self.channel = scorer.one_channel()
         about, calibration = scorer.settings(), scorer.calibration
         self.identity = {
             "name": settings.name or about["model"],
@@ -331,21 +332,19 @@ class Service:
         return RefusedError(503, "busy", message, Retry_After=str(wait_s))
 
     async def _work(self, body: Body, channel: int | str | None, work: Work) -> dict[str, Any]:
-        chosen = channel if isinstance(channel, int) else None
-        decoded = await self.decoders.decode(body.content, chosen)
+        if not isinstance(channel, int):
+            channel = self.channel if channel is None else None
+        source = await self.decoders.decode(body.content, channel)
         body.release()
-        source = InMemory(decoded.waveform, decoded.native_rate)
+        rate = source.native_rate
         duration_s = source.n_samples / self.sample_rate
         self.audio_s.inc(duration_s)
-        rate = decoded.native_rate
-        about = {
+        return {
             "duration_s": duration_s,
             "resampled_from": None if rate == self.sample_rate else rate,
-            "n_channels": decoded.n_channels,
+            "n_channels": source.n_channels,
             "model": self.identity,
-        }
-        del decoded
-        return about | await work(source)
+        } | await work(source)
 
     async def _unless_gone(
         self, request: Request, work: Awaitable[dict[str, Any]]
@@ -373,7 +372,7 @@ class Service:
             await asyncio.gather(task, gone, return_exceptions=True)
 
     async def _score(self, costs: DetectionCosts, source: InMemory) -> dict[str, Any]:
-        utterance = await asyncio.to_thread(take_crops, source, self.scorer.input)
+        utterance = await asyncio.to_thread(self.scorer.take_crops, source)
         del source
         return (await self.batcher.submit(utterance)).as_dict(costs)
 
@@ -407,6 +406,8 @@ class Service:
                 "end_s": offset_s + window.end_s,
                 "score": window.score,
                 "llr": llr,
+                "has_speech": window.has_speech,
+                "warnings": [*window.warnings],
             }
             for window, llr in zip(line, llrs, strict=True)
         ]

@@ -6,6 +6,7 @@ A decoder imports no PyTorch, can write no file, and its memory is limited.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import multiprocessing
 import os
@@ -13,16 +14,14 @@ import signal
 import sys
 import threading
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from asvspoof_cm.audio import AudioFile
+from asvspoof_cm.audio import AudioFile, InMemory
 from asvspoof_cm.serve.settings import RefusedError
 from asvspoof_cm.utils.checks import one_line
 
@@ -34,18 +33,10 @@ _BLOCK_VALUES = 1 << 22
 _EXTRA_MEMORY = 1 << 30
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Decoded:
-    """A waveform (time,), resampled, and what the file was."""
-
-    waveform: NDArray[np.float32]
-    native_rate: int
-    n_channels: int
-    channels_differ: bool
-
-
-def decode(content: bytes, sample_rate: int, max_duration_s: float, channel: int | None) -> Decoded:
-    """Decode a file of any format that `AudioFile` reads, one channel, block by block.
+def decode(
+    content: bytes, sample_rate: int, max_duration_s: float, channel: int | None
+) -> InMemory:
+    """Return a file of any format that `AudioFile` reads, resampled, one channel or their mix.
 
     What can't be decoded gets 422, what is too long 413.
     """
@@ -61,9 +52,10 @@ def decode(content: bytes, sample_rate: int, max_duration_s: float, channel: int
             n_frames = _BLOCK_VALUES // file.n_channels
             n_block = max(1, n_frames * sample_rate // file.native_rate)
             starts = range(0, file.n_samples, n_block)
-            return Decoded(
-                waveform=np.concatenate([file.read(start, n_block) for start in starts]),
-                native_rate=file.native_rate,
+            waveform = np.concatenate([file.read(start, n_block) for start in starts])
+            return InMemory(
+                waveform,
+                file.native_rate,
                 n_channels=file.n_channels,
                 channels_differ=file.channels_differ,
             )
@@ -108,14 +100,14 @@ class Decoders:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(decoder.end() for decoder in self.running))
 
-    async def decode(self, content: bytes, channel: int | None = None) -> Decoded:
+    async def decode(self, content: bytes, channel: int | None = None) -> InMemory:
         """Decode a file in the next idle process; it gets 422 also where that process died."""
         while not (decoder := await self._idle.get()).is_alive:
             self._spawn(self._replace(decoder))  # it died idle: this file is not to blame
         # A caller that is cancelled must not leave a process in the middle of a file.
         return await asyncio.shield(self._spawn(self._decode(decoder, content, channel)))
 
-    async def _decode(self, decoder: _Decoder, content: bytes, channel: int | None) -> Decoded:
+    async def _decode(self, decoder: _Decoder, content: bytes, channel: int | None) -> InMemory:
         work = decoder.pool.schedule(
             decode, (content, self.sample_rate, self.max_duration_s, channel)
         )
@@ -225,6 +217,8 @@ def _prepare() -> None:
     """Make a new process a decoder: no signals, no output, no files, no core dump, some memory."""
     for name in (signal.SIGINT, signal.SIGTERM):  # the service says when to end
         signal.signal(name, signal.SIG_IGN)
+    for module in ("soundfile", "scipy.signal"):  # now, and not while the first file waits
+        importlib.import_module(module)
     # Libraries that print must not tell what is in a file.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

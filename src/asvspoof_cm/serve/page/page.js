@@ -192,6 +192,7 @@ function shape(name, attributes, parent) {
 }
 
 const valueOf = (item) => item.llr ?? item.score;
+const inWords = (item) => item.has_speech ? `${signed(valueOf(item))}, towards ${valueOf(item) >= 0 ? "human" : "synthetic"}` : "no speech";
 const middle = (item) => (item.start_s + item.end_s) / 2;
 
 function bounds(k) {
@@ -211,9 +212,10 @@ function drawTimeline() {
   shape("line", { x1: 0, y1: 0, x2: 0, y2: 6, class: "stripes" }, pattern);
   windows.forEach((item, k) => {
     const [from, to] = bounds(k);
-    const value = Math.max(-1, Math.min(1, valueOf(item) / MAX_LLR));
+    const value = item.has_speech ? Math.max(-1, Math.min(1, valueOf(item) / MAX_LLR)) : 0;
+    const side = !item.has_speech ? "quiet" : value >= 0 ? "human" : "synthetic";
     const size = Math.max(2, Math.abs(value) * reach);
-    shape("rect", { x: x(from) + 0.5, width: Math.max(1, x(to) - x(from) - 1), y: value >= 0 ? zero - size : zero, height: size, class: value >= 0 ? "human" : "synthetic" }, svg);
+    shape("rect", { x: x(from) + 0.5, width: Math.max(1, x(to) - x(from) - 1), y: value >= 0 ? zero - size : zero, height: size, class: side }, svg);
   });
   shape("line", { x1: 0, x2: width, y1: zero, y2: zero, class: "axis" }, svg);
   if (isChosen) {
@@ -229,14 +231,13 @@ function drawTimeline() {
   const item = windows[chosen];
   holder.setAttribute("aria-valuemax", result.duration_s.toFixed(1));
   holder.setAttribute("aria-valuenow", item.start_s.toFixed(1));
-  const side = valueOf(item) >= 0 ? "towards human" : "towards synthetic";
-  holder.setAttribute("aria-valuetext", `${item.start_s.toFixed(1)} to ${item.end_s.toFixed(1)} seconds: ${signed(valueOf(item))}, ${side}`);
+  holder.setAttribute("aria-valuetext", `${item.start_s.toFixed(1)} to ${item.end_s.toFixed(1)} seconds: ${inWords(item)}`);
 }
 
 function fillTable() {
   byId("windows").replaceChildren(...windows.map((item) => {
     const row = document.createElement("tr");
-    for (const text of [item.start_s.toFixed(2), item.end_s.toFixed(2), signed(valueOf(item))]) {
+    for (const text of [item.start_s.toFixed(2), item.end_s.toFixed(2), item.has_speech ? signed(valueOf(item)) : "no speech"]) {
       const cell = document.createElement("td");
       cell.textContent = text;
       row.append(cell);

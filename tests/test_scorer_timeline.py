@@ -17,7 +17,7 @@ from asvspoof_cm.scorer import (
     StreamingScorer,
     timeline as timeline_module,
 )
-from asvspoof_cm.scorer.timeline import _hysteresis, _StreamResampler, _without_short
+from asvspoof_cm.scorer.timeline import _StreamResampler, hysteresis, without_short
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 
@@ -249,10 +249,10 @@ def test_a_score_warns_of_parts_that_differ():
 
 def test_the_parts_of_segments():
     values = np.array([1.0, -1, -3, -1, -1, 1, -1, -3])
-    assert _hysteresis(values, -2.0, 0.0).tolist() == [1, 1, 0, 0, 0, 1, 1, 0]
-    assert _hysteresis(-np.ones(2), -2.0, 0.0).tolist() == [1, 1]
-    assert _without_short(np.array([0, 1, 1, 0, 1, 1, 0]), 2).tolist() == [1] * 7
-    assert _without_short(np.array([1]), 2).tolist() == [1]
+    assert hysteresis(values, -2.0, 0.0).tolist() == [1, 1, 0, 0, 0, 1, 1, 0]
+    assert hysteresis(-np.ones(2), -2.0, 0.0).tolist() == [1, 1]
+    assert without_short(np.array([0, 1, 1, 0, 1, 1, 0]), 2).tolist() == [1] * 7
+    assert without_short(np.array([1]), 2).tolist() == [1]
 
 
 def test_segments_need_a_calibration(scorer):

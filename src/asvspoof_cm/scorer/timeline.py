@@ -331,12 +331,12 @@ def segments(scorer: Scorer, source: OpenAudio) -> list[Segment]:
     if scorer.calibration is None:
         raise ValueError("segments need a calibrated score; see fit_calibration.")
     settings, duration_s = scorer.segment_settings, source.n_samples / scorer.input.sample_rate
-    llr, has_speech, hop_s = _cells(scorer, source)
+    llr, has_speech, hop_s = cells(scorer, source)
     n_least = max(1, round(settings.shortest_s / hop_s))
-    has_speech = _without_short(has_speech.astype(int), n_least).astype(bool)
+    has_speech = without_short(has_speech.astype(int), n_least).astype(bool)
     smooth = moving_average(llr, has_speech, max(1, round(settings.smooth_s / hop_s)))
-    state = np.where(has_speech, _hysteresis(smooth, settings.enter, settings.leave), -1)
-    state = np.where(has_speech, _without_short(state, n_least), -1)
+    state = np.where(has_speech, hysteresis(smooth, settings.enter, settings.leave), -1)
+    state = np.where(has_speech, without_short(state, n_least), -1)
     edges = np.flatnonzero(np.diff(state, prepend=-2, append=-2))
     found = []
     for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
@@ -347,7 +347,7 @@ def segments(scorer: Scorer, source: OpenAudio) -> list[Segment]:
     return found
 
 
-def _cells(scorer: Scorer, source: OpenAudio) -> tuple[FloatArray, NDArray[np.bool_], float]:
+def cells(scorer: Scorer, source: OpenAudio) -> tuple[FloatArray, NDArray[np.bool_], float]:
     """Return the LLR of equally long cells of time, whether they hold speech, and their length."""
     rate, n_samples = scorer.input.sample_rate, source.n_samples
     crop_s = scorer.input.crop_s
@@ -410,7 +410,7 @@ def moving_average(values: FloatArray, is_used: NDArray[np.bool_], n: int) -> Fl
         return np.asarray(np.where(count > 0.5, total / count, np.nan))
 
 
-def _hysteresis(values: FloatArray, enter: float, leave: float) -> NDArray[np.int64]:
+def hysteresis(values: FloatArray, enter: float, leave: float) -> NDArray[np.int64]:
     """Return 0 from where values fall below `enter` to where they rise above `leave`, else 1."""
     state = np.where(values < enter, 0, np.where(values > leave, 1, -1))
     # Between the two thresholds the last clear state holds, or the first at the beginning.
@@ -418,7 +418,7 @@ def _hysteresis(values: FloatArray, enter: float, leave: float) -> NDArray[np.in
     return np.where(clear >= 0, state[np.maximum(clear, 0)], 1)
 
 
-def _without_short(state: NDArray[np.int64], n_least: int) -> NDArray[np.int64]:
+def without_short(state: NDArray[np.int64], n_least: int) -> NDArray[np.int64]:
     """Give runs of fewer than `n_least` to the run before them, the first to the one after."""
     state = state.copy()
     edges = [0, *(np.flatnonzero(np.diff(state)) + 1).tolist(), len(state)]

@@ -11,10 +11,10 @@ import soundfile
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from asvspoof_cm._util import derive_seed
 from asvspoof_cm.audio import CROP_SAMPLES, InputSettings, crop_start, peak_normalize
 from asvspoof_cm.data import SpoofDataset, make_loader, pack, read_protocol, write_miniature
 from asvspoof_cm.data.protocol import OFFICIAL_COUNTS
-from asvspoof_cm.utils.seeds import derive_seed
 from harness import Options, Row, interleave, peak_memory
 
 N_CLIPS = 64

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from asvspoof_cm import BONAFIDE, read_protocol
+from asvspoof_cm._util import atomic_path, sha256
 from asvspoof_cm.data import Protocol
 from asvspoof_cm.metrics import act_dcf, cllr, eer, min_dcf, read_scores
 from asvspoof_cm.runs import read_final
@@ -40,7 +41,6 @@ from asvspoof_cm.training import (
     evaluate_run,
     train_system,
 )
-from asvspoof_cm.utils.files import atomic_path, sha256
 from harness import environment
 
 FIGURES = Path(__file__).parent / "losses" / "figures.json"

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from asvspoof_cm import Scorer, load_audio, load_published_aasist
+from asvspoof_cm._util import atomic_path
 from asvspoof_cm.audio import as_mono, as_waveform
 from asvspoof_cm.augmentation import CopySynthesis
 from asvspoof_cm.calibration import Calibration, fuse_sasv
@@ -32,7 +33,6 @@ from asvspoof_cm.checkpoint import DEFAULT_NAME
 from asvspoof_cm.data import read_protocol
 from asvspoof_cm.labels import BONAFIDE, SAMPLE_RATE
 from asvspoof_cm.metrics import ASVSPOOF5_SASV, SasvCosts
-from asvspoof_cm.utils.files import atomic_path
 from sasv_evaluation import Evaluation, evaluate, fit, markdown
 from sasv_trials import Encoder, TrialScores, make_trials, score_trials
 from speaker_encoder import ENCODERS, mean_voice, prepare_speech

@@ -13,12 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, as_tensor
 
 from asvspoof_cm import BONAFIDE, SPOOF, Scorer
+from asvspoof_cm._util import atomic_path, track
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.data import Protocol as Corpus, open_audio
 from asvspoof_cm.labels import ABSENT, SASV_CLASSES
 from asvspoof_cm.metrics import read_scores
-from asvspoof_cm.utils.files import atomic_path
-from asvspoof_cm.utils.progress import track
 from speaker_encoder import mean_voice, prepare_speech
 
 FloatArray: TypeAlias = NDArray[np.float64]

@@ -22,13 +22,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from asvspoof_cm import Scorer, load_audio
+from asvspoof_cm._util import track
 from asvspoof_cm.audio import as_mono
 from asvspoof_cm.calibration import Calibration, fit_calibration
 from asvspoof_cm.checkpoint import DEFAULT_NAME
 from asvspoof_cm.data import Protocol, open_audio, read_protocol
 from asvspoof_cm.labels import BONAFIDE, SAMPLE_RATE, SPOOF
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts, eer
-from asvspoof_cm.utils.progress import track
 from sasv_pipeline import write_figures
 
 FloatArray: TypeAlias = NDArray[np.float64]

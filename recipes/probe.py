@@ -31,13 +31,11 @@ import torch
 from torch import Tensor, nn
 
 from asvspoof_cm import BONAFIDE, load_checkpoint
+from asvspoof_cm._util import atomic_path, render, track
 from asvspoof_cm.checkpoint import PRETRAINED, load_pretrained
 from asvspoof_cm.data import Protocol, SpoofDataset, read_protocol
 from asvspoof_cm.metrics import eer, within_sources
 from asvspoof_cm.models import Countermeasure, Encoder, EncoderConfig
-from asvspoof_cm.utils.files import atomic_path
-from asvspoof_cm.utils.progress import track
-from asvspoof_cm.utils.tables import render
 from minispoof.confounds import fit_logistic
 
 CHUNK = 64

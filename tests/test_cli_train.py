@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from asvspoof_cm import TFPARN, TFPARNConfig, load_checkpoint, save_checkpoint
+from asvspoof_cm._util import sha256
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.cli import main
 from asvspoof_cm.data import read_protocol, write_miniature
 from asvspoof_cm.labels import LABEL_NAMES
 from asvspoof_cm.models import Encoder, EncoderConfig
 from asvspoof_cm.runs import read_history
-from asvspoof_cm.utils.files import sha256
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import soundfile
 import torch
 from torch.utils.data import DataLoader
 
+from asvspoof_cm._util import derive_seed
 from asvspoof_cm.audio import (
     AudioFile,
     InputSettings,
@@ -29,7 +30,6 @@ from asvspoof_cm.data import (
 )
 from asvspoof_cm.data.dataset import EpochSampler, Place, _default_workers
 from asvspoof_cm.labels import BONAFIDE, SPOOF
-from asvspoof_cm.utils.seeds import derive_seed
 
 # Python 3.12 warns of every fork of a process that has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 import asvspoof_cm.data
+from asvspoof_cm import _util as table_module
+from asvspoof_cm._util import read_table
 from asvspoof_cm.data import AudioFolder
 from asvspoof_cm.data.protocol import OFFICIAL_COUNTS, UNLABELLED, Protocol, read_protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
-from asvspoof_cm.utils import tables as table_module
-from asvspoof_cm.utils.tables import read_table
 
 ROWS = {
     "asvspoof5": (

@@ -209,21 +209,6 @@ def test_another_loss_or_transform_is_refused(tmp_path, paths, change, message):
         run(paths, tmp_path / "run", **change)
 
 
-def test_two_functions_of_one_name_differ():
-    from asvspoof_cm.utils.settings import describe
-
-    def scaled(factor):
-        def loss(logits, labels):
-            return factor * focal_loss(logits, labels)
-
-        return loss
-
-    assert describe(scaled(1.0)) == describe(scaled(1.0)) != describe(scaled(2.0))
-    assert describe(lambda x: x + 1) != describe(lambda x: x + 2)
-    assert describe(torch.zeros(2)) != describe(torch.ones(2))
-    assert describe(Augmented()) != describe(Augmented(extra_spoof=0.1))
-
-
 def test_swapped_labels_and_other_data_are_refused(tmp_path, paths):
     protocol = read_protocol(paths.train_protocol)
     run(paths, tmp_path / "run")
@@ -382,7 +367,7 @@ from asvspoof_cm.data import Batch
 from asvspoof_cm.losses import focal_pairwise_loss
 from asvspoof_cm.models import RawNet2
 from asvspoof_cm.training import Learner, Recipe, process_group, train_epoch
-from asvspoof_cm.utils.processes import gather_objects, rank_and_size
+from asvspoof_cm.training.distributed import gather_objects, rank_and_size
 
 with process_group(torch.device("cpu")):
     torch.manual_seed(0)
@@ -509,7 +494,7 @@ def test_the_moving_average_is_that_of_its_formula():
 def test_automatic_precision_says_what_it_chose(
     tmp_path, paths, monkeypatch, caplog, flags, expected
 ):
-    from asvspoof_cm.utils import processes
+    from asvspoof_cm import _util as processes
 
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
     monkeypatch.setattr(processes, "_CPUINFO", tmp_path / "cpuinfo")

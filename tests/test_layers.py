@@ -12,7 +12,7 @@ ROOT = Path(asvspoof_cm.__file__).parent
 # Each entry may import those above it, never those below; a package is one entry.
 LAYERS = [
     "labels",
-    "utils",
+    "_util",
     "metrics",
     "calibration",
     "runs",
@@ -35,7 +35,7 @@ LAYERS = [
     "__init__",
     "__main__",
 ]
-TORCH_FREE = {"labels", "metrics", "calibration", "runs", "report", "data.protocol", "utils.tables"}
+TORCH_FREE = {"labels", "metrics", "calibration", "runs", "report", "data.protocol", "_util"}
 TORCH_FREE |= {"engines.service.decoding"}
 
 

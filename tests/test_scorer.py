@@ -13,6 +13,7 @@ import torch
 from scipy.signal import resample_poly
 from torch import nn
 
+from asvspoof_cm._util import resolve_device
 from asvspoof_cm.audio import InputSettings, peak_normalize, tta_crops
 from asvspoof_cm.calibration import Calibration, Verdict, decide, probability
 from asvspoof_cm.checkpoint import save_checkpoint
@@ -27,7 +28,6 @@ from asvspoof_cm.models import (
 )
 from asvspoof_cm.scorer import Scorer, StreamingScorer
 from asvspoof_cm.scorer.scorer import NO_SPEECH, run, run_batches
-from asvspoof_cm.utils.processes import resolve_device
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 

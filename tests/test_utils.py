@@ -5,25 +5,21 @@ import errno
 import hashlib
 import io
 import sys
-import time
 
 import pytest
-import torch
 
-from asvspoof_cm.utils import progress as progress_module
-from asvspoof_cm.utils.files import atomic_path, exclusive, sha256, write_text
-from asvspoof_cm.utils.processes import (
-    check_shard,
-    gather_batch,
-    gather_objects,
+from asvspoof_cm._util import (
+    Progress,
+    atomic_path,
+    exclusive,
     peak_resident_bytes,
-    process_group,
-    rank_and_size,
+    read_table,
+    render,
     resident_bytes,
-    share_work,
+    sha256,
+    track,
+    write_text,
 )
-from asvspoof_cm.utils.progress import Progress, track
-from asvspoof_cm.utils.tables import read_table, render
 
 
 def test_atomic_path_replaces_the_file_whole(tmp_path):
@@ -42,14 +38,11 @@ def test_atomic_path_replaces_the_file_whole(tmp_path):
         write_text(tmp_path, "text")
 
 
-def test_what_a_kill_left_is_taken_over_and_writers_do_not_meet(tmp_path):
+def test_what_a_kill_left_is_overwritten(tmp_path):
     path = tmp_path / "scores.tsv"
     (tmp_path / ".scores.tsv.tmp").write_text("half a file, longer than what is written next")
-    with atomic_path(path) as one, atomic_path(path) as two:
-        assert one != two
-        one.write_text("one")
-        two.write_text("two")
-    assert path.read_text() == "one"  # whose block ended last
+    write_text(path, "new")
+    assert path.read_text() == "new"
     assert [*tmp_path.iterdir()] == [path]
 
 
@@ -65,16 +58,14 @@ def test_a_full_disk_is_named_whatever_the_writer_raises(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_system_without_locks_is_no_other_process(tmp_path, monkeypatch):
-    fcntl = pytest.importorskip("fcntl")
-    for number, is_held in ((errno.ENOLCK, False), (errno.EAGAIN, True)):
-
-        def refuse(descriptor, operation, number=number):
-            raise OSError(number, "refused")
-
-        monkeypatch.setattr(fcntl, "flock", refuse)
-        with exclusive(tmp_path / "lock") as holder:
-            assert (holder is not None) is is_held
+def test_a_lock_is_held_by_one_and_leaves_nothing(tmp_path):
+    path = tmp_path / "scores.tsv.lock"
+    path.write_text("what a killed process left")
+    with exclusive(path) as is_ours, exclusive(path) as is_theirs:
+        assert (is_ours, is_theirs) == (True, False)
+    assert not path.exists()
+    with exclusive(path) as is_ours:
+        assert is_ours
 
 
 HEADER = ["system", "EER %"]
@@ -119,49 +110,17 @@ def test_rendered_csv_is_read_back():
     assert lines.tolist() == [1, 2, 3]
 
 
-def test_progress_writes_a_line_now_and_then_off_a_terminal(monkeypatch, capsys):
-    clock = iter(range(0, 1000, 4))
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    with Progress(total=8, description="epoch 1", unit="batch") as progress:
-        for _ in range(4):
-            progress.update(loss=0.25)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("epoch 1: 2/8, ")  # 8 s after the start: every 5 s
-    assert lines[0].endswith(" s left, loss 0.25")
-    assert progress.n_done == 4
-
-
-def test_progress_can_be_silent(monkeypatch, capsys):
-    monkeypatch.setattr(progress_module, "LINE_EVERY_S", 0.0)
-    assert list(track([1, 2, 3], enabled=False)) == [1, 2, 3]
-    assert capsys.readouterr().err == ""
-    assert list(track(iter("ab"), description="letters")) == ["a", "b"]
-    assert capsys.readouterr().err.startswith("letters: 1, ")
-
-
-def test_progress_is_a_bar_on_a_terminal(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setattr(sys, "stderr", Terminal())
+def test_progress_shows_figures_or_nothing(capsys, monkeypatch):
     with Progress(total=2, description="score") as progress:
         progress.update(2, eer=0.5)
-    assert "100%" in sys.stderr.getvalue()
+    shown = capsys.readouterr().err
+    assert "score: 100%" in shown
+    assert "eer=0.5" in shown
+    assert list(track([1, 2, 3], enabled=False)) == [1, 2, 3]
+    monkeypatch.setitem(sys.modules, "tqdm", None)  # not installed
+    assert list(track(iter("ab"), description="letters")) == ["a", "b"]
+    assert capsys.readouterr().err == ""
 
 
-def test_one_process_is_the_first_of_one():
-    assert rank_and_size() == (0, 1)
-    logits, labels = torch.randn(4, 2), torch.tensor([0, 1, 1, 0])
-    assert gather_batch(logits, labels)[0] is logits
-    assert gather_objects("scores") == ["scores"]
-    with process_group(torch.device("cpu")) as device, share_work() as workers:
-        assert device == torch.device("cpu")
-        assert (workers.rank, workers.n_processes, workers.first(lambda: 3)) == (0, 1, 3)
+def test_memory_is_known():
     assert min(peak_resident_bytes(), resident_bytes()) > 1_000_000
-
-
-def test_a_shard_is_a_part_of_a_whole():
-    assert check_shard((0, 1)) == (0, 1)
-    with pytest.raises(ValueError, match=r"`shard` must be \(k, n\) with 0 <= k < n; got \(2, 2\)"):
-        check_shard((2, 2))

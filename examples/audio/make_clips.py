@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from asvspoof_cm._util import atomic_path
 from asvspoof_cm.audio import load_audio
-from asvspoof_cm.utils.files import atomic_path
 from minispoof.packages import unpack
 
 HERE = Path(__file__).parent

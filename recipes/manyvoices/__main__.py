@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from asvspoof_cm.utils.files import atomic_path
+from asvspoof_cm._util import atomic_path
 from channels import CHANNELS, DEV, TRAINED, is_available
 from manyvoices.coded import make_coded, plan_coded, plan_dev
 from manyvoices.copies import CONVERTED, Shares, make_copies, plan

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 import soundfile
 
+from asvspoof_cm._util import track
 from asvspoof_cm.labels import ABSENT
-from asvspoof_cm.utils.progress import track
 from channels import CHANNELS, DEV, FAMILIES, TRAINED, coded
 from manyvoices.channel import normalize_peak
 from manyvoices.table import TABLE, Row, write_table

@@ -20,9 +20,8 @@ from typing import Final
 import numpy as np
 import soundfile
 
+from asvspoof_cm._util import atomic_path, track
 from asvspoof_cm.labels import LABEL_NAMES, SPOOF
-from asvspoof_cm.utils.files import atomic_path
-from asvspoof_cm.utils.progress import track
 from manyvoices.channel import (
     fit_length,
     keep_silence,

@@ -20,8 +20,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import soundfile
 
+from asvspoof_cm._util import track
 from asvspoof_cm.labels import LABEL_NAMES, SAMPLE_RATE, SPOOF
-from asvspoof_cm.utils.progress import track
 from manyvoices.channel import normalize_peak
 from manyvoices.clips import LONGEST, trimmed
 from manyvoices.table import TABLE, Row, by_source, read_table, write_table

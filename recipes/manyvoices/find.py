@@ -16,8 +16,8 @@ from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from asvspoof_cm._util import atomic_path
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, SPOOF
-from asvspoof_cm.utils.files import atomic_path
 from manyvoices.gather import find_repository
 
 __all__ = ["find", "read_lines", "write_lines"]

@@ -8,10 +8,9 @@ from typing import Final
 
 import soundfile
 
+from asvspoof_cm._util import atomic_path, track
 from asvspoof_cm.audio import AUDIO_EXTENSIONS
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, SAMPLE_RATE
-from asvspoof_cm.utils.files import atomic_path
-from asvspoof_cm.utils.progress import track
 from manyvoices.clips import make_clip
 from manyvoices.table import TABLE, Row, write_table
 

@@ -21,9 +21,8 @@ from typing import Final
 
 import soundfile
 
+from asvspoof_cm._util import Progress, atomic_path
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.utils.files import atomic_path
-from asvspoof_cm.utils.progress import Progress
 from manyvoices.clips import make_clip
 from manyvoices.table import TABLE, Row, write_table
 

@@ -19,8 +19,8 @@ import numpy as np
 import scipy.signal
 import soundfile
 
+from asvspoof_cm._util import track
 from asvspoof_cm.labels import ABSENT, SAMPLE_RATE
-from asvspoof_cm.utils.progress import track
 from manyvoices.channel import normalize_peak
 from manyvoices.packages import Recordings, archive_of, members
 from manyvoices.table import TABLE, Row, read_table, write_table

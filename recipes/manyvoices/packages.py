@@ -28,9 +28,8 @@ from typing import Final
 import numpy as np
 import soundfile
 
+from asvspoof_cm._util import atomic_path, track
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, SAMPLE_RATE
-from asvspoof_cm.utils.files import atomic_path
-from asvspoof_cm.utils.progress import track
 from manyvoices.channel import normalize_peak
 from manyvoices.clips import trimmed
 from manyvoices.table import TABLE, Row, read_table, write_table

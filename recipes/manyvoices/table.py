@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
+from asvspoof_cm._util import atomic_path
 from asvspoof_cm.data import read_protocol
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES
-from asvspoof_cm.utils.files import atomic_path
 from minispoof.clips import FOLDERS
 from minispoof.confounds import PROTOCOLS
 

@@ -17,8 +17,8 @@ import numpy as np
 import scipy.signal
 import soundfile
 
+from asvspoof_cm._util import track
 from asvspoof_cm.labels import LABEL_NAMES, SAMPLE_RATE, SPOOF
-from asvspoof_cm.utils.progress import track
 from manyvoices.channel import match_spectrum, normalize_peak, recode, with_offset
 from manyvoices.clips import trimmed
 from manyvoices.engines import VOICES, Voice

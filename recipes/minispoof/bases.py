@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 import soundfile
 
+from asvspoof_cm._util import atomic_path
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.utils.files import atomic_path
 from minispoof.randomness import generator
 from minispoof.sources import Source
 from minispoof.speech import Array, clean, load, mean_spectrum, set_level, shaped_noise

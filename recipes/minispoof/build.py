@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from asvspoof_cm.utils.files import atomic_path
-from asvspoof_cm.utils.progress import track
+from asvspoof_cm._util import atomic_path, track
 from minispoof import confounds, report
 from minispoof.attacks import Attack
 from minispoof.bases import Base, cached_bases, quotas

@@ -19,9 +19,8 @@ from typing import Final
 import numpy as np
 import soundfile
 
+from asvspoof_cm._util import atomic_path, sha256, track
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, SAMPLE_RATE, SPOOF
-from asvspoof_cm.utils.files import atomic_path, sha256
-from asvspoof_cm.utils.progress import track
 from minispoof.attacks import Attack, Fake
 from minispoof.bases import Base
 from minispoof.randomness import choose, generator

@@ -19,10 +19,10 @@ import scipy.optimize
 import scipy.special
 
 from asvspoof_cm import metrics
+from asvspoof_cm._util import track
 from asvspoof_cm.audio import load_audio
 from asvspoof_cm.data import AudioFolder, Protocol, read_protocol
 from asvspoof_cm.labels import BONAFIDE, SAMPLE_RATE, SPOOF
-from asvspoof_cm.utils.progress import track
 from minispoof.clips import FOLDERS
 from minispoof.speech import FRAME, Array, frame_powers
 

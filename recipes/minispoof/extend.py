@@ -16,10 +16,9 @@ from typing import Final
 
 import numpy as np
 
+from asvspoof_cm._util import atomic_path, track
 from asvspoof_cm.audio import load_audio
 from asvspoof_cm.data import AudioFolder, read_protocol
-from asvspoof_cm.utils.files import atomic_path
-from asvspoof_cm.utils.progress import track
 from minispoof import vocoders
 from minispoof.attacks import catalogue
 from minispoof.clips import FOLDERS, write_flac

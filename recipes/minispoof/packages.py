@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from asvspoof_cm.utils.files import sha256
+from asvspoof_cm._util import sha256
 
 __all__ = ["Package", "unpack"]
 

@@ -11,8 +11,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
 
+from asvspoof_cm._util import atomic_path
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, SPOOF
-from asvspoof_cm.utils.files import atomic_path
 from minispoof.attacks import Attack
 from minispoof.clips import FOLDERS, Clip, Failures, Journal
 from minispoof.confounds import PROTOCOLS, Confounds

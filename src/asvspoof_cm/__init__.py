@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 
-from asvspoof_cm.utils.lazy import lazy_exports
+from asvspoof_cm._util import lazy_exports
 
 if TYPE_CHECKING:
     from asvspoof_cm.audio import (

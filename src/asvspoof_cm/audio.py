@@ -30,8 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asvspoof_cm._formats import UNKNOWN_LENGTH, AvFile, as_float, check_ogg
-from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.utils.checks import (
+from asvspoof_cm._util import (
     MAX_RATE,
     MIN_RATE,
     check_between,
@@ -41,6 +40,7 @@ from asvspoof_cm.utils.checks import (
     check_positive,
     check_rate,
 )
+from asvspoof_cm.labels import SAMPLE_RATE
 
 if TYPE_CHECKING:
     import torch

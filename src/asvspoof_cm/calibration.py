@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_softmax, logsumexp
 
+from asvspoof_cm._util import FloatArray, as_scores, check_choice, split_by_label
 from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
 from asvspoof_cm.metrics.track1 import ASVSPOOF5, DetectionCosts, pool_adjacent_violators
 from asvspoof_cm.metrics.track2 import ASVSPOOF5_SASV, SasvCosts
-from asvspoof_cm.utils.checks import FloatArray, as_scores, check_choice, split_by_label
 
 __all__ = [
     "Calibration",

@@ -26,12 +26,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from asvspoof_cm._util import atomic_path, one_line
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.models import AASIST, LCNN, AASISTConfig, Countermeasure, LCNNConfig, build_model
 from asvspoof_cm.models.base import complete_config, describe_model
-from asvspoof_cm.utils.checks import one_line
-from asvspoof_cm.utils.files import atomic_path
 
 __all__ = [
     "DEFAULT_NAME",

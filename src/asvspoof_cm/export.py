@@ -21,10 +21,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from asvspoof_cm._util import atomic_path, import_extra, one_line
 from asvspoof_cm.audio import Array, InputSettings
-from asvspoof_cm.utils.checks import one_line
-from asvspoof_cm.utils.files import atomic_path
-from asvspoof_cm.utils.lazy import import_extra
 
 if TYPE_CHECKING:
     from torch import nn

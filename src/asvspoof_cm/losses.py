@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from asvspoof_cm._util import check_between, check_not_negative, check_positive_finite
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.metrics import ASVSPOOF5
-from asvspoof_cm.utils.checks import check_between, check_not_negative, check_positive_finite
 
 __all__ = [
     "am_softmax_loss",

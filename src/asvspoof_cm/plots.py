@@ -16,12 +16,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
+from asvspoof_cm._util import (
+    FloatArray,
+    IntArray,
+    as_scores,
+    atomic_path,
+    check_choice,
+    import_extra,
+)
 from asvspoof_cm.labels import LABEL_NAMES
 from asvspoof_cm.metrics import ASVSPOOF5, METRICS, Breakdown, DetectionCosts, det_curve
 from asvspoof_cm.metrics.track1 import SortedScores, dcf, default_cost, eer_of, min_dcf_of
-from asvspoof_cm.utils.checks import FloatArray, IntArray, as_scores, check_choice
-from asvspoof_cm.utils.files import atomic_path
-from asvspoof_cm.utils.lazy import import_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

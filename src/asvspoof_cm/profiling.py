@@ -14,14 +14,12 @@ from typing import Any
 
 import torch
 
+from asvspoof_cm._util import check_between, peak_resident_bytes, resident_bytes, write_json
 from asvspoof_cm.audio import tta_crops
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.runs import BEST_NAME, FINAL_NAME, read_final
-from asvspoof_cm.utils.checks import check_between
-from asvspoof_cm.utils.files import write_json
-from asvspoof_cm.utils.processes import peak_resident_bytes, resident_bytes
 
 __all__ = ["Profile", "profile"]
 

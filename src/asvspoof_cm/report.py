@@ -9,10 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from asvspoof_cm._util import FloatArray, Tabular, check_choice
 from asvspoof_cm.metrics import METRICS
 from asvspoof_cm.runs import COSTS, FINAL_SPLITS, RECORDED_METRICS, SPLITS, Run, group_by_system
-from asvspoof_cm.utils.checks import FloatArray, check_choice
-from asvspoof_cm.utils.tables import Tabular
 
 __all__ = ["Summary", "Table", "summarize"]
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor
 
-from asvspoof_cm.utils.checks import as_generator, check_float
+from asvspoof_cm._util import as_generator, check_float
 
 CHUNK: Final = 2**19  # samples that are augmented at a time, on the CPU
 

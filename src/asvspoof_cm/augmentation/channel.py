@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, interpolate, pad
 from torch.nn.utils.rnn import pad_sequence
 
+from asvspoof_cm._util import check_between, check_gain, check_range, check_snr
 from asvspoof_cm.audio import resample
 from asvspoof_cm.augmentation.base import (
     Augmentation,
@@ -29,7 +30,6 @@ from asvspoof_cm.augmentation.base import (
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, level
 from asvspoof_cm.frontends import hz_to_mel
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.utils.checks import check_between, check_gain, check_range, check_snr
 
 _N_PADDING = 1024  # what the equalizer rings on into, so that the end does not reach the start
 _N_TAPS = 255  # with the window, 350 Hz from pass to stop at 16 kHz, and 74 dB

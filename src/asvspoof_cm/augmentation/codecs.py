@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
+from asvspoof_cm._util import check_between, check_finite, check_float, check_range
 from asvspoof_cm.audio import AudioFile, resample
 from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, integers, uniform
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.utils.checks import check_between, check_finite, check_float, check_range
 
 
 class _Coder(NamedTuple):

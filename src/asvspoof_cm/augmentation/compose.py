@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from asvspoof_cm._util import check_between
 from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside
-from asvspoof_cm.utils.checks import check_between
 
 
 class _Several(Augmentation):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from asvspoof_cm._util import check_between, check_gain, check_range, check_snr
 from asvspoof_cm.augmentation.base import (
     Augmentation,
     Drawn,
@@ -26,7 +27,6 @@ from asvspoof_cm.augmentation.base import (
 from asvspoof_cm.augmentation.compose import Compose, RandomApply
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, limit_peak, polynomial_filter
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.utils.checks import check_between, check_gain, check_range, check_snr
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from asvspoof_cm._util import check_choice
 from asvspoof_cm.augmentation.base import Augmentation
 from asvspoof_cm.augmentation.channel import (
     AutomaticGain,
@@ -26,7 +27,6 @@ from asvspoof_cm.augmentation.compose import Compose, OneOf, RandomApply
 from asvspoof_cm.augmentation.rawboost import RawBoost
 from asvspoof_cm.augmentation.spoof import CopySynthesis, ShuffleSegments
 from asvspoof_cm.augmentation.tfparn import TFPARNAugment, WhiteNoise
-from asvspoof_cm.utils.checks import check_choice
 
 
 def _some(p: float, *choices: Augmentation, weights: list[float] | None = None) -> Augmentation:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import fold, pad
 
+from asvspoof_cm._util import as_generator, check_between, check_range
 from asvspoof_cm.augmentation.base import (
     Augmentation,
     Drawn,
@@ -29,7 +30,6 @@ from asvspoof_cm.augmentation.base import (
 )
 from asvspoof_cm.frontends import mel_filterbank, stft
 from asvspoof_cm.labels import BONAFIDE, SAMPLE_RATE, SPOOF
-from asvspoof_cm.utils.checks import as_generator, check_between, check_range
 
 _TINY = 1e-8
 _MOMENTUM = 0.99

@@ -13,6 +13,7 @@ import scipy.signal
 import torch
 from torch import Tensor
 
+from asvspoof_cm._util import check_between, check_range, check_snr
 from asvspoof_cm.augmentation.base import (
     Augmentation,
     Drawn,
@@ -25,7 +26,6 @@ from asvspoof_cm.augmentation.base import (
 from asvspoof_cm.augmentation.compose import OneOf, RandomApply
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, sos_filtfilt
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.utils.checks import check_between, check_range, check_snr
 
 _PASS_BANDS = ("lowpass", "highpass", "bandpass")
 

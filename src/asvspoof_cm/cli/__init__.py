@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from asvspoof_cm.utils.checks import one_line
+from asvspoof_cm._util import one_line
 
 BROKEN_PIPE = 141  # what a shell reports of a program that SIGPIPE ended
 

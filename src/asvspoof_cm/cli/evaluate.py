@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asvspoof_cm import metrics
+from asvspoof_cm._util import FloatArray, as_labels, render
 from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
 from asvspoof_cm.metrics import METRICS
 from asvspoof_cm.metrics.files import find_trials
 from asvspoof_cm.metrics.groups import has_sources
 from asvspoof_cm.metrics.track1 import Ties
-from asvspoof_cm.utils.checks import FloatArray, as_labels
-from asvspoof_cm.utils.tables import render
 
 if TYPE_CHECKING:
     from asvspoof_cm.data.protocol import Protocol

@@ -36,8 +36,8 @@ def overview() -> str:
 
     The errors are EERs in %, pooled over all clips of a set and as a mean within its sources.
     """
+    from asvspoof_cm._util import render
     from asvspoof_cm.checkpoint import PRETRAINED
-    from asvspoof_cm.utils.tables import render
 
     rows = []
     for name, entry in PRETRAINED.items():

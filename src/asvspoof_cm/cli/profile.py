@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
+    from asvspoof_cm._util import resolve_device
     from asvspoof_cm.checkpoint import load_checkpoint
     from asvspoof_cm.profiling import profile, profile_run
-    from asvspoof_cm.utils.processes import resolve_device
 
     options = {"n_utterances": args.utterances, "n_crops": args.crops}
     options |= {"batch_size": args.batch_size, "device": resolve_device(args.device)}

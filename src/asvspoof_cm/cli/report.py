@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from asvspoof_cm.utils.files import write_text
+from asvspoof_cm._util import write_text
 
 SUMMARY = "make the paper's tables from run folders"
 

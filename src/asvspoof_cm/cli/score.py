@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from asvspoof_cm._util import one_line
 from asvspoof_cm.cli.options import add_device, add_model, load_scorer
 from asvspoof_cm.labels import ABSENT, UNITS
-from asvspoof_cm.utils.checks import one_line
 
 if TYPE_CHECKING:
     from asvspoof_cm.metrics import DetectionCosts

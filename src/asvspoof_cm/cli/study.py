@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train each pair in turn; a run that fails is reported and the rest goes on."""
+    from asvspoof_cm._util import resolve_device
     from asvspoof_cm.training import process_group, system
     from asvspoof_cm.training.systems import SEEDS
-    from asvspoof_cm.utils.processes import resolve_device
 
     prepare(args)
     failures = []

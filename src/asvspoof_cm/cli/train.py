@@ -127,8 +127,8 @@ def add_training(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train and say where the best checkpoint is."""
+    from asvspoof_cm._util import resolve_device
     from asvspoof_cm.training import process_group
-    from asvspoof_cm.utils.processes import resolve_device
 
     prepare(args)
     with process_group(resolve_device(args.device)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asvspoof_cm.utils.lazy import lazy_exports
+from asvspoof_cm._util import lazy_exports
 
 if TYPE_CHECKING:
     from asvspoof_cm.data.audio_folder import AudioFolder as AudioFolder

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Final, TypeAlias
 
+from asvspoof_cm._util import import_extra
 from asvspoof_cm.audio import AUDIO_EXTENSIONS
 from asvspoof_cm.data.openers import (
     Opener,
@@ -28,7 +29,6 @@ from asvspoof_cm.data.openers import (
     open_slice,
     refusing_damage,
 )
-from asvspoof_cm.utils.lazy import import_extra
 
 AudioPath: TypeAlias = str | os.PathLike[str]
 

@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
+from asvspoof_cm._util import check_between, check_choice, check_not_negative, derive_seed, n_cores
 from asvspoof_cm.audio import InputSettings, crop_start, crop_starts, cut, set_level
 from asvspoof_cm.data.audio_sources import open_audio
 from asvspoof_cm.data.orders import Order, shuffled
 from asvspoof_cm.data.protocol import Protocol, read_protocol
-from asvspoof_cm.utils.checks import check_between, check_choice, check_not_negative
-from asvspoof_cm.utils.processes import n_cores
-from asvspoof_cm.utils.seeds import derive_seed
 
 Array: TypeAlias = NDArray[np.float32]
 

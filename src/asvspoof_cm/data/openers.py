@@ -12,10 +12,9 @@ from typing import Any, Final, Protocol as Interface
 import numpy as np
 from numpy.typing import NDArray
 
+from asvspoof_cm._util import import_extra, one_line
 from asvspoof_cm.audio import AudioFile, InMemory, OpenAudio
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.utils.checks import one_line
-from asvspoof_cm.utils.lazy import import_extra
 
 MAX_OVERSHOOT_S: Final = 0.5
 """How far beyond the end of its file a part may end, as in Kaldi; it is then cut there."""

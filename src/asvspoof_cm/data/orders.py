@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asvspoof_cm._util import check_between, check_inside_unit
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
-from asvspoof_cm.utils.checks import check_between, check_inside_unit
 
 N_PAIRS = 8
 """Pairs in a block: first their bonafide rows, then their spoofs."""

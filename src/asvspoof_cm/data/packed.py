@@ -23,14 +23,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from asvspoof_cm._util import Progress, atomic_path, check_between, n_cores, write_text
 from asvspoof_cm.audio import InMemory
 from asvspoof_cm.data.audio_folder import AudioFolder
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.utils.checks import check_between
-from asvspoof_cm.utils.files import atomic_path, write_text
-from asvspoof_cm.utils.processes import n_cores
-from asvspoof_cm.utils.progress import Progress
 
 INDEX_NAME: Final = "packed.json"
 SHARD_PATTERN: Final = "shard-*.json"

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
 
+from asvspoof_cm._util import digest, first_row, label_numbers, read_table
 from asvspoof_cm.labels import (
     ABSENT,
     BONAFIDE,
@@ -26,9 +27,6 @@ from asvspoof_cm.labels import (
     NAME_COLUMNS,
     SPOOF,
 )
-from asvspoof_cm.utils.checks import label_numbers
-from asvspoof_cm.utils.settings import digest
-from asvspoof_cm.utils.tables import first_row, read_table
 
 StringArray: TypeAlias = np.ndarray[Any, np.dtype[np.str_]]
 LabelArray: TypeAlias = np.ndarray[Any, np.dtype[np.int8]]
@@ -184,7 +182,7 @@ class Protocol:
 
     def sha256(self) -> str:
         """Return a hash of the utterances and their labels, in their order."""
-        return digest(self.utterance, self.label)
+        return digest([*self.utterance.tolist(), *map(str, self.label.tolist())])
 
     def clusters(self, column: str) -> StringArray:
         """Return the cluster of each utterance, to draw whole clusters in a bootstrap.

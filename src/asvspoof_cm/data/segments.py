@@ -22,9 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from asvspoof_cm._util import first_row, render, write_text
 from asvspoof_cm.labels import LABEL_COLUMNS, LABEL_NAMES, LABELS, NAME_COLUMNS, NO_SPEECH
-from asvspoof_cm.utils.files import write_text
-from asvspoof_cm.utils.tables import first_row, render
 
 _WORDS: Final = (*LABEL_NAMES, "no speech")
 _LABELS: Final[Mapping[str, int]] = {

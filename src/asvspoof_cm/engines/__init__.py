@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asvspoof_cm.utils.lazy import lazy_exports
+from asvspoof_cm._util import lazy_exports
 
 if TYPE_CHECKING:
     from asvspoof_cm.engines.on_datasets import (

@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from asvspoof_cm._util import import_extra
 from asvspoof_cm.data.containers import stem
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.engines.cells import ScoreCells, cell_entry
 from asvspoof_cm.labels import LABELS
 from asvspoof_cm.scorer.scorer import Scorer
-from asvspoof_cm.utils.lazy import import_extra
 
 
 def score_batch_function(

@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from asvspoof_cm._util import atomic_path, check_between, import_extra
 from asvspoof_cm.engines.cells import ScoreCells, cell_entry
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.scorer.files import AudioPath, Entry, entries
 from asvspoof_cm.scorer.scorer import Scorer
 from asvspoof_cm.training import FitResult
-from asvspoof_cm.utils.checks import check_between
-from asvspoof_cm.utils.files import atomic_path
-from asvspoof_cm.utils.lazy import import_extra
 
 _CORE_STEP = 1e-4  # what Ray counts cores in
 # A block of rows is what an actor gets at a time, and what it does again if it dies.

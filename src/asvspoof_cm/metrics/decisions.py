@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr
 
+from asvspoof_cm._util import FloatArray, IntArray, Plain, Quantity, Table, as_column, as_trials
 from asvspoof_cm.metrics.groups import combinations
 from asvspoof_cm.metrics.intervals import Interval, check_draws, draw, encode, wilson
 from asvspoof_cm.metrics.track1 import ASVSPOOF5
-from asvspoof_cm.utils.checks import FloatArray, IntArray, Plain, as_column, as_trials
-from asvspoof_cm.utils.tables import Quantity, Table
 
 RATES: Final[dict[str, Quantity]] = {
     quantity.name: quantity

@@ -33,6 +33,17 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from asvspoof_cm._util import (
+    FloatArray,
+    IntArray,
+    as_column,
+    as_scores,
+    atomic_path,
+    check_choice,
+    first_row,
+    read_table,
+    write_text,
+)
 from asvspoof_cm.labels import (
     ABSENT,
     LABEL_COLUMNS,
@@ -42,9 +53,6 @@ from asvspoof_cm.labels import (
     SPOOF,
     UNITS,
 )
-from asvspoof_cm.utils.checks import FloatArray, IntArray, as_column, as_scores, check_choice
-from asvspoof_cm.utils.files import atomic_path, write_text
-from asvspoof_cm.utils.tables import first_row, read_table
 
 Names: TypeAlias = NDArray[np.str_]
 PathLike: TypeAlias = "str | os.PathLike[str]"

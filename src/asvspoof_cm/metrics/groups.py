@@ -11,6 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from asvspoof_cm._util import (
+    FloatArray,
+    IntArray,
+    Plain,
+    Quantity,
+    Table,
+    as_column,
+    as_labels,
+    as_trials,
+    check_between,
+    check_choice,
+)
 from asvspoof_cm.labels import ABSENT
 from asvspoof_cm.metrics.intervals import (
     Interval,
@@ -30,17 +42,6 @@ from asvspoof_cm.metrics.track1 import (
     eer,
     values_of,
 )
-from asvspoof_cm.utils.checks import (
-    FloatArray,
-    IntArray,
-    Plain,
-    as_column,
-    as_labels,
-    as_trials,
-    check_between,
-    check_choice,
-)
-from asvspoof_cm.utils.tables import Quantity, Table
 
 POOLED = "pooled"
 

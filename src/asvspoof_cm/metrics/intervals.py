@@ -17,6 +17,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
+from asvspoof_cm._util import (
+    FloatArray,
+    IntArray,
+    Plain,
+    as_column,
+    as_labels,
+    as_scores,
+    check_between,
+    check_not_negative,
+    split_by_label,
+)
 from asvspoof_cm.metrics.track1 import (
     ASVSPOOF5,
     METRICS,
@@ -27,17 +38,6 @@ from asvspoof_cm.metrics.track1 import (
     default_cost,
     eer_at,
     spoof_bits,
-)
-from asvspoof_cm.utils.checks import (
-    FloatArray,
-    IntArray,
-    Plain,
-    as_column,
-    as_labels,
-    as_scores,
-    check_between,
-    check_not_negative,
-    split_by_label,
 )
 
 MetricLike: TypeAlias = "str | Callable[[FloatArray, FloatArray], float | OperatingPoint]"

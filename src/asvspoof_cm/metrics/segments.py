@@ -24,6 +24,15 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from asvspoof_cm._util import (
+    FloatArray,
+    IntArray,
+    Plain,
+    Quantity,
+    Table,
+    check_choice,
+    check_positive_finite,
+)
 from asvspoof_cm.labels import BONAFIDE, NO_SPEECH, SPOOF
 from asvspoof_cm.metrics.intervals import Interval, bootstrap, check_draws, draw
 from asvspoof_cm.metrics.track1 import (
@@ -34,14 +43,6 @@ from asvspoof_cm.metrics.track1 import (
     Ties,
     eer_of,
 )
-from asvspoof_cm.utils.checks import (
-    FloatArray,
-    IntArray,
-    Plain,
-    check_choice,
-    check_positive_finite,
-)
-from asvspoof_cm.utils.tables import Quantity, Table
 
 Recordings: TypeAlias = "ArrayLike | Mapping[str, Any]"
 

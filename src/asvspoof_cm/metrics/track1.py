@@ -33,17 +33,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 
-from asvspoof_cm.utils.checks import (
+from asvspoof_cm._util import (
     FloatArray,
     IntArray,
     Plain,
+    Quantity,
+    Table,
     as_scores,
     check_choice,
     check_inside_unit,
     check_positive_finite,
     split_by_label,
 )
-from asvspoof_cm.utils.tables import Quantity, Table
 
 Integers: TypeAlias = NDArray[np.integer[Any]]
 Ties: TypeAlias = Literal["official", "grouped"]

@@ -13,20 +13,20 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asvspoof_cm.metrics.track1 import (
-    BELOW_LOWEST,
-    OperatingPoint,
-    SortedScores,
-    det_curve,
-    eer_of,
-)
-from asvspoof_cm.utils.checks import (
+from asvspoof_cm._util import (
     FloatArray,
     IntArray,
     as_scores,
     check_between,
     check_inside_unit,
     check_positive_finite,
+)
+from asvspoof_cm.metrics.track1 import (
+    BELOW_LOWEST,
+    OperatingPoint,
+    SortedScores,
+    det_curve,
+    eer_of,
 )
 
 AsvScores: TypeAlias = tuple[ArrayLike, ArrayLike, ArrayLike]

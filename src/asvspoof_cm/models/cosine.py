@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asvspoof_cm._util import check_positive_finite
 from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.models.base import Attended, Countermeasure, build_model
-from asvspoof_cm.utils.checks import check_positive_finite
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.models.base import Attended, Countermeasure, SpeechEncoder, freeze_stages
-from asvspoof_cm.models.distillmos import DistillMOSEncoder
-from asvspoof_cm.models.huggingface import huggingface_encoder, read_architecture
-from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics
-from asvspoof_cm.models.whisper import WHISPER_SIZES, WhisperEncoder
-from asvspoof_cm.utils.checks import (
+from asvspoof_cm._util import (
     check_between,
     check_positive,
     check_probability,
     check_waveform_batch,
     one_line,
 )
+from asvspoof_cm.labels import SAMPLE_RATE
+from asvspoof_cm.models.base import Attended, Countermeasure, SpeechEncoder, freeze_stages
+from asvspoof_cm.models.distillmos import DistillMOSEncoder
+from asvspoof_cm.models.huggingface import huggingface_encoder, read_architecture
+from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics
+from asvspoof_cm.models.whisper import WHISPER_SIZES, WhisperEncoder
 
 _BUILT_IN = ("distillmos", *(f"whisper-{size}" for size in WHISPER_SIZES))
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from asvspoof_cm._util import import_extra
 from asvspoof_cm.models.base import SpeechEncoder
-from asvspoof_cm.utils.lazy import import_extra
 
 _FAMILIES = ("wav2vec2", "hubert", "wavlm")
 

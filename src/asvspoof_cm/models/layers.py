@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm.utils.checks import as_generator, check_between
+from asvspoof_cm._util import as_generator, check_between
 
 _LEVELS = 256
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asvspoof_cm._util import check_choice, check_positive, check_waveform_batch
 from asvspoof_cm.frontends import SincConv
 from asvspoof_cm.models.base import Countermeasure
-from asvspoof_cm.utils.checks import check_choice, check_positive, check_waveform_batch
 
 _SLOPE = 0.3
 

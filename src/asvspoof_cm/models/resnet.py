@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm.frontends import LogMel
-from asvspoof_cm.models.base import Attended, Countermeasure
-from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics, mean_weights
-from asvspoof_cm.utils.checks import (
+from asvspoof_cm._util import (
     check_choice,
     check_frames,
     check_positive,
     check_waveform_batch,
 )
+from asvspoof_cm.frontends import LogMel
+from asvspoof_cm.models.base import Attended, Countermeasure
+from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics, mean_weights
 
 
 @dataclass(frozen=True, kw_only=True)

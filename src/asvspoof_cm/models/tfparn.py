@@ -9,6 +9,15 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from asvspoof_cm._util import (
+    check_between,
+    check_choice,
+    check_frames,
+    check_positive,
+    check_positive_finite,
+    check_probability,
+    check_waveform_batch,
+)
 from asvspoof_cm.frontends import LogMel
 from asvspoof_cm.models.base import Attended, Countermeasure
 from asvspoof_cm.models.layers import (
@@ -20,15 +29,6 @@ from asvspoof_cm.models.layers import (
     dropout,
     frame_mask,
     sinusoidal_positions,
-)
-from asvspoof_cm.utils.checks import (
-    check_between,
-    check_choice,
-    check_frames,
-    check_positive,
-    check_positive_finite,
-    check_probability,
-    check_waveform_batch,
 )
 
 _CPU_BATCH = 8

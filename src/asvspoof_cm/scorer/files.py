@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
+from asvspoof_cm._util import check_between, one_line
 from asvspoof_cm.audio import (
     AUDIO_EXTENSIONS,
     AudioFile,
@@ -24,7 +25,6 @@ from asvspoof_cm.audio import (
 )
 from asvspoof_cm.labels import ABSENT, SAMPLE_RATE
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
-from asvspoof_cm.utils.checks import check_between, one_line
 
 if TYPE_CHECKING:
     from asvspoof_cm.data import Protocol
@@ -290,7 +290,7 @@ def score_entries(
     results = (_file_score(name, result) for name, result in scorer.score_utterances(decoded))
     if not progress:
         return results
-    from asvspoof_cm.utils.progress import track
+    from asvspoof_cm._util import track
 
     return track(results, total=total, description="scoring", unit="file")
 
@@ -383,8 +383,7 @@ def write_table(
     say: Callable[[FileScore], None] = lambda _: None,
 ) -> ScoreSummary:
     """Append the scores of entries to a table, skip what is there; see `Scorer.score_protocol`."""
-    from asvspoof_cm.utils.files import exclusive, write_json
-    from asvspoof_cm.utils.settings import digest
+    from asvspoof_cm._util import digest, exclusive, write_json
 
     form = check_table(output)
     every = [*found]
@@ -398,8 +397,8 @@ def write_table(
     settings = {**scorer.settings(), **asked, "names": digest(names), "n_names": len(names)}
     settings = json.loads(json.dumps({**settings, "shard": [*shard]}))
     output.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive(output.with_name(f"{output.name}.lock")) as holder:
-        if holder is not None:
+    with exclusive(output.with_name(f"{output.name}.lock")) as is_ours:
+        if not is_ours:
             raise ValueError(f"{output} is being written by another process. Wait for it.")
         before = _resume(output, record, settings, form)
         write_json(record, settings)
@@ -527,8 +526,8 @@ def merge_scores(parts: Iterable[AudioPath], output: AudioPath) -> ScoreSummary:
         >>> merge_scores(parts, folder / "dev.tsv").n_scored
         5
     """
+    from asvspoof_cm._util import atomic_path, write_json
     from asvspoof_cm.metrics import write_scores
-    from asvspoof_cm.utils.files import atomic_path, write_json
 
     given = sorted(map(Path, parts), key=lambda path: _record(path)["shard"])
     output = Path(output)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, Typ
 import numpy as np
 from numpy.typing import NDArray
 
+from asvspoof_cm._util import check_choice, check_positive
 from asvspoof_cm.audio import (
     Array,
     InMemory,
@@ -36,7 +37,6 @@ from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.scorer import files, timeline as along
 from asvspoof_cm.scorer.files import Audio, FileScore, Item, ScoreSummary, Shard
 from asvspoof_cm.scorer.timeline import Attention, Explanation, Segment, SegmentSettings, Timeline
-from asvspoof_cm.utils.checks import check_choice, check_positive
 
 if TYPE_CHECKING:
     import torch
@@ -1076,7 +1076,7 @@ def _is_module(model: object) -> bool:
 
 def _resolve(device: Any, model: object) -> torch.device:
     """Return the device that a name stands for; a plain function works on the CPU."""
-    from asvspoof_cm.utils.processes import resolve_device
+    from asvspoof_cm._util import resolve_device
 
     return resolve_device(device if _is_module(model) else "cpu")
 

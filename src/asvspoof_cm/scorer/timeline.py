@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from asvspoof_cm._util import check_between, check_rate
 from asvspoof_cm.audio import (
     Array,
     InMemory,
@@ -27,7 +28,6 @@ from asvspoof_cm.audio import (
 )
 from asvspoof_cm.calibration import Verdict
 from asvspoof_cm.labels import SAMPLE_RATE, Unit
-from asvspoof_cm.utils.checks import check_between, check_rate
 
 if TYPE_CHECKING:
     from asvspoof_cm.scorer.scorer import Heard, Scorer, ScoreResult, Utterance

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 
-from asvspoof_cm.utils.lazy import import_extra
+from asvspoof_cm._util import import_extra
 
 for _name in ("fastapi", "prometheus_client", "python_multipart", "pebble"):
     import_extra(_name, "serve")

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from asvspoof_cm._util import one_line
 from asvspoof_cm.audio import AudioFile, InMemory
 from asvspoof_cm.serve.settings import RefusedError
-from asvspoof_cm.utils.checks import one_line
 
 T = TypeVar("T")
 

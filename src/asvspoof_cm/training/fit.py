@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import filelock
 import torch
 
+from asvspoof_cm._util import peak_resident_bytes, write_text
 from asvspoof_cm.checkpoint import load_tensors, save_checkpoint, save_tensors
 from asvspoof_cm.data.dataset import SpoofDataset
 from asvspoof_cm.metrics import evaluate, within_sources
@@ -41,8 +42,6 @@ from asvspoof_cm.training.loop import (
     validate,
 )
 from asvspoof_cm.training.recipe import Recipe
-from asvspoof_cm.utils.files import write_text
-from asvspoof_cm.utils.processes import peak_resident_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from asvspoof_cm._util import Progress, derive_seed, resolve_precision
 from asvspoof_cm.data.dataset import Batch
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.models import Countermeasure
@@ -31,9 +32,6 @@ from asvspoof_cm.training.distributed import (
     share_buffers,
 )
 from asvspoof_cm.training.recipe import Recipe
-from asvspoof_cm.utils.processes import resolve_precision
-from asvspoof_cm.utils.progress import Progress
-from asvspoof_cm.utils.seeds import derive_seed
 
 Loss: TypeAlias = Callable[..., Tensor]
 """``loss(logits, labels) -> scalar`` or, with a `Forward`, ``loss(outputs, batch) -> scalar``."""

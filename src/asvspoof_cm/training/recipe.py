@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from asvspoof_cm.utils.checks import (
+from asvspoof_cm._util import (
     check_choice,
     check_inside_unit,
     check_not_negative,

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from asvspoof_cm._util import check_positive, check_positive_finite
 from asvspoof_cm.models import TFPARN, Countermeasure, LogMelMask, build_model
 from asvspoof_cm.models.base import describe_model
 from asvspoof_cm.training.objective import Objective
 from asvspoof_cm.training.recipe import Recipe, linear_scaling
 from asvspoof_cm.training.transforms import Augmented
-from asvspoof_cm.utils.checks import check_positive, check_positive_finite
 
 SEEDS = (42, 63, 2026)
 """The seeds of the paper's tables."""

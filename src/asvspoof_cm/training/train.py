@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from asvspoof_cm._util import resolve_device, sha256, write_json
 from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data import Protocol, SpoofDataset, make_loader, read_protocol
 from asvspoof_cm.data.orders import Order
@@ -25,8 +26,6 @@ from asvspoof_cm.training.distributed import process_group, rank_and_size, wait_
 from asvspoof_cm.training.fit import FitResult, fit, quietly
 from asvspoof_cm.training.objective import Objective
 from asvspoof_cm.training.systems import System
-from asvspoof_cm.utils.files import sha256, write_json
-from asvspoof_cm.utils.processes import resolve_device
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ from typing import Protocol as Interface
 import torch
 from torch import Tensor
 
+from asvspoof_cm._util import check_between
 from asvspoof_cm.augmentation import Augmentation, as_extra_spoof
 from asvspoof_cm.augmentation.recipes import augmentation, extra_spoof
 from asvspoof_cm.labels import BONAFIDE, SPOOF
-from asvspoof_cm.utils.checks import check_between
 
 
 class Transform(Interface):

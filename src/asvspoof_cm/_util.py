@@ -1,0 +1,922 @@
+"""The plumbing of every other room: checks of arguments, whole files, tables, progress, devices.
+
+A message of a check names the argument, the rule, what came and what to do. Only functions that
+take tensors or devices import torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import csv
+import errno
+import hashlib
+import io
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, fields
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from asvspoof_cm.labels import BONAFIDE, LABELS, SPOOF
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Generator, Tensor
+
+T = TypeVar("T")
+Array: TypeAlias = NDArray[Any]
+FloatArray: TypeAlias = NDArray[np.float64]
+IntArray: TypeAlias = NDArray[np.int64]
+Form: TypeAlias = Literal["text", "markdown", "latex", "csv"]
+
+MIN_RATE, MAX_RATE = 1_000, 768_000
+_MAX_DB = 200.0  # a factor of 1e10: beyond it, float32 runs out
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_BLOCK_BYTES = 1 << 22
+_BLOCK_ROWS = 1 << 16
+_IS_SPACE = np.array([chr(code).isspace() for code in range(128)])
+_LATEX_SPECIALS = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "–": "--",
+        "±": r"$\pm$",
+    }
+)
+_STATM = Path("/proc/self/statm")
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+# What functions ask of their arguments
+
+
+def as_scores(name: str, scores: ArrayLike) -> FloatArray:
+    """Return `scores` as float64 of shape (n,), or say what is wrong with the argument `name`."""
+    values = np.asarray(scores, dtype=np.float64)
+    if values.ndim != 1:
+        raise ValueError(
+            f"`{name}` must have shape (n,); got {values.shape}. Pass one score per trial."
+        )
+    if values.size == 0:
+        raise ValueError(
+            f"`{name}` must hold at least one score; got none. "
+            "A metric needs trials of every class: check the labels and the order of arguments."
+        )
+    finite = np.isfinite(values)
+    if not finite.all():
+        n_nan = int(np.isnan(values).sum())
+        n_infinite = int((~finite).sum()) - n_nan
+        raise ValueError(
+            f"`{name}` must be finite; got {n_nan} NaN and {n_infinite} infinite of {values.size} "
+            f"scores, the first at index {int(np.argmin(finite))}. "
+            "Find out why the model gave them (half precision overflows) and score again."
+        )
+    return values
+
+
+def as_labels(labels: ArrayLike) -> NDArray[np.bool_]:
+    """Return a mask of shape (n,), true for bonafide, from 0 / 1 or "spoof" / "bonafide"."""
+    values = np.asarray(labels)
+    if values.ndim != 1:
+        raise ValueError(f"`labels` must have shape (n,); got {values.shape}.")
+    numbers, known = label_numbers(values, (SPOOF, BONAFIDE))
+    if not known.all():
+        first = int(np.argmin(known))
+        raise ValueError(
+            '`labels` must be 0 or "spoof", 1 or "bonafide"; '
+            f"got {values.tolist()[first]!r} at index {first} ({int((~known).sum())} such of "
+            f"{values.size})."
+        )
+    is_bonafide: NDArray[np.bool_] = numbers == BONAFIDE
+    return is_bonafide
+
+
+def label_numbers(
+    values: NDArray[Any], allowed: Collection[int]
+) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+    """Return labels (n,) of words or of `allowed` numbers, and which of them are known.
+
+    Values are compared before they are cast, so that none wraps round.
+    """
+    words: dict[str | int, int] = {}
+    if values.dtype.kind in "USOT":
+        words.update(LABELS)
+    if values.dtype.kind not in "UST":
+        words.update({number: number for number in allowed})
+    numbers = np.zeros(values.shape, dtype=np.int8)
+    known = np.zeros(values.shape, dtype=bool)
+    for word, number in words.items():
+        matches = values == word
+        numbers[matches] = number
+        known |= matches
+    return numbers, known
+
+
+def split_by_label(scores: ArrayLike, labels: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Return the bonafide scores and the spoof scores of one list of trials."""
+    values, is_bonafide = as_trials(scores, labels)
+    return values[is_bonafide], values[~is_bonafide]
+
+
+def as_trials(scores: ArrayLike, labels: ArrayLike) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Return scores (n,) and a mask (n,), true for bonafide, of trials of both classes."""
+    values = as_scores("scores", scores)
+    is_bonafide = as_labels(labels)
+    if len(values) != len(is_bonafide):
+        raise ValueError(
+            f"`scores` and `labels` must be equally long; got {len(values)} and "
+            f"{len(is_bonafide)}. Join them by file name first (metrics.read_scores, "
+            "metrics.read_key)."
+        )
+    n_bonafide = int(is_bonafide.sum())
+    if n_bonafide in (0, len(values)):
+        missing, present = ("bonafide", "spoof") if n_bonafide == 0 else ("spoof", "bonafide")
+        raise ValueError(
+            f"`labels` must hold both classes; got {len(values)} {present} and no {missing} trial."
+        )
+    return values, is_bonafide
+
+
+def as_column(name: str, values: ArrayLike, n_trials: int) -> NDArray[Any]:
+    """Return one value per trial, shape (n_trials,), of any type that sorts."""
+    column = np.asarray(values)
+    if column.shape != (n_trials,):
+        raise ValueError(
+            f"`{name}` must have one value per trial, shape ({n_trials},); got {column.shape}."
+        )
+    if column.dtype.kind in "fO":
+        missing = [i for i, value in enumerate(column.tolist()) if value is None or value != value]
+        if missing:
+            raise ValueError(
+                f"`{name}` must have a value for every trial; {len(missing)} of {n_trials} are "
+                f"None or NaN, the first at index {missing[0]}. Give them a name of their own."
+            )
+    return column
+
+
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
+    """Raise a ValueError unless `value` is one of `choices`."""
+    if value not in choices:
+        allowed = ", ".join(map(repr, choices))
+        raise ValueError(f"`{name}` must be one of {allowed}; got {value!r}.")
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message, or its type where it has none, without line breaks or tabs."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        text = f"{os.fsdecode(error.filename)}: {error.strerror}."
+    return " ".join(text.split()) or type(error).__name__
+
+
+class Plain:
+    """A dataclass that JSON can hold."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values, ready for JSON; None for what isn't finite."""
+        return {name: _plain(value) for name, value in vars(self).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Plain):
+        return value.as_dict()
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def check_between(name: str, value: float, minimum: float, maximum: float = math.inf) -> None:
+    """Raise unless `minimum` <= `value` <= `maximum`."""
+    if not minimum <= value <= maximum:
+        bounds = f"between {minimum:g} and {maximum:g}"
+        rule = f"at least {minimum:g}" if maximum == math.inf else bounds
+        raise ValueError(f"`{name}` must be {rule}; got {value}.")
+
+
+def check_positive_finite(**values: float) -> None:
+    """Raise unless each value is positive and finite."""
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"`{name}` must be positive and finite; got {value!r}.")
+
+
+def check_not_negative(**values: float) -> None:
+    """Raise unless each value is 0 or above, and finite."""
+    for name, value in values.items():
+        if not 0 <= value < math.inf:
+            rule = "be finite" if value > 0 else "not be negative"
+            raise ValueError(f"`{name}` must {rule}; got {value}.")
+
+
+def check_inside_unit(**values: float) -> None:
+    """Raise unless each value lies in (0, 1)."""
+    for name, value in values.items():
+        if not 0 < value < 1:
+            raise ValueError(f"`{name}` must lie between 0 and 1, excluded; got {value}.")
+
+
+def check_range(
+    name: str, values: tuple[float, float], minimum: float = -math.inf, maximum: float = math.inf
+) -> None:
+    """Raise unless `values` are two ascending numbers in [minimum, maximum]."""
+    ascending = len(values) == 2 and minimum <= values[0] <= values[1] <= maximum
+    if not ascending or math.isinf(values[1] - values[0]):
+        raise ValueError(
+            f"`{name}` must be (low, high) with {minimum:g} <= low <= high <= {maximum:g} and a "
+            f"finite width; got {values}."
+        )
+
+
+def check_gain(name: str, values: tuple[float, float]) -> None:
+    """Raise unless `values` are a range in dB whose factors float32 can hold."""
+    check_range(name, values, -_MAX_DB, _MAX_DB)
+
+
+def check_snr(name: str, values: tuple[float, float]) -> None:
+    """Raise unless `values` are a range in dB as for `check_gain`, or twice +inf: no noise."""
+    if tuple(values) != (math.inf, math.inf):
+        check_gain(name, values)
+
+
+def check_rate(rate: int, name: str = "sample_rate") -> int:
+    """Return a sampling rate if it is one: from 1 kHz to 768 kHz."""
+    is_number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
+    if not is_number or not MIN_RATE <= rate <= MAX_RATE or rate != int(rate):
+        raise ValueError(
+            f"`{name}` must be a whole number of Hz from {MIN_RATE:,} to {MAX_RATE:,}; got "
+            f"{rate!r}. Did you pass kHz?"
+        )
+    return int(rate)
+
+
+def check_positive(config: Any, *names: str) -> None:
+    """Raise unless each named field, or each of type int, is a whole number of at least 1."""
+    for name in names or [field.name for field in fields(config) if field.type in ("int", int)]:
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"`{name}` must be a whole number of at least 1; got {value!r}.")
+
+
+def check_frames(config: Any) -> None:
+    """Raise unless the frames of a configuration's spectrum touch, and each fits in memory."""
+    check_between("n_fft", config.n_fft, 2, 2**15)
+    check_between("hop_length", config.hop_length, 1, config.n_fft)
+
+
+def check_probability(config: object, *names: str) -> None:
+    """Raise unless each named field of a configuration lies in [0, 1)."""
+    for name in names:
+        value = getattr(config, name)
+        if not 0 <= value < 1:
+            raise ValueError(f"`{name}` must lie in [0, 1); got {value!r}.")
+
+
+def check_float(waveform: Tensor) -> None:
+    """Raise unless `waveform` is a tensor of floating-point samples."""
+    import torch
+
+    if not isinstance(waveform, torch.Tensor):
+        raise TypeError(
+            f"`waveform` must be a torch.Tensor; got {type(waveform).__name__}. "
+            "Convert an array: torch.from_numpy(waveform)."
+        )
+    if not waveform.is_floating_point():
+        raise TypeError(
+            f"`waveform` must be a float tensor; got {waveform.dtype}. "
+            "Scale integers first: waveform / 32768 for int16."
+        )
+
+
+def check_one_waveform(waveform: Tensor | NDArray[Any]) -> None:
+    """Raise unless `waveform` has shape (time,) and holds samples."""
+    if waveform.ndim != 1:
+        raise ValueError(
+            f"`waveform` must have shape (time,); got {tuple(waveform.shape)}. "
+            "Average channels, waveform.mean(0), and take batches one by one."
+        )
+    if len(waveform) == 0:
+        raise ValueError("`waveform` must hold at least one sample; got none.")
+
+
+def check_waveform_batch(waveform: Tensor, n_least: int) -> None:
+    """Raise unless `waveform` is a float tensor (batch, time) of at least `n_least` samples."""
+    if waveform.dim() != 2:
+        hint = " Add a batch axis: waveform[None]." if waveform.dim() == 1 else ""
+        raise ValueError(
+            f"`waveform` must have shape (batch, time); got {tuple(waveform.shape)}.{hint}"
+        )
+    if waveform.shape[0] == 0:  # len() would fix the batch of a traced graph
+        raise ValueError("`waveform` must hold at least one row; got a batch of none.")
+    check_float(waveform)
+    if waveform.shape[-1] < n_least:
+        raise ValueError(
+            f"`waveform` must be at least {n_least} samples long; got {waveform.shape[-1]}. "
+            "Repeat it first: fix_length(waveform)."
+        )
+
+
+def check_finite(waveform: Tensor) -> None:
+    """Raise where a sample is NaN or infinite."""
+    # The extremes of a waveform with NaN are NaN; finding them is faster than looking at each.
+    low, high = waveform.detach().aminmax()
+    if not (low.isfinite() & high.isfinite()):
+        n_finite, n_samples = int(waveform.isfinite().count_nonzero()), waveform.numel()
+        raise ValueError(
+            "`waveform` must be finite; got "
+            f"{n_samples - n_finite} NaN or infinite of {n_samples} samples. "
+            "Find the file, or the step before, that they come from."
+        )
+
+
+def as_generator(generator: Generator | None) -> Generator:
+    """Return `generator` if it is one of the CPU; for None, a new one with a fresh seed."""
+    import torch
+
+    if generator is None:
+        generator = torch.Generator()
+        generator.seed()
+    if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
+        came = getattr(generator, "device", type(generator).__name__)
+        raise TypeError(
+            f"`generator` must be a torch.Generator on the CPU; got {came}. "
+            "Make one with torch.Generator().manual_seed(seed)."
+        )
+    return generator
+
+
+# Files
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path that replaces `path` when the block ends without an error.
+
+    The temporary file lies in the same folder, so the replacement is atomic; its contents reach
+    the disk before its name does. What a killed process left is overwritten. After an error `path`
+    is what it was before; where the disk is full, the error says so, whatever the writer made of
+    it.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"`path` must name a file; {path} is a directory.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_bytes(b"")
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if (cause := _no_room(error)) is not None:
+            raise OSError(
+                f"{path} could not be written: {os.strerror(cause)}. What was there before is "
+                "intact; make room and run the same command again."
+            ) from error
+        raise
+
+
+def _no_room(error: BaseException | None) -> int | None:
+    """Return the number of the error, if a full disk is behind it; torch reports another one."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return error.errno
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file in UTF-8, whole or not at all."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write values as indented JSON, whole or not at all."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest(values: Iterable[str]) -> str:
+    """Return the SHA-256 of strings, in hexadecimal."""
+    return hashlib.sha256(json.dumps([*values]).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def exclusive(path: str | os.PathLike[str]) -> Iterator[bool]:
+    """Yield whether this process alone holds the lock file `path` inside the block.
+
+    The system releases the lock of a process that dies, so what an interruption leaves is no
+    obstacle. The file is gone after the block.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with contextlib.suppress(OSError):  # Windows removes it at the release
+            Path(path).unlink(missing_ok=True)
+        lock.release()
+
+
+# Imports on first use
+
+
+def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` for a package.
+
+    Its exports are the imports under ``if TYPE_CHECKING:`` in its own source, which type checkers
+    read as they stand; here they are made when a name is first asked for.
+    """
+    spec = find_spec(package)
+    source = getattr(spec and spec.loader, "get_source", lambda _: None)(package) or ""
+    homes = {
+        alias.name: str(node.module)
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get, lambda: sorted({*homes, *vars(sys.modules[package])}), sorted(homes)
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Return a module that comes with an extra of the package, or say how to install it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"this needs {error.name or module}, an extra: pip install 'asvspoof-cm[{extra}]'."
+        ) from error
+
+
+# Progress
+
+
+class Progress:
+    """tqdm's bar of a task of `total` steps, with a few figures beside it.
+
+    Nothing is shown where tqdm is not installed (extra ``train``) or `enabled` is False.
+    """
+
+    def __init__(
+        self,
+        *,
+        total: int | None = None,
+        description: str = "",
+        unit: str = "it",
+        enabled: bool = True,
+    ) -> None:
+        self._bar: Any = None
+        if enabled:
+            with contextlib.suppress(ImportError):
+                from tqdm import tqdm
+
+                self._bar = tqdm(
+                    total=total,
+                    desc=description or None,
+                    unit=unit,
+                    dynamic_ncols=True,
+                    mininterval=0.1 if sys.stderr.isatty() else 5.0,
+                )
+
+    def update(self, n: int = 1, **figures: float | str) -> None:
+        """Count `n` more steps as done and show the newest `figures`."""
+        if self._bar is not None:
+            if figures:
+                self._bar.set_postfix(figures, refresh=False)
+            self._bar.update(n)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def track(
+    iterable: Iterable[T],
+    *,
+    total: int | None = None,
+    description: str = "",
+    unit: str = "it",
+    enabled: bool = True,
+) -> Iterator[T]:
+    """Yield the items of `iterable` while showing progress."""
+    if total is None and isinstance(iterable, Sized):
+        total = len(iterable)
+    with Progress(total=total, description=description, unit=unit, enabled=enabled) as progress:
+        for item in iterable:
+            yield item
+            progress.update()
+
+
+# Seeds, processes and devices
+
+
+def derive_seed(seed: int, *key: int) -> int:
+    """Return a seed for `torch.Generator` that depends on `seed` and on every number of `key`."""
+    digest = hashlib.blake2b(repr((seed, *key)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def n_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def resolve_device(device: str | torch.device = "auto") -> torch.device:
+    """Return the device that a name stands for; "auto" is CUDA, else MPS, else the CPU."""
+    import torch
+
+    if device != "auto":
+        try:
+            chosen = torch.device(device)
+        except RuntimeError:
+            raise ValueError(
+                f"`device` must be auto, cpu, cuda, cuda:1, mps or another of PyTorch's; "
+                f"got {device!r}."
+            ) from None
+        if chosen.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"`device` must be one that is here; got {device!r}, without CUDA.")
+        if chosen.type == "mps" and not torch.backends.mps.is_available():
+            raise ValueError(f"`device` must be one that is here; got {device!r}, without MPS.")
+        return chosen
+    if torch.cuda.is_available():
+        # torchrun says which card of its machine is this process's.
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def resolve_precision(precision: str, device: torch.device) -> tuple[Literal["fp32", "bf16"], str]:
+    """Return the precision that a name stands for, and why; "auto" is bf16 where it is faster."""
+    import torch
+
+    if precision != "auto":
+        return ("bf16" if precision == "bf16" else "fp32"), "as asked for"
+    if device.type == "cuda":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        return ("bf16", "the GPU has it") if has_bf16 else ("fp32", "the GPU has no bf16")
+    if device.type != "cpu":
+        return "fp32", f"bf16 is not known to be faster on {device.type}"
+    # Without these instructions bf16 is emulated, several times slower than fp32.
+    found = sorted(_cpu_flags() & {"avx512_bf16", "amx_bf16"})
+    if found:
+        return "bf16", f"the CPU has {' and '.join(found)}"
+    return "fp32", "the CPU has neither avx512_bf16 nor amx_bf16"
+
+
+def _cpu_flags() -> set[str]:
+    """Return the features of the CPU as Linux lists them; none elsewhere."""
+    if not _CPUINFO.exists():
+        return set()
+    lines = _CPUINFO.read_text().splitlines()
+    return {flag for line in lines if line.startswith("flags") for flag in line.split()[2:]}
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process has now; without /proc, the most it ever had."""
+    if _STATM.exists():
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return peak_resident_bytes()
+
+
+def peak_resident_bytes() -> int:
+    """Return the most memory that this process ever had; 0 on Windows, which does not say."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+# Tables
+
+
+def render(
+    header: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    form: Form = "text",
+    *,
+    n_names: int = 1,
+    n_totals: int = 0,
+) -> str:
+    """Return a table in one of four forms, without a line end after its last line.
+
+    Args:
+        header: The names of the columns.
+        rows: Their cells: text, or for "csv" any values.
+        form: "text" aligns columns with spaces, "markdown" and "csv" are what they say, "latex" is
+            a ``tabular`` that needs the booktabs package.
+        n_names: Columns from the left that hold names; the others hold numbers and stand right.
+        n_totals: Rows at the end that LaTeX rules off.
+    """
+    table = [list(map(str, row)) for row in (header, *rows)] if form != "csv" else [header, *rows]
+    if form == "csv":
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows(table)
+        return out.getvalue().rstrip("\n")
+    n_numbers = len(header) - n_names
+    if form == "markdown":
+        table.insert(1, [":--"] * n_names + ["--:"] * n_numbers)
+        return "\n".join(
+            f"| {' | '.join(c.replace('|', chr(92) + '|') for c in row)} |" for row in table
+        )
+    if form == "latex":
+        lines = [" & ".join(c.translate(_LATEX_SPECIALS) for c in row) + r" \\" for row in table]
+        end = len(lines) - n_totals
+        totals = [r"\midrule", *lines[end:]] if n_totals else []
+        begin = rf"\begin{{tabular}}{{{'l' * n_names}{'r' * n_numbers}}}"
+        body = [r"\toprule", lines[0], r"\midrule", *lines[1:end], *totals, r"\bottomrule"]
+        return "\n".join([begin, *body, r"\end{tabular}"])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    sides = [str.ljust] * n_names + [str.rjust] * n_numbers
+    return "\n".join(
+        "  ".join(
+            side(c, width) for side, c, width in zip(sides, row, widths, strict=True)
+        ).rstrip()
+        for row in table
+    )
+
+
+class Quantity(NamedTuple):
+    """What a number is called and how it is printed: `scale` leads to the printed unit."""
+
+    name: str
+    title: str
+    unit: str = ""
+    scale: float = 1.0
+    n_decimals: int = 4
+
+    @property
+    def label(self) -> str:
+        """The head of a column, the label of an axis."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+    def text(self, value: Any) -> str:
+        """Return a number, or an interval with `value`, `low` and `high`, in the printed unit."""
+        if hasattr(value, "low"):
+            return f"{self.text(value.value)} [{self.text(value.low)}, {self.text(value.high)}]"
+        return "–" if math.isnan(value) else f"{self.scale * value:.{self.n_decimals}f}"
+
+
+@dataclass(frozen=True, repr=False)
+class Table:
+    """A table of results: ``print`` it, or take it in a form for papers and programs.
+
+    A cell is text, a whole number, None, or a float or interval of the `Quantity` that its column
+    is, or else the first cell of its row. `n_names` columns from the left hold names; `n_totals`
+    rows at the end are ruled off.
+    """
+
+    columns: Sequence[str | Quantity]
+    rows: Sequence[Sequence[Any]]
+    n_names: int = 1
+    n_totals: int = 0
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, form: Form = "text") -> str:
+        """Return the table in one of the forms of `render`.
+
+        "csv" has all digits, in base units: rates are fractions. There an interval has two columns
+        more, ``eer_low`` and ``eer_high``.
+        """
+        if form == "csv":
+            return self._csv()
+        heads = [c.label if isinstance(c, Quantity) else c for c in self.columns]
+        rows = []
+        for row in self.rows:
+            pairs = zip(row, self.columns, strict=True)
+            rows.append([_text(cell, column, row[0]) for cell, column in pairs])
+        return render(heads, rows, form, n_names=self.n_names, n_totals=self.n_totals)
+
+    def _csv(self) -> str:
+        columns = [*zip(*self.rows, strict=True)]
+        header: list[str] = []
+        cells: list[list[Any]] = []
+        for column, values in zip(self.columns, columns, strict=True):
+            name = column.name if isinstance(column, Quantity) else column
+            header.append(name)
+            cells.append([_cell(getattr(value, "value", value)) for value in values])
+            if any(hasattr(value, "low") for value in values):
+                for end in ("low", "high"):
+                    header.append(f"{name}_{end}")
+                    cells.append([getattr(value, end, None) for value in values])
+        return render(header, zip(*cells, strict=True), "csv")
+
+
+def _text(cell: Any, column: str | Quantity, first: Any) -> str:
+    if isinstance(cell, Quantity):
+        return cell.label
+    if cell is None or isinstance(cell, str | int):
+        return "" if cell is None else str(cell)
+    quantity = column if isinstance(column, Quantity) else first
+    return str(quantity.text(cell))
+
+
+def _cell(cell: Any) -> Any:
+    if isinstance(cell, Quantity):
+        return cell.name
+    return None if isinstance(cell, float) and math.isnan(cell) else cell
+
+
+class Tabular:
+    """A result that is a table: ``print`` it, or take it in a form for papers and programs."""
+
+    def _cells(self) -> tuple[Sequence[str], Sequence[Sequence[Any]], dict[str, int]]:
+        """Return the header and the rows for people, and what `render` needs to know of them."""
+        raise NotImplementedError
+
+    def _numbers(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        """Return the header and the rows with all digits."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self._render("text")
+
+    def markdown(self) -> str:
+        """Return the table in Markdown."""
+        return self._render("markdown")
+
+    def latex(self) -> str:
+        r"""Return a ``tabular`` for LaTeX with ``\usepackage{booktabs}``."""
+        return self._render("latex")
+
+    def csv(self) -> str:
+        """Return comma-separated values with all digits, in base units: rates are fractions."""
+        return render(*self._numbers(), "csv")
+
+    def _render(self, form: Form) -> str:
+        header, rows, shape = self._cells()
+        return render(header, rows, form, **shape)
+
+
+def first_row(data: bytes) -> tuple[list[str], str | None]:
+    r"""Return the cells of the first line that is not blank, and what separates them.
+
+    That is a tab where the line has one, else a semicolon, a comma or a bar, whichever there are
+    most of, else None for white space. Without such a line there are no cells.
+    """
+    match = re.search(rb"[^\r\n]*\S[^\r\n]*", data)  # whole: its first cell may be empty
+    line = match.group().decode("utf-8") if match else ""
+    delimiter = max(";,|", key=line.count)
+    delimiter = "\t" if "\t" in line else delimiter
+    chosen = delimiter if delimiter in line else None
+    return next((row for _, row in _rows(line, chosen)), []), chosen
+
+
+def read_table(
+    data: bytes, delimiter: str | None, columns: Mapping[str, int], n_columns: int
+) -> tuple[dict[str, Array], Array]:
+    r"""Return some columns of a table, and the line number of each row; blank lines are no rows.
+
+    Args:
+        data: The table, UTF-8 text.
+        delimiter: "," or ";" for CSV, "\t" and "|" without quotes, None for white space.
+        columns: The position of each column to return.
+        n_columns: How many columns each line must have.
+
+    Returns:
+        A string array of shape (n,) for each name in `columns`, and the line numbers, (n,).
+
+    Raises:
+        ValueError: A line has another number of columns; the message starts with the line.
+    """
+    if delimiter is None and data.isascii():
+        blocks = _ascii_blocks(data, columns, n_columns)
+    else:
+        blocks = _row_blocks(data.decode("utf-8"), delimiter, columns, n_columns)
+    parts: dict[str, list[Array]] = {name: [np.empty(0, dtype=np.str_)] for name in columns}
+    lines = [np.empty(0, dtype=np.int64)]
+    for block, block_lines in blocks:
+        lines.append(block_lines)
+        for name, column in block.items():
+            parts[name].append(column)
+    # One column at a time, so that no more than one stands in memory twice.
+    return {name: np.concatenate(parts.pop(name)) for name in columns}, np.concatenate(lines)
+
+
+def _ascii_blocks(
+    data: bytes, columns: Mapping[str, int], n_columns: int
+) -> Iterator[tuple[dict[str, Array], Array]]:
+    """Find the cells of whole blocks of bytes at once."""
+    data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    data += b"" if data.endswith(b"\n") else b"\n"
+    start, n_lines = 0, 0
+    while start < len(data):
+        stop = data.index(b"\n", min(start + _BLOCK_BYTES, len(data)) - 1) + 1
+        codes = np.frombuffer(data, np.uint8, stop - start, start)
+        is_space = _IS_SPACE[codes]
+        edges = np.flatnonzero(np.diff(is_space, prepend=True))
+        starts, ends = edges[0::2], edges[1::2]
+        line_ends = np.flatnonzero(codes == ord("\n"))
+        n_cells = np.diff(np.searchsorted(starts, line_ends), prepend=0)
+        wrong = np.flatnonzero((n_cells != n_columns) & (n_cells != 0))
+        if len(wrong):
+            line = data[start:stop].split(b"\n", wrong[0] + 1)[wrong[0]].decode("ascii")
+            raise _wrong_number(n_lines + wrong[0] + 1, n_columns, line.split())
+        block = {}
+        for name, k in columns.items():
+            block[name] = _gather(codes, starts[k::n_columns], ends[k::n_columns])
+        yield block, np.flatnonzero(n_cells) + n_lines + 1
+        start, n_lines = stop, n_lines + len(line_ends)
+
+
+def _gather(codes: Array, starts: Array, ends: Array) -> Array:
+    """Copy the bytes from each start to its end into a fixed-width string array."""
+    if not len(starts):
+        return np.empty(0, dtype=np.str_)
+    width = int((ends - starts).max())
+    positions = starts[:, None] + np.arange(width)
+    inside = positions < ends[:, None]
+    characters = np.where(inside, codes[np.minimum(positions, len(codes) - 1)], 0)
+    return characters.astype(np.uint32).view(f"<U{width}")[:, 0]
+
+
+def _row_blocks(
+    text: str, delimiter: str | None, columns: Mapping[str, int], n_columns: int
+) -> Iterator[tuple[dict[str, Array], Array]]:
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    for line, row in _rows(text, delimiter):
+        if len(row) != n_columns:
+            raise _wrong_number(line, n_columns, row)
+        rows.append(row)
+        lines.append(line)
+        if len(rows) == _BLOCK_ROWS:
+            yield _columns_of(rows, columns), np.array(lines)
+            rows, lines = [], []
+    if rows:
+        yield _columns_of(rows, columns), np.array(lines)
+
+
+def _columns_of(rows: list[list[str]], columns: Mapping[str, int]) -> dict[str, Array]:
+    return {name: np.array([row[k] for row in rows], dtype=np.str_) for name, k in columns.items()}
+
+
+def _rows(text: str, delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
+    file = io.StringIO(text, newline="")
+    if delimiter is None:
+        for line, content in enumerate(file, start=1):
+            if row := content.split():
+                yield line, row
+        return
+    if delimiter in ("\t", "|"):
+        reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            if any(row):
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: not valid CSV ({error}).") from error
+
+
+def _wrong_number(line: int, n_columns: int, row: list[str]) -> ValueError:
+    return ValueError(
+        f"line {line}: each line must have {n_columns} columns, as the first; "
+        f"got {len(row)}: {row}."
+    )

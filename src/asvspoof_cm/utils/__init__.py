@@ -1,1 +1,0 @@
-"""The plumbing that every other room uses: tables, files, checks, processes, progress."""

@@ -10,7 +10,8 @@ With half-precision inputs a loss is computed and returned in float32.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -21,11 +22,11 @@ from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.metrics import ASVSPOOF5
 
 __all__ = [
+    "LOSSES",
     "am_softmax_loss",
     "cross_entropy_loss",
     "focal_loss",
     "focal_pairwise_loss",
-    "group_ranking_loss",
     "listwise_loss",
     "oc_softmax_loss",
     "p2sgrad_loss",
@@ -37,8 +38,6 @@ __all__ = [
     "supervised_contrastive_loss",
 ]
 
-Reduction = Literal["mean", "sum", "none"]
-
 
 def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross-entropy: the objective of systems 1 to 3 of the paper.
@@ -48,18 +47,11 @@ def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
         tensor(0.6931)
     """
     _check_logits(logits, labels)
-    return functional.cross_entropy(widen(logits), labels.long())
+    return functional.cross_entropy(_widen(logits), labels.long())
 
 
-def focal_loss(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    alpha: float = 0.5,
-    gamma: float = 2.0,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """Return the focal loss, −α_y (1 − p_y)^γ log p_y.
+def focal_loss(logits: Tensor, labels: Tensor, *, alpha: float = 0.5, gamma: float = 2.0) -> Tensor:
+    """Return the focal loss, the mean of −α_y (1 − p_y)^γ log p_y.
 
     The class weights are [1 − α, α] for [spoof, bonafide]. With two classes 1 − p_y is the
     probability of the other class, so both factors come from one log-softmax and nothing overflows
@@ -71,7 +63,6 @@ def focal_loss(
         alpha: The weight of bonafide, in [0, 1].
         gamma: The focusing parameter, not negative. With 0 and ``alpha=0.5`` this is half the
             cross-entropy.
-        reduction: "mean" over the batch, "sum", or "none" for shape (batch,).
 
     Example:
         >>> logits = torch.tensor([[2.0, -1.0], [0.5, 0.5]])
@@ -81,19 +72,12 @@ def focal_loss(
     _check_logits(logits, labels)
     check_between("alpha", alpha, 0, 1)
     check_not_negative(gamma=gamma)
-    log_p = widen(logits).log_softmax(dim=-1)
+    log_p = _widen(logits).log_softmax(dim=-1)
     own = labels.long()[:, None]
     log_p_own = log_p.gather(1, own).squeeze(1)
     log_p_other = log_p.gather(1, 1 - own).squeeze(1)
     class_weights = torch.where(labels == BONAFIDE, alpha, 1.0 - alpha).to(log_p)
-    loss = -class_weights * torch.exp(gamma * log_p_other) * log_p_own
-    if reduction == "mean":
-        return loss.mean()
-    if reduction == "sum":
-        return loss.sum()
-    if reduction == "none":
-        return loss
-    raise ValueError(f'`reduction` must be "mean", "sum" or "none"; got {reduction!r}.')
+    return (-class_weights * torch.exp(gamma * log_p_other) * log_p_own).mean()
 
 
 def pairwise_ranking_loss(scores: Tensor, labels: Tensor, *, margin: float = 1.0) -> Tensor:
@@ -118,8 +102,8 @@ def pairwise_ranking_loss(scores: Tensor, labels: Tensor, *, margin: float = 1.0
     _check_labels(scores, labels)
     check_not_negative(margin=margin)
     # Infinite where there is no pair, and so without cost: half the time of a mask.
-    bonafide = torch.where(labels == BONAFIDE, widen(scores), math.inf)
-    spoof = torch.where(labels == SPOOF, widen(scores), -math.inf)
+    bonafide = torch.where(labels == BONAFIDE, _widen(scores), math.inf)
+    spoof = torch.where(labels == SPOOF, _widen(scores), -math.inf)
     costs = torch.relu(margin - (bonafide[:, None] - spoof))
     n_pairs = (labels == BONAFIDE).sum() * (labels == SPOOF).sum()
     return costs.sum() / n_pairs.clamp(min=1)
@@ -153,33 +137,6 @@ def focal_pairwise_loss(
     check_not_negative(weight=weight)
     focal = focal_loss(logits, labels, alpha=alpha, gamma=gamma)
     return focal + weight * pairwise_ranking_loss(logits[:, BONAFIDE], labels, margin=margin)
-
-
-def group_ranking_loss(
-    logits: Tensor, labels: Tensor, group: Tensor, *, margin: float = 1.0
-) -> Tensor:
-    """Return the mean of softplus(m − (s_b − s_s)) over the pairs of one group.
-
-    With sources as groups a human clip must outscore the fake clips of its own source, which share
-    its channel, so the channel is no cue. Draw batches of matched pairs for it.
-
-    Args:
-        logits: Tensor of shape (batch, 2).
-        labels: Integer tensor of shape (batch,).
-        group: Integer tensor of shape (batch,); negative for a row without a group.
-        margin: The separation m, not negative.
-
-    Example:
-        >>> logits = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 9.0]])
-        >>> group_ranking_loss(logits, torch.tensor([1, 0, 0]), torch.tensor([4, 4, 5]))
-        tensor(0.6931)
-    """
-    scores = _scores(logits, labels)
-    check_not_negative(margin=margin)
-    _check_group(group, labels)
-    costs = functional.softplus(margin - scores[:, None] + scores)
-    pairs = _same_group(group) & (labels == BONAFIDE)[:, None] & (labels == SPOOF)
-    return _mean(costs, pairs, (0, 1))
 
 
 def listwise_loss(logits: Tensor, labels: Tensor, *, temperature: float = 1.0) -> Tensor:
@@ -266,9 +223,8 @@ def soft_dcf_loss(
     *,
     slope: float = 2.0,
     beta: float = ASVSPOOF5.beta,
-    threshold: float | None = None,
 ) -> Tensor:
-    """Return a smooth actDCF: error rates counted by a sigmoid at the Bayes threshold.
+    """Return a smooth actDCF: error rates counted by a sigmoid at the Bayes threshold τ = −ln β.
 
     (β mean_b σ(a (τ − s)) + mean_s σ(a (s − τ))) / min(β, 1). As a grows this becomes the actDCF of
     the batch. Scores far from τ get no gradient: add a classification loss, or begin with one.
@@ -278,17 +234,14 @@ def soft_dcf_loss(
         labels: Integer tensor of shape (batch,).
         slope: a, positive; 1 to 5 trains well.
         beta: Weight of a miss against a false alarm, priors included.
-        threshold: τ; None for the Bayes threshold −ln β.
 
     Example:
-        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
-        >>> soft_dcf_loss(logits, torch.tensor([0, 1]), threshold=0.0)
-        tensor(1.4500)
+        >>> soft_dcf_loss(torch.zeros(2, 2), torch.tensor([0, 1]), beta=1.0)
+        tensor(1.)
     """
     scores = _scores(logits, labels)
     check_positive_finite(slope=slope, beta=beta)
-    threshold = -math.log(beta) if threshold is None else threshold
-    return _dcf(slope * (scores - threshold), labels, beta)
+    return _dcf(slope * (scores + math.log(beta)), labels, beta)
 
 
 def soft_min_dcf_loss(
@@ -338,7 +291,7 @@ def am_softmax_loss(
     _check_logits(logits, labels)
     check_positive_finite(scale=scale)
     check_not_negative(margin=margin)
-    with_margin = widen(logits) - scale * margin * _one_hot(labels)
+    with_margin = _widen(logits) - scale * margin * _one_hot(labels)
     return functional.cross_entropy(with_margin, labels.long())
 
 
@@ -369,7 +322,7 @@ def oc_softmax_loss(
     """
     _check_logits(logits, labels)
     check_positive_finite(scale=scale)
-    bonafide_logit = widen(logits)[:, BONAFIDE]
+    bonafide_logit = _widen(logits)[:, BONAFIDE]
     return torch.where(
         labels == BONAFIDE,
         functional.softplus(scale * bonafide_margin - bonafide_logit),
@@ -393,7 +346,7 @@ def p2sgrad_loss(logits: Tensor, labels: Tensor, *, scale: float = 20.0) -> Tens
     """
     _check_logits(logits, labels)
     check_positive_finite(scale=scale)
-    return (widen(logits) / scale - _one_hot(labels)).square().mean()
+    return (_widen(logits) / scale - _one_hot(labels)).square().mean()
 
 
 def supervised_contrastive_loss(
@@ -423,20 +376,45 @@ def supervised_contrastive_loss(
         raise ValueError(f"`embedding` must have shape (batch, d); got {tuple(embedding.shape)}.")
     _check_labels(embedding, labels)
     check_positive_finite(temperature=temperature)
-    directions = functional.normalize(widen(embedding), dim=1)
+    directions = functional.normalize(_widen(embedding), dim=1)
     similarity = directions @ directions.mT / temperature
     same = labels[:, None] == labels
     positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     rivals = ~same
     if group is not None:
-        _check_group(group, labels)
-        rivals = rivals & _same_group(group)
+        if group.shape != labels.shape or group.is_floating_point():
+            raise ValueError(
+                f"`group` must be integers of shape {tuple(labels.shape)}, one for each row; got "
+                f"{group.dtype} of shape {tuple(group.shape)}."
+            )
+        rivals = rivals & (group[:, None] == group) & (group >= 0)
     compared = similarity.masked_fill(~(positive | rivals), torch.finfo(similarity.dtype).min)
     log_p = similarity - compared.logsumexp(dim=1, keepdim=True)
     return _mean(-_mean(log_p, positive), positive.any(dim=1))
 
 
-def widen(x: Tensor) -> Tensor:
+def _pairwise(logits: Tensor, labels: Tensor, *, margin: float = 1.0) -> Tensor:
+    return pairwise_ranking_loss(logits[:, BONAFIDE], labels, margin=margin)
+
+
+LOSSES: Final[dict[str, Callable[..., Tensor]]] = {
+    "cross_entropy": cross_entropy_loss,
+    "focal": focal_loss,
+    "pairwise": _pairwise,
+    "focal_pairwise": focal_pairwise_loss,
+    "listwise": listwise_loss,
+    "partial_auc": partial_auc_loss,
+    "prior_weighted_bce": prior_weighted_bce,
+    "soft_dcf": soft_dcf_loss,
+    "soft_min_dcf": soft_min_dcf_loss,
+    "am_softmax": am_softmax_loss,
+    "oc_softmax": oc_softmax_loss,
+    "p2sgrad": p2sgrad_loss,
+}
+"""The losses of logits and labels, by name; "pairwise" ranks by the bonafide logit."""
+
+
+def _widen(x: Tensor) -> Tensor:
     """Return half precision as float32, anything else as it is."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
@@ -444,7 +422,7 @@ def widen(x: Tensor) -> Tensor:
 def _scores(logits: Tensor, labels: Tensor) -> Tensor:
     """Return z₁ − z₀ of checked logits."""
     _check_logits(logits, labels)
-    wide = widen(logits)
+    wide = _widen(logits)
     return wide[:, BONAFIDE] - wide[:, SPOOF]
 
 
@@ -463,11 +441,6 @@ def _dcf(gaps: Tensor, labels: Tensor, beta: float) -> Tensor:
 def _one_hot(labels: Tensor) -> Tensor:
     """Return (batch, 2), 1 at each row's own class."""
     return (labels[:, None] == torch.arange(2, device=labels.device)).float()
-
-
-def _same_group(group: Tensor) -> Tensor:
-    """Return (batch, batch), True for two rows of one group."""
-    return (group[:, None] == group) & (group >= 0)
 
 
 def _check_logits(logits: Tensor, labels: Tensor) -> None:
@@ -493,12 +466,4 @@ def _check_labels(scores: Tensor, labels: Tensor) -> None:
         raise ValueError(
             "`labels` must be 0 (spoof) or 1 (bonafide); "
             f"got values from {labels.min().item()} to {labels.max().item()}."
-        )
-
-
-def _check_group(group: Tensor, labels: Tensor) -> None:
-    if group.shape != labels.shape or group.is_floating_point():
-        raise ValueError(
-            f"`group` must be integers of shape {tuple(labels.shape)}, one for each row; got "
-            f"{group.dtype} of shape {tuple(group.shape)}."
         )

@@ -5,26 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from asvspoof_cm.labels import BONAFIDE, SPOOF
-from asvspoof_cm.losses import (
-    am_softmax_loss,
-    cross_entropy_loss,
-    focal_loss,
-    listwise_loss,
-    oc_softmax_loss,
-    p2sgrad_loss,
-    pairwise_ranking_loss,
-    partial_auc_loss,
-    prior_weighted_bce,
-    soft_dcf_loss,
-    soft_min_dcf_loss,
-)
+from asvspoof_cm.losses import LOSSES
 
 
 class Objective(nn.Module):
@@ -80,26 +67,6 @@ class Objective(nn.Module):
         return repr(self.text)
 
 
-def _pairwise(logits: Tensor, labels: Tensor, *, margin: float = 1.0) -> Tensor:
-    """Return the paper's ranking term: pairs of bonafide logits."""
-    return pairwise_ranking_loss(logits[:, BONAFIDE], labels, margin=margin)
-
-
-LOSSES: dict[str, Callable[..., Tensor]] = {
-    "cross_entropy": cross_entropy_loss,
-    "focal": focal_loss,
-    "pairwise": _pairwise,
-    "listwise": listwise_loss,
-    "partial_auc": partial_auc_loss,
-    "prior_weighted_bce": prior_weighted_bce,
-    "soft_dcf": soft_dcf_loss,
-    "soft_min_dcf": soft_min_dcf_loss,
-    "am_softmax": am_softmax_loss,
-    "oc_softmax": oc_softmax_loss,
-    "p2sgrad": p2sgrad_loss,
-}
-"""The losses of `Objective` by name."""
-
 _OF_COSINES = ("am_softmax", "oc_softmax", "p2sgrad")
 
 
@@ -134,7 +101,7 @@ def _term(node: ast.expr) -> tuple[float, str, dict[str, Any]]:
     if not 0 < weight < math.inf:
         raise ValueError(f"the weight of {node.id} must be positive and finite; got {weight}.")
     parameters = inspect.signature(LOSSES[node.id]).parameters.values()
-    known = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - {"reduction"}
+    known = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
     unknown = settings.keys() - known
     if unknown:
         raise ValueError(

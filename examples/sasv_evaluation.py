@@ -1,15 +1,24 @@
-"""Calibrate, fuse and evaluate two systems on scored trials."""
+"""Measure speaker verification with a countermeasure, on trials made from a corpus.
+
+    python examples/sasv_evaluation.py CORPUS                          # in ASVspoof 5's layout
+    python examples/sasv_evaluation.py CORPUS --markdown docs/sasv.md  # into a page
+
+Calibrations and fusion are fitted on the dev part; the figures are those of the eval part.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import argparse
+import csv
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from asvspoof_cm import BONAFIDE, SPOOF, metrics
+from asvspoof_cm import BONAFIDE, SPOOF, Scorer, load_audio, metrics
 from asvspoof_cm.calibration import (
     Calibration,
     LinearFusion,
@@ -17,9 +26,169 @@ from asvspoof_cm.calibration import (
     fit_fusion,
     fuse_sasv,
 )
-from asvspoof_cm.labels import SASV_CLASSES
-from asvspoof_cm.metrics import ASVSPOOF5_SASV, Interval, SasvCosts
-from sasv_trials import FloatArray, Trials, TrialScores
+from asvspoof_cm.checkpoint import DEFAULT_NAME
+from asvspoof_cm.data import AudioFolder, Protocol, read_protocol
+from asvspoof_cm.labels import ABSENT, SASV_CLASSES
+from asvspoof_cm.metrics import ASVSPOOF5_SASV, Interval, SasvCosts, read_scores
+from sasv_pipeline import Encoder
+from speaker_encoder import EcapaEncoder, mean_voice, prepare_speech
+
+FloatArray: TypeAlias = NDArray[np.float64]
+MARKERS = ("<!-- figures: begin -->\n", "<!-- figures: end -->\n")
+_COLUMNS = ("claimed", "utterance", "kind", "imitated", "attack", "asv", "cm")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trials:
+    """Scored claims of identity, one row each: arrays of shape (n_trials,).
+
+    Attributes:
+        claimed: The speaker that is claimed.
+        utterance: What is heard.
+        kind: "target", "nontarget" or "spoof".
+        imitated: Whether a spoof imitates the very speaker that it claims to be.
+        attack: The attack of a spoof, "-" elsewhere.
+        asv: Cosines of the speaker encoder.
+        cm: Scores of the countermeasure.
+    """
+
+    claimed: NDArray[np.str_]
+    utterance: NDArray[np.str_]
+    kind: NDArray[np.str_]
+    imitated: NDArray[np.bool_]
+    attack: NDArray[np.str_]
+    asv: FloatArray
+    cm: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def split(self, scores: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the scores of target, nontarget and spoofed trials."""
+        target, nontarget, spoof = (scores[self.kind == kind] for kind in SASV_CLASSES)
+        return target, nontarget, spoof
+
+    def select(self, rows: NDArray[Any]) -> Trials:
+        """Return some trials, in this order; one may come several times."""
+        return Trials(**{name: getattr(self, name)[rows] for name in _COLUMNS})
+
+    def imitations(self) -> Trials:
+        """Return the trials without spoofs that don't imitate whom they claim to be."""
+        return self.select(np.flatnonzero((self.kind != "spoof") | self.imitated))
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of trials of each kind."""
+        return {kind: int((self.kind == kind).sum()) for kind in SASV_CLASSES}
+
+    def write(self, path: Path) -> None:
+        """Write a TSV, one line per trial."""
+        rows = zip(*(getattr(self, name) for name in _COLUMNS), strict=True)
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+            writer.writerow(_COLUMNS)
+            writer.writerows([*row[:5], f"{row[5]:.7f}", f"{row[6]:.7f}"] for row in rows)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Trials:
+        """Read what `write` wrote."""
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="\t"))
+        columns = {name: np.array([row[name] for row in rows]) for name in _COLUMNS}
+        columns["imitated"] = columns["imitated"] == "True"
+        return cls(**{**columns, **{name: columns[name].astype(float) for name in ("asv", "cm")}})
+
+
+# From a corpus to scored trials ----------------------------------------------------------------
+
+
+def enrolments(corpus: Protocol, rng: np.random.Generator, n_enrol: int = 3) -> dict[str, Any]:
+    """Return `n_enrol` bona fide rows of each speaker that has at least two more than that."""
+    of_speaker: dict[str, list[int]] = {}
+    for row in np.flatnonzero((corpus.label == BONAFIDE) & (corpus.speaker != ABSENT)).tolist():
+        of_speaker.setdefault(str(corpus.speaker[row]), []).append(row)
+    enrolled = {
+        speaker: sorted(rng.choice(rows, n_enrol, replace=False).tolist())
+        for speaker, rows in of_speaker.items()
+        if len(rows) >= n_enrol + 2
+    }
+    if len(enrolled) < 2:
+        raise ValueError(
+            f"{corpus!r} must have at least two speakers with {n_enrol + 2} bona fide utterances "
+            f"each; {len(enrolled)} have as many."
+        )
+    return enrolled
+
+
+def claims(
+    corpus: Protocol,
+    enrolled: Mapping[str, list[int]],
+    rng: np.random.Generator,
+    n_nontarget: int = 3,
+) -> list[tuple[str, int, str, bool]]:
+    """Return claims: speaker, row of the corpus, kind, and whether a spoof imitates the speaker.
+
+    Every bona fide utterance that enrols no one claims its own speaker, if enrolled, and
+    `n_nontarget` others. A spoof claims the speaker that the protocol gives it where that one is
+    enrolled, the voice that it was copied or converted from; else, as a voice of its own, any one
+    speaker. Others are of the same gender where the protocol knows it and such a one is enrolled.
+    """
+    gender = {speaker: str(corpus.gender[rows[0]]) for speaker, rows in enrolled.items()}
+    taken = {row for rows in enrolled.values() for row in rows}
+    found: list[tuple[str, int, str, bool]] = []
+    for row in range(len(corpus)):
+        speaker = str(corpus.speaker[row])
+        if row in taken or corpus.label[row] not in (BONAFIDE, SPOOF):
+            continue
+        others = [name for name in enrolled if name != speaker]
+        same = [name for name in others if gender[name] == corpus.gender[row] != ABSENT]
+        if corpus.label[row] == BONAFIDE:
+            if speaker in enrolled:
+                found.append((speaker, row, "target", False))
+            chosen = rng.permutation(same or others)[:n_nontarget].tolist()
+            found += [(name, row, "nontarget", False) for name in chosen]
+        elif speaker in enrolled:
+            found.append((speaker, row, "spoof", True))
+        else:
+            found.append((str(rng.choice(same or others)), row, "spoof", False))
+    return found
+
+
+def score_trials(
+    corpus: Protocol, audio_dir: Path, encoder: Encoder, scorer: Scorer, table: Path, seed: int = 0
+) -> Trials:
+    """Make the trials of a protocol, and score every utterance once with each system.
+
+    The countermeasure's scores go to `table`, where a call that was killed goes on.
+    """
+    rng = np.random.default_rng(seed)
+    enrolled = enrolments(corpus, rng)
+    made = claims(corpus, enrolled, rng)
+    done = scorer.score_protocol(corpus, audio_dir, table, progress=True)
+    if done.n_failed:
+        raise ValueError(f"{done.n_failed} clips can't be scored; {table}.errors.tsv has them.")
+    scored = read_scores(table)
+    cm = dict(zip(scored.filename, np.asarray(scored.cm), strict=True))
+    files = AudioFolder(corpus, audio_dir)
+    rows = sorted({row for _, row, _, _ in made} | {r for own in enrolled.values() for r in own})
+    vectors = {}
+    for row in rows:
+        waveform = load_audio(files.path(row))
+        speech = prepare_speech(waveform)
+        vectors[row] = encoder.embed(speech if len(speech) else waveform)
+    voices = {name: mean_voice([vectors[row] for row in own]) for name, own in enrolled.items()}
+    at = np.array([row for _, row, _, _ in made])
+    return Trials(
+        claimed=np.array([name for name, *_ in made]),
+        utterance=corpus.utterance[at],
+        kind=np.array([kind for _, _, kind, _ in made]),
+        imitated=np.array([imitated for *_, imitated in made]),
+        attack=np.where(corpus.label[at] == SPOOF, corpus.attack[at], ABSENT),
+        asv=np.array([voices[name] @ vectors[row] for name, row, *_ in made], dtype=float),
+        cm=np.array([cm[name] for name in corpus.utterance[at].tolist()], dtype=float),
+    )
+
+
+# Calibrate, fuse, evaluate ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +199,7 @@ class Calibrations:
         asv: From cosine to the LLR of target against nontarget.
         cm: From the countermeasure's score to the LLR of bona fide against spoof.
         fusion: From both raw scores to the LLR of target against the rest.
-        costs: What it was all fitted for.
+        costs: What all three were fitted for.
     """
 
     asv: Calibration
@@ -38,42 +207,44 @@ class Calibrations:
     fusion: LinearFusion
     costs: SasvCosts
 
-    def systems(self, scores: TrialScores) -> dict[str, FloatArray]:
+    def systems(self, trials: Trials) -> dict[str, FloatArray]:
         """Return the LLR of every trial by system: ASV alone, behind a gate, and fused with the CM.
 
-        That of ASV alone is moved by a constant, so that `SasvCosts.threshold` is its own Bayes
-        threshold too, which knows of nontargets only. The gate rejects what lies below the Bayes
+        ASV alone is moved by a constant, so that `SasvCosts.threshold` is also its own Bayes
+        threshold, which knows of nontargets only. The gate rejects what lies below the Bayes
         threshold of the CM, which knows of spoofs only, and leaves the rest to ASV.
         """
         costs = self.costs
-        asv, cm = self.asv.apply(scores.asv), self.cm.apply(scores.cm)
+        asv, cm = self.asv.apply(trials.asv), self.cm.apply(trials.cm)
         alone = asv - np.log1p(-costs.rho)
         passes = cm >= np.log(costs.c_fa_spoof * costs.p_spoof / (costs.c_miss * costs.p_target))
         return {
             "ASV alone": alone,
             "ASV behind the gate": np.where(passes, alone, alone.min() - 100.0),
             "`fuse_sasv`": fuse_sasv(asv, cm, costs),
-            "`fit_fusion`": self.fusion.apply(np.stack([scores.asv, scores.cm], axis=1)),
+            "`fit_fusion`": self.fusion.apply(np.stack([trials.asv, trials.cm], axis=1)),
         }
 
 
-def fit(scores: TrialScores, costs: SasvCosts = ASVSPOOF5_SASV) -> Calibrations:
+def fit(trials: Trials, costs: SasvCosts = ASVSPOOF5_SASV) -> Calibrations:
     """Fit both calibrations and the linear fusion, each for the prior that the costs amount to."""
-    trials = scores.trials
-    bonafide = np.where(trials.kind == "spoof", SPOOF, BONAFIDE)
-    is_asv_trial = bonafide == BONAFIDE
+    is_asv_trial = trials.kind != "spoof"
     # One row per utterance: bona fide ones stand in several trials.
     _, once = np.unique(trials.utterance, return_index=True)
     miss = costs.c_miss * costs.p_target
     nontarget, spoof = costs.c_fa_nontarget * costs.p_nontarget, costs.c_fa_spoof * costs.p_spoof
     return Calibrations(
         asv=fit_calibration(
-            scores.asv[is_asv_trial],
+            trials.asv[is_asv_trial],
             np.where(trials.kind[is_asv_trial] == "target", BONAFIDE, SPOOF),
             prior=nontarget / (miss + nontarget),
         ),
-        cm=fit_calibration(scores.cm[once], bonafide[once], prior=spoof / (miss + spoof)),
-        fusion=fit_fusion(np.stack([scores.asv, scores.cm], axis=1), trials.kind, costs),
+        cm=fit_calibration(
+            trials.cm[once],
+            np.where(is_asv_trial[once], BONAFIDE, SPOOF),
+            prior=spoof / (miss + spoof),
+        ),
+        fusion=fit_fusion(np.stack([trials.asv, trials.cm], axis=1), trials.kind, costs),
         costs=costs,
     )
 
@@ -84,178 +255,168 @@ class SystemFigures:
 
     Attributes:
         min_a_dcf: The lowest a-DCF of any threshold, and its interval over claimed speakers.
-        gain: How much that is below ASV alone, on the same trials; None for ASV alone.
-        act_a_dcf: The a-DCF at the Bayes threshold, what calibration makes of it.
-        rejected: The share of rejected trials of each kind at that threshold.
+        gain: How far that lies below ASV alone, on the same trials; None for ASV alone.
+        act_a_dcf: The a-DCF at the Bayes threshold, which a deployment would use.
+        accepted: The share of accepted trials of each kind at that threshold.
     """
 
     min_a_dcf: Interval
     gain: Interval | None
     act_a_dcf: float
-    rejected: Mapping[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """All figures of the evaluation part; those of one system by its name.
-
-    Attributes:
-        systems: By name, as in `Calibrations.systems`.
-        asv_eer: Target against nontarget.
-        cm_eer: Bona fide against spoof, one row per utterance.
-        min_t_dcf: Of the countermeasure beside this ASV at its EER threshold.
-        t_eer: The concurrent tandem EER.
-        n_trials: By kind.
-        n_imitations: Spoofs that imitate whom they claim.
-        n_speakers: Enrolled ones.
-    """
-
-    systems: Mapping[str, SystemFigures]
-    asv_eer: Interval
-    cm_eer: Interval
-    min_t_dcf: Interval
-    t_eer: Interval
-    n_trials: Mapping[str, int]
-    n_imitations: int
-    n_speakers: int
-
-
-def markdown(results: Mapping[str, Evaluation]) -> str:
-    """Return the tables of the documentation: encoders by name, on the same trials."""
-    first = next(iter(results.values()))
-    trials = ", ".join(f"{n:,} {kind}" for kind, n in first.n_trials.items())
-    header = ["encoder", "system", "min a-DCF", "below ASV alone by", "actual a-DCF"]
-    header += ["targets rejected", "nontargets accepted", "spoofs accepted"]
-    trials += f", of which {first.n_imitations} imitate whom they claim to be"
-    lines = [f"{first.n_speakers} enrolled speakers; trials: {trials}.", "", *_head(header)]
-    for encoder, result in results.items():
-        for name, of in result.systems.items():
-            accepted = [1.0 - of.rejected[kind] for kind in SASV_CLASSES[1:]]
-            cells = [
-                encoder,
-                name,
-                _interval(of.min_a_dcf),
-                "–" if of.gain is None else _interval(of.gain),
-                f"{of.act_a_dcf:.3f}",
-                *map(_percent, (of.rejected["target"], *accepted)),
-            ]
-            lines.append(_row(cells))
-    lines += ["", *_head(["encoder", "ASV EER (%)", "CM EER (%)", "min t-DCF", "t-EER (%)"])]
-    for encoder, result in results.items():
-        eers = (_interval(eer, 100) for eer in (result.asv_eer, result.cm_eer))
-        tandem = (_interval(result.min_t_dcf), _interval(result.t_eer, 100))
-        lines.append(_row([encoder, *eers, *tandem]))
-    return "\n".join(lines) + "\n"
+    accepted: Mapping[str, float]
 
 
 def evaluate(
-    fitted: Calibrations, scores: TrialScores, *, n_bootstrap: int = 1000, seed: int = 0
-) -> Evaluation:
-    """Evaluate on trials that nothing was fitted on; intervals draw whole claimed speakers."""
-    trials, costs = scores.trials, fitted.costs
-    llrs = fitted.systems(scores)
-    baseline = next(iter(llrs))
+    fitted: Calibrations, trials: Trials, *, n_bootstrap: int = 1000, seed: int = 0
+) -> tuple[dict[str, SystemFigures], dict[str, Interval]]:
+    """Evaluate on trials that nothing was fitted on; intervals draw whole claimed speakers.
+
+    Returns:
+        The figures of each system, and those of ASV and countermeasure by themselves: their EERs,
+        the min t-DCF and the t-EER.
+    """
+    costs, llrs = fitted.costs, fitted.systems(trials)
     is_target = trials.kind == "target"
     labels = np.where(is_target, BONAFIDE, SPOOF)
     rows = np.arange(len(trials), dtype=np.float64)
     options: dict[str, Any] = {"n": n_bootstrap, "seed": seed}
 
-    def over_trials(value: Callable[[Trials, NDArray[np.intp]], float]) -> Interval:
-        # The bootstrap knows two classes of scores; here the scores are row numbers, and three
-        # classes are told apart by the rows.
-        def of_rows(target: FloatArray, others: FloatArray) -> float:
-            drawn = np.concatenate([target, others]).astype(np.intp)
-            return float(value(trials.select(drawn), drawn))
-
+    # The bootstrap knows two classes of scores. Here the scores are row numbers, and the rows tell
+    # the three classes apart.
+    def interval(value: Callable[[NDArray[np.intp]], float]) -> Interval:
         clusters = trials.claimed[is_target], trials.claimed[~is_target]
-        return metrics.bootstrap(
-            of_rows, rows[is_target], rows[~is_target], clusters=clusters, **options
-        )
+        pair = rows[is_target], rows[~is_target]
+        return metrics.bootstrap(_of_rows(value), *pair, clusters=clusters, **options)
 
-    def min_a_dcf(llr: FloatArray) -> Interval:
-        return over_trials(lambda part, drawn: metrics.a_dcf(*part.split(llr[drawn]), costs).value)
+    def min_a_dcf(llr: FloatArray, at: NDArray[np.intp]) -> float:
+        part = trials.select(at % len(trials))
+        return metrics.a_dcf(*part.split(llr[at]), costs).value
 
     def gain(llr: FloatArray) -> Interval:
-        both = np.concatenate([llrs[baseline], llr])
+        both = np.concatenate([llrs["ASV alone"], llr])
+        value = _of_rows(lambda at: min_a_dcf(both, at))
+        pair = rows, rows + len(trials)
+        return metrics.compare(*pair, labels, value, clusters=trials.claimed, **options)
 
-        def of_rows(target: FloatArray, others: FloatArray) -> float:
-            drawn = np.concatenate([target, others]).astype(np.intp)
-            part = trials.select(drawn % len(trials))
-            return metrics.a_dcf(*part.split(both[drawn]), costs).value
-
-        return metrics.compare(
-            rows, rows + len(trials), labels, of_rows, clusters=trials.claimed, **options
+    systems = {}
+    for name, llr in llrs.items():
+        passed = llr >= costs.threshold
+        accepted = {kind: float(passed[trials.kind == kind].mean()) for kind in SASV_CLASSES}
+        systems[name] = SystemFigures(
+            min_a_dcf=interval(lambda at, llr=llr: min_a_dcf(llr, at)),
+            gain=None if name == "ASV alone" else gain(llr),
+            act_a_dcf=act_a_dcf(accepted, costs),
+            accepted=accepted,
         )
 
-    def figures(name: str, llr: FloatArray) -> SystemFigures:
-        accepted = llr >= costs.threshold
-        return SystemFigures(
-            min_a_dcf=min_a_dcf(llr),
-            gain=None if name == baseline else gain(llr),
-            act_a_dcf=act_a_dcf(*trials.split(llr), costs),
-            rejected={
-                kind: float(np.mean(~accepted[trials.kind == kind])) for kind in SASV_CLASSES
-            },
-        )
+    def of_both(at: NDArray[np.intp]) -> tuple[Any, Any]:
+        part = trials.select(at)
+        return part.split(part.asv), _two_classes(part)
 
-    def min_t_dcf(part: Trials, drawn: NDArray[np.intp]) -> float:
-        target, nontarget, spoof = part.split(scores.cm[drawn])
-        asv = part.split(scores.asv[drawn])
-        bonafide = np.concatenate([target, nontarget])
-        return metrics.min_t_dcf(bonafide, spoof, asv=asv, costs=costs).value
-
-    def t_eer(part: Trials, drawn: NDArray[np.intp]) -> float:
-        target, nontarget, spoof = part.split(scores.cm[drawn])
-        cm = (np.concatenate([target, nontarget]), spoof)
-        return metrics.t_eer(part.split(scores.asv[drawn]), cm).value
-
-    def asv_eer(part: Trials, drawn: NDArray[np.intp]) -> float:
-        target, nontarget, _ = part.split(scores.asv[drawn])
-        return metrics.eer(target, nontarget).value
+    def min_t_dcf(at: NDArray[np.intp]) -> float:
+        asv, cm = of_both(at)
+        return metrics.min_t_dcf(*cm, asv=asv, costs=costs).value
 
     _, once = np.unique(trials.utterance, return_index=True)
-    is_spoof = trials.kind[once] == "spoof"
-    cm_once = scores.cm[once]
-    return Evaluation(
-        systems={name: figures(name, llr) for name, llr in llrs.items()},
-        asv_eer=over_trials(asv_eer),
-        cm_eer=metrics.bootstrap("eer", cm_once[~is_spoof], cm_once[is_spoof], **options),
-        min_t_dcf=over_trials(min_t_dcf),
-        t_eer=over_trials(t_eer),
-        n_trials=trials.counts(),
-        n_imitations=int(trials.imitated.sum()),
-        n_speakers=len(set(trials.claimed.tolist())),
-    )
+    return systems, {
+        "ASV EER": interval(lambda at: metrics.eer(*of_both(at)[0][:2]).value),
+        "CM EER": metrics.bootstrap("eer", *_two_classes(trials.select(once)), **options),
+        "min t-DCF": interval(min_t_dcf),
+        "t-EER": interval(lambda at: metrics.t_eer(*of_both(at)).value),
+    }
 
 
-def act_a_dcf(
-    target: ArrayLike, nontarget: ArrayLike, spoof: ArrayLike, costs: SasvCosts = ASVSPOOF5_SASV
-) -> float:
-    """Return the normalised a-DCF of LLRs at the Bayes threshold; `metrics.a_dcf` is its minimum.
+def _of_rows(value: Callable[[NDArray[np.intp]], float]) -> Callable[..., float]:
+    return lambda target, others: float(value(np.concatenate([target, others]).astype(np.intp)))
+
+
+def _two_classes(trials: Trials) -> tuple[FloatArray, FloatArray]:
+    """Return the countermeasure's scores of bona fide and of spoofed trials."""
+    is_spoof = trials.kind == "spoof"
+    return trials.cm[~is_spoof], trials.cm[is_spoof]
+
+
+def act_a_dcf(accepted: Mapping[str, float], costs: SasvCosts = ASVSPOOF5_SASV) -> float:
+    """Return the normalised a-DCF of the shares that are accepted; `metrics.a_dcf` is its minimum.
 
     1 is what rejecting or accepting everyone costs, whichever is cheaper.
     """
     miss = costs.c_miss * costs.p_target
-    false = (costs.c_fa_nontarget * costs.p_nontarget, costs.c_fa_spoof * costs.p_spoof)
-    cost = miss * float(np.mean(np.asarray(target) < costs.threshold))
-    for weight, llr in zip(false, (nontarget, spoof), strict=True):
-        cost += weight * float(np.mean(np.asarray(llr) >= costs.threshold))
-    return cost / min(miss, sum(false))
+    nontarget, spoof = costs.c_fa_nontarget * costs.p_nontarget, costs.c_fa_spoof * costs.p_spoof
+    cost = miss * (1 - accepted["target"])
+    cost += nontarget * accepted["nontarget"] + spoof * accepted["spoof"]
+    return cost / min(miss, nontarget + spoof)
 
 
-def _head(titles: Sequence[str]) -> list[str]:
-    return [_row(titles), _row(["---"] * len(titles))]
+def markdown(title: str, fitted: Calibrations, trials: Trials, **options: Any) -> str:
+    """Return the tables of the documentation for some trials."""
+    systems, alone = evaluate(fitted, trials, **options)
+    counts = ", ".join(f"{n:,} {kind}" for kind, n in trials.counts().items())
+    header = "system | min a-DCF | below ASV alone by | actual a-DCF | targets rejected"
+    trials_line = f"{len(set(trials.claimed.tolist()))} enrolled speakers; trials: {counts}, "
+    trials_line += f"of which {int(trials.imitated.sum())} imitate whom they claim to be."
+    lines = [
+        f"**{title}.** {trials_line}",
+        "",
+        f"| {header} | nontargets accepted | spoofs accepted |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, of in systems.items():
+        gain = "–" if of.gain is None else _text(of.gain)
+        rejected = 1 - of.accepted["target"]
+        shares = (rejected, of.accepted["nontarget"], of.accepted["spoof"])
+        cells = [name, _text(of.min_a_dcf), gain, f"{of.act_a_dcf:.3f}"]
+        lines.append(f"| {' | '.join([*cells, *(f'{100 * x:.1f} %' for x in shares)])} |")
+    figures = (
+        f"{name} {_text(value, ' %' * name.endswith('EER'))}" for name, value in alone.items()
+    )
+    return "\n".join([*lines, "", ", ".join(figures) + "."]) + "\n"
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _interval(interval: Interval, scale: float = 1.0) -> str:
-    digits = 1 if scale > 1 else 3
+def _text(interval: Interval, unit: str = "") -> str:
+    scale, digits = (100, 1) if unit else (1, 3)
     value, low, high = (scale * x for x in (interval.value, interval.low, interval.high))
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]".replace("-", "−")
+    text = f"{value:.{digits}f}{unit} [{low:.{digits}f}, {high:.{digits}f}]"
+    return text.replace("-", "−")
+
+
+def write_figures(text: str, page: Path, markers: tuple[str, str] = MARKERS) -> None:
+    """Put `text` between the markers of a page."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(markers[0])
+    _, end, after = rest.partition(markers[1])
+    if not (begin and end):
+        raise ValueError(f"{page} must have the lines {markers[0]!r} and {markers[1]!r}.")
+    page.write_text(before + begin + text + end + after, encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Score the trials of a corpus, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("corpus", type=Path, help="folder in the layout of ASVspoof 5")
+    parser.add_argument("--checkpoint", help="another than the shipped one")
+    parser.add_argument("--scores", type=Path, default=Path("build/sasv"), help="keep scores here")
+    parser.add_argument("--markdown", type=Path, metavar="PAGE", help="put the figures into a page")
+    parser.add_argument("--bootstrap", type=int, default=1000, help="replicates (1000)")
+    args = parser.parse_args(arguments)
+    own = args.checkpoint
+    scorer = Scorer.from_checkpoint(own) if own else Scorer.from_pretrained()
+    args.scores.mkdir(parents=True, exist_ok=True)
+    encoder, scored = EcapaEncoder(), {}
+    weights = str(scorer.settings()["sha256"])[:12]
+    for part in ("dev", "eval"):
+        protocol = read_protocol(args.corpus / f"ASVspoof5.{part}.track_1.tsv")
+        table = args.scores / f"cm.{part}.{weights}.tsv"
+        scored[part] = score_trials(protocol, args.corpus, encoder, scorer, table)
+        scored[part].write(args.scores / f"ecapa.{part}.tsv")
+    fitted, test = fit(scored["dev"]), scored["eval"]
+    sets = {"Imitations only": test.imitations(), "All spoofs": test}
+    tables = [markdown(title, fitted, of, n_bootstrap=args.bootstrap) for title, of in sets.items()]
+    text = f"Countermeasure: {args.checkpoint or DEFAULT_NAME} (weights {weights}).\n\n"
+    text += "\n".join(tables)
+    print(text)
+    if args.markdown:
+        write_figures(text, args.markdown)
+
+
+if __name__ == "__main__":
+    main()

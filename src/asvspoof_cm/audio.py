@@ -19,7 +19,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import lru_cache
@@ -75,6 +75,17 @@ CROP_SAMPLES = 64000
 
 MAX_CHANNELS = 64
 """The most channels that a header may announce."""
+
+BAD_AUDIO = (
+    OSError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+    ImportError,
+)
+"""What a hostile file can make of its reader; other errors are those of the code."""
 
 _DIFFERENCE = 0.1  # the share of their power that channels don't share, where they differ
 
@@ -501,6 +512,37 @@ class InMemory:
 
 
 OpenAudio: TypeAlias = AudioFile | InMemory
+
+
+def open_audio(
+    audio: Any, sample_rate: int, new_rate: int, *, channel: int | None = None
+) -> AbstractContextManager[OpenAudio]:
+    """Return audio of any kind as a context whose value is read at `new_rate`.
+
+    Args:
+        audio: A file, an open one, the bytes of one, a waveform, or what this function has opened.
+        sample_rate: The rate of a waveform, in Hz.
+        new_rate: The rate to resample to, in Hz.
+        channel: The channel to read, from 0 on; None is the average of all.
+
+    Example:
+        >>> with open_audio(np.zeros(8000, np.float32), 8000, 16000) as audio:
+        ...     audio.n_samples
+        16000
+    """
+    if isinstance(audio, AudioFile | InMemory):
+        return nullcontext(audio)
+    if isinstance(audio, str | os.PathLike | bytes) or hasattr(audio, "read"):
+        return AudioFile(audio, sample_rate=new_rate, channel=channel, name=audio_name(audio))
+    return nullcontext(as_audio(audio, sample_rate, new_rate, channel=channel))
+
+
+def audio_name(audio: Any) -> str:
+    """Return what an error calls a piece of audio, never its content."""
+    if isinstance(audio, str | os.PathLike):
+        return os.fspath(audio)
+    name = getattr(audio, "name", None)
+    return name if isinstance(name, str) else "the audio"
 
 
 # Sampling rates

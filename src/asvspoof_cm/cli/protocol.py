@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         lines.append(("counts", f"those of the {args.expect} set of ASVspoof 5"))
     missing: list[int] = []
     if args.audio is not None:
-        from asvspoof_cm.data.audio_folder import AudioFolder
+        from asvspoof_cm.data.folder import AudioFolder
 
         folder = AudioFolder(protocol, args.audio)
         missing = folder.missing()

@@ -15,9 +15,9 @@ from asvspoof_cm.cli.options import add_device, add_model, load_scorer
 from asvspoof_cm.labels import ABSENT, UNITS
 
 if TYPE_CHECKING:
+    from asvspoof_cm.data.folder import Entry
     from asvspoof_cm.metrics import DetectionCosts
     from asvspoof_cm.scorer import FileScore, Scorer
-    from asvspoof_cm.scorer.files import Entry
 
 SUMMARY = "score audio files or a protocol"
 
@@ -97,6 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score what the arguments name."""
+    from asvspoof_cm.data.folder import find_audio
     from asvspoof_cm.metrics import DetectionCosts
     from asvspoof_cm.scorer import files
 
@@ -118,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
         entries: Iterable[Entry] = files.protocol_entries(args.protocol, args.audio)
     else:
         named = [path for path in args.files if path != "-"]
-        entries = files.entries(named, root=args.audio, each_channel=args.channel == "each")
+        entries = find_audio(named, root=args.audio, each_channel=args.channel == "each")
         if len(named) < len(args.files):
             entries = _with_standard_input(entries)
     if is_along:
@@ -198,6 +199,7 @@ def _along(
     scorer: Scorer, args: argparse.Namespace, entries: Iterable[Entry], costs: DetectionCosts
 ) -> int:
     """Write a row per window or segment, and pictures."""
+    from asvspoof_cm.audio import BAD_AUDIO
     from asvspoof_cm.scorer import files
 
     n_failed = 0
@@ -221,7 +223,7 @@ def _along(
                     else:
                         line = scorer.timeline(source)
                         rows = [_window_row(each) for each in line]
-            except files.BAD_AUDIO as error:  # of this file: the others go on
+            except BAD_AUDIO as error:  # of this file: the others go on
                 n_failed += 1
                 _say(files.error_of(entry.name, one_line(error)))
                 continue
@@ -259,7 +261,7 @@ def _draw(line: Any, name: str, folder: Path, threshold: float | None) -> None:
 
 
 def _with_standard_input(entries: Iterable[Entry]) -> Iterator[Entry]:
-    from asvspoof_cm.scorer.files import Entry
+    from asvspoof_cm.data.folder import Entry
 
     yield Entry("-", sys.stdin.buffer.read())
     yield from entries

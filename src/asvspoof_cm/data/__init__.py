@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from asvspoof_cm._util import lazy_exports
 
 if TYPE_CHECKING:
-    from asvspoof_cm.data.audio_folder import AudioFolder as AudioFolder
     from asvspoof_cm.data.audio_sources import open_audio as open_audio
     from asvspoof_cm.data.containers import audio_entries as audio_entries
     from asvspoof_cm.data.dataset import (
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
         collate as collate,
         make_loader as make_loader,
     )
+    from asvspoof_cm.data.folder import AudioFolder as AudioFolder, find_audio as find_audio
     from asvspoof_cm.data.miniature import write_miniature as write_miniature
     from asvspoof_cm.data.orders import (
         Order as Order,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol as Interface
 
 from asvspoof_cm.audio import OpenAudio
-from asvspoof_cm.data.audio_folder import AudioFolder
 from asvspoof_cm.data.containers import audio_entries, check_seekable, is_container, stem
+from asvspoof_cm.data.folder import AudioFolder
 from asvspoof_cm.data.openers import Opener
 from asvspoof_cm.data.packed import INDEX_NAME, SHARD_PATTERN, PackedAudio
 from asvspoof_cm.data.protocol import Protocol

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from asvspoof_cm._util import Progress, atomic_path, check_between, n_cores, write_text
 from asvspoof_cm.audio import InMemory
-from asvspoof_cm.data.audio_folder import AudioFolder
+from asvspoof_cm.data.folder import AudioFolder
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.labels import SAMPLE_RATE
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from asvspoof_cm.scorer.files import Entry, score_entries
+from asvspoof_cm.data.folder import Entry
+from asvspoof_cm.scorer.files import score_entries
 from asvspoof_cm.scorer.scorer import Scorer
 
 

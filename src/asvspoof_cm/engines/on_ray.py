@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from asvspoof_cm._util import atomic_path, check_between, import_extra
+from asvspoof_cm.data.folder import AudioPath, Entry, find_audio
 from asvspoof_cm.engines.cells import ScoreCells, cell_entry
 from asvspoof_cm.models import Countermeasure
-from asvspoof_cm.scorer.files import AudioPath, Entry, entries
 from asvspoof_cm.scorer.scorer import Scorer
 from asvspoof_cm.training import FitResult
 
@@ -154,7 +154,7 @@ def _rows(source: AudioPath | Iterable[AudioPath], root: AudioPath | None) -> li
     paths = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     rows = [
         {"utterance": entry.name, "entry": pickle.dumps(entry)}
-        for entry in entries([Path(path).absolute() for path in paths], root=root)
+        for entry in find_audio([Path(path).absolute() for path in paths], root=root)
     ]
     if not rows:
         raise ValueError(f"`source` must hold audio; there is none in {source}.")

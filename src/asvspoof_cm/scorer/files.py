@@ -4,54 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-import stat
-import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path, PureWindowsPath
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from asvspoof_cm._util import check_between, one_line
-from asvspoof_cm.audio import (
-    AUDIO_EXTENSIONS,
-    AudioFile,
-    InMemory,
-    OpenAudio,
-    Waveform,
-    as_audio,
-)
-from asvspoof_cm.labels import ABSENT, SAMPLE_RATE
+from asvspoof_cm.audio import BAD_AUDIO, OpenAudio
+from asvspoof_cm.data.folder import AudioFolder, AudioPath, Entry
+from asvspoof_cm.data.protocol import Protocol, read_protocol
+from asvspoof_cm.labels import ABSENT
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
 
 if TYPE_CHECKING:
-    from asvspoof_cm.data import Protocol
     from asvspoof_cm.scorer.scorer import Scorer, ScoreResult, Utterance
 
-AudioPath: TypeAlias = str | os.PathLike[str]
-Audio: TypeAlias = "AudioPath | bytes | BinaryIO | Waveform"
-"""A file, an open one, the bytes of one, or a waveform."""
-Item: TypeAlias = "AudioPath | tuple[str, Audio] | tuple[str, Audio, int]"
 Shard: TypeAlias = tuple[int, int]
 T = TypeVar("T")
 R = TypeVar("R")
 
-LISTS = (".txt", ".csv", ".tsv")
 TABLES = (".tsv", ".jsonl")
 MAX_THREADS = 4
-N_SHOWN = 5
-# What a hostile file can make of its reader; what is left are errors in the code.
-BAD_AUDIO = (
-    OSError,
-    ValueError,
-    TypeError,
-    ArithmeticError,
-    RuntimeError,
-    MemoryError,
-    ImportError,
-)
 # What tells rows, cells and lines apart, for any reader.
 _BREAKS = {ord(c): f"\\u{ord(c):04x}" for c in "\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
 _ESCAPES = {ord("\\"): "\\\\", ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r", **_BREAKS}
@@ -117,148 +93,11 @@ class ScoreSummary:
 # What there is to score
 
 
-class Entry(NamedTuple):
-    """One utterance: its name, and its audio or what kept it from being found."""
-
-    name: str
-    audio: Any
-    sample_rate: int = SAMPLE_RATE
-    channel: int | None = None
-    root: Path | None = None
-    """Where a list wants its files to be."""
-
-
-def entries(
-    items: Iterable[Item], *, root: AudioPath | None = None, each_channel: bool = False
-) -> Iterator[Entry]:
-    """Yield what the items of `Scorer.score_files` stand for; none of the audio is read."""
-    if isinstance(items, str | bytes | os.PathLike):
-        raise TypeError(f"`audio` must be several files; got {items!r}. Wrap it in a list.")
-    for item in items:
-        for entry in _expand(item, root):
-            yield from _channels(entry) if each_channel else (entry,)
-
-
-def _expand(item: Item, root: AudioPath | None) -> Iterator[Entry]:
-    if isinstance(item, tuple):
-        yield Entry(str(item[0]), *item[1:])
-        return
-    path = Path(item)
-    try:
-        if path.is_dir():
-            yield from _folder(path)
-        elif path.suffix.lower() in LISTS:
-            _check_regular(path)
-            top = path.parent if root is None else Path(root)
-            yield from (_lines if path.suffix.lower() == ".txt" else _rows)(path, top)
-        else:
-            yield Entry(os.fspath(item), path)
-    except BAD_AUDIO as error:  # of this list or folder: the others go on
-        yield Entry(os.fspath(item), error)
-
-
-def _folder(folder: Path) -> Iterator[Entry]:
-    found: list[Path] = []
-    others: list[Path] = []
-    for parent, folders, names in os.walk(folder):
-        folders.sort()
-        others += [Path(parent, name) for name in folders if Path(parent, name).is_symlink()]
-        for name in sorted(names):
-            is_audio = name.lower().endswith(AUDIO_EXTENSIONS) and not name.startswith(".")
-            (found if is_audio else others).append(Path(parent, name))
-    if not found:
-        raise ValueError(f"{folder} holds no audio file.")
-    if others:
-        shown = ", ".join(str(path.relative_to(folder)) for path in others[:N_SHOWN])
-        more = f" and {len(others) - N_SHOWN} more" if len(others) > N_SHOWN else ""
-        warnings.warn(
-            f"{folder}: {len(others)} of {len(found) + len(others)} files are no audio by their "
-            f"names and are not read: {shown}{more}.",
-            stacklevel=2,
-        )
-    names_ = [path.relative_to(folder).as_posix() for path in found]
-    stems = [name[: -len(Path(name).suffix)] for name in names_]
-    counts = Counter(stems)
-    for path, name, stem in zip(found, names_, stems, strict=True):
-        yield Entry(stem if counts[stem] == 1 else name, path)
-
-
-def _lines(path: Path, root: Path) -> Iterator[Entry]:
-    with path.open(encoding="utf-8-sig", newline="\n") as file:
-        for number, line in enumerate(file, start=1):
-            if name := line.strip():
-                yield _below(root, name, name, f"{path}, line {number}")
-
-
-def _rows(path: Path, root: Path) -> Iterator[Entry]:
-    from asvspoof_cm.data import read_protocol
-
-    protocol = read_protocol(path, require_labels=False)
-    for name, file in zip(protocol.utterance.tolist(), protocol.file.tolist(), strict=True):
-        yield _below(root, name, name if file == ABSENT else file, f"{path}, {name!r}")
-
-
-def _below(root: Path, name: str, file: str, where: str) -> Entry:
-    """Return the entry of a file that a list names, refused where it leaves the folder."""
-    top = root.absolute()
-    # Windows paths know both separators.
-    if ".." in PureWindowsPath(file).parts or "\0" in file or not (top / file).is_relative_to(top):
-        return Entry(
-            name,
-            ValueError(
-                f"{where}: a file must lie below {top}; got {file!r}. Give another root if the "
-                "list may be trusted."
-            ),
-        )
-    return Entry(name, top / file, root=top)
-
-
 def protocol_entries(protocol: Protocol | AudioPath, audio_dir: AudioPath) -> list[Entry]:
     """Return the utterances of a protocol, with their files below a folder."""
-    from asvspoof_cm.data import AudioFolder, read_protocol
-
     protocol = read_protocol(protocol, require_labels=False)
     folder = AudioFolder(protocol, audio_dir)
     return [Entry(name, folder.path(k)) for k, name in enumerate(protocol.utterance.tolist())]
-
-
-def _channels(entry: Entry) -> Iterator[Entry]:
-    """Yield the entry of each channel on its own."""
-    try:
-        if isinstance(entry.audio, Exception):
-            raise entry.audio
-        with opened(entry.audio, entry.sample_rate, entry.sample_rate) as source:
-            n_channels = source.n_channels
-    except BAD_AUDIO as error:
-        yield entry._replace(audio=error)
-        return
-    for k in range(n_channels):
-        yield entry._replace(name=f"{entry.name}#{k}", channel=k)
-
-
-def opened(
-    audio: Any, sample_rate: int, new_rate: int, *, channel: int | None = None
-) -> AbstractContextManager[OpenAudio]:
-    """Return audio of any kind as a context whose value is read at `new_rate`."""
-    if isinstance(audio, AudioFile | InMemory):
-        return nullcontext(audio)
-    if isinstance(audio, str | os.PathLike | bytes) or hasattr(audio, "read"):
-        return AudioFile(audio, sample_rate=new_rate, channel=channel, name=shown(audio))
-    return nullcontext(as_audio(audio, sample_rate, new_rate, channel=channel))
-
-
-def shown(audio: Audio) -> str:
-    """Return what an error calls a piece of audio, never its content."""
-    if isinstance(audio, str | os.PathLike):
-        return os.fspath(audio)
-    name = getattr(audio, "name", None)
-    return name if isinstance(name, str) else "the audio"
-
-
-def _check_regular(path: Path) -> None:
-    """Refuse what is no file: a pipe waits, and a device never ends."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError(f"{path} must be a regular file.")
 
 
 # Scores
@@ -297,13 +136,8 @@ def score_entries(
 
 def open_entry(scorer: Scorer, entry: Entry) -> AbstractContextManager[OpenAudio]:
     """Return the audio of an entry as a context, or raise what is wrong with it."""
-    audio = entry.audio
-    if isinstance(audio, Exception):
-        raise audio
-    if entry.root is not None and not audio.resolve().is_relative_to(entry.root.resolve()):
-        raise ValueError(f"{audio} is a link that leads out of {entry.root}.")
     channel = scorer.one_channel() if entry.channel is None else entry.channel
-    return opened(audio, entry.sample_rate, scorer.input.sample_rate, channel=channel)
+    return entry.open(scorer.input.sample_rate, channel)
 
 
 def _file_score(name: str, result: ScoreResult | str) -> FileScore:

@@ -27,15 +27,18 @@ from asvspoof_cm.audio import (
     OpenAudio,
     Waveform,
     as_audio,
+    audio_name,
     crop_starts,
     cut,
+    open_audio,
     set_level,
 )
 from asvspoof_cm.calibration import Calibration, Verdict, decide, probability
+from asvspoof_cm.data.folder import Audio, Item, find_audio
 from asvspoof_cm.labels import BONAFIDE, LABEL_NAMES, SAMPLE_RATE, SPOOF, UNITS, Unit
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.scorer import files, timeline as along
-from asvspoof_cm.scorer.files import Audio, FileScore, Item, ScoreSummary, Shard
+from asvspoof_cm.scorer.files import FileScore, ScoreSummary, Shard
 from asvspoof_cm.scorer.timeline import Attention, Explanation, Segment, SegmentSettings, Timeline
 
 if TYPE_CHECKING:
@@ -582,7 +585,7 @@ class Scorer:
             1.0
         """
         with self._opened(audio, sample_rate) as source:
-            return self._one(source, files.shown(audio))
+            return self._one(source, audio_name(audio))
 
     def score_files(
         self,
@@ -614,7 +617,7 @@ class Scorer:
             no.wav no.wav: No such file or directory. True
             zeros None False
         """
-        entries = files.entries(audio, root=root, each_channel=self.channel == "each")
+        entries = find_audio(audio, root=root, each_channel=self.channel == "each")
         return files.score_entries(self, entries, n_threads=n_threads, progress=progress)
 
     def score_protocol(
@@ -957,7 +960,7 @@ class Scorer:
     def _opened(self, audio: Audio | OpenAudio, sample_rate: int) -> Any:
         """Return audio of any kind as a context whose value is read in blocks."""
         rate = self.input.sample_rate
-        return files.opened(audio, sample_rate, rate, channel=self.one_channel())
+        return open_audio(audio, sample_rate, rate, channel=self.one_channel())
 
     def one_channel(self) -> int | None:
         """Return the channel to read; None is their average."""

@@ -1,0 +1,300 @@
+"""Where audio is found: folders, lists, iterables, and the files of a protocol below one folder.
+
+None of the audio is read here. A list that does not say where its files may lie keeps them below
+its own folder, and what can't be found is an `Entry` with an error that stops no other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path, PureWindowsPath
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from asvspoof_cm.audio import (
+    AUDIO_EXTENSIONS,
+    BAD_AUDIO,
+    AudioFile,
+    OpenAudio,
+    Waveform,
+    open_audio,
+)
+from asvspoof_cm.data.protocol import Protocol, read_protocol
+from asvspoof_cm.labels import ABSENT, SAMPLE_RATE
+
+AudioPath: TypeAlias = str | os.PathLike[str]
+Audio: TypeAlias = "AudioPath | bytes | BinaryIO | Waveform"
+"""A file, an open one, the bytes of one, or a waveform."""
+Item: TypeAlias = "AudioPath | tuple[str, Audio] | tuple[str, Audio, int]"
+
+LISTS: Final = (".txt", ".csv", ".tsv")
+"""How the names of lists of audio files end."""
+
+# Where the public corpora keep their files, below the folder that they unpack into.
+SUBFOLDERS: Final = ("flac_T", "flac_D", "flac_E_eval", "flac_E_prog", "flac")
+_N_PROBED = 100
+_N_SHOWN = 5
+# What a name that leaves its folder has; hardly any name has it, and a closer look is slow.
+_SUSPECT = re.compile(r"[/\\:\0]|\.\.")
+
+
+class Entry(NamedTuple):
+    """One utterance: its name, and its audio or what kept it from being found.
+
+    `root` is the folder below which a list must find its file, and `channel` the one to read.
+    """
+
+    name: str
+    audio: Any
+    sample_rate: int = SAMPLE_RATE
+    channel: int | None = None
+    root: Path | None = None
+
+    def open(
+        self, sample_rate: int, channel: int | None = None
+    ) -> AbstractContextManager[OpenAudio]:
+        """Return the audio as a context, to be read at `sample_rate`, or raise what is wrong."""
+        if isinstance(self.audio, Exception):
+            raise self.audio
+        root = self.root
+        if root is not None and not self.audio.resolve().is_relative_to(root.resolve()):
+            raise ValueError(f"{self.audio} is a link that leads out of {root}.")
+        return open_audio(self.audio, self.sample_rate, sample_rate, channel=channel)
+
+
+def find_audio(
+    items: Iterable[Item], *, root: AudioPath | None = None, each_channel: bool = False
+) -> Iterator[Entry]:
+    """Yield the utterances that files, folders, lists and waveforms stand for, in their order.
+
+    A folder gives every audio file below it, named by its place without the extension, where no
+    other file has that name; what is no audio by its name is counted in a warning. A list ``.txt``
+    has a path on each line, a ``.csv`` or ``.tsv`` a column of them and maybe one of names.
+
+    Args:
+        items: Paths, or tuples ``(name, audio)`` and ``(name, audio, sample_rate)``, whose audio is
+            a file, an open one, the bytes of one, or a waveform.
+        root: Where the files of a list must lie; None is the folder of the list. Relative paths
+            start there.
+        each_channel: Give each channel of a file an entry of its own, named ``name#0`` and so on.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "a.flac").touch()
+        >>> [entry.name for entry in find_audio([folder, ("noise", np.zeros(16000))])]
+        ['a', 'noise']
+    """
+    if isinstance(items, str | bytes | os.PathLike):
+        raise TypeError(f"`audio` must be several files; got {items!r}. Wrap it in a list.")
+    for item in items:
+        for entry in _expand(item, root):
+            yield from _channels(entry) if each_channel else (entry,)
+
+
+def _expand(item: Item, root: AudioPath | None) -> Iterator[Entry]:
+    if isinstance(item, tuple):
+        yield Entry(str(item[0]), *item[1:])
+        return
+    path = Path(item)
+    try:
+        if path.is_dir():
+            yield from _folder(path)
+        elif path.suffix.lower() in LISTS:
+            if not stat.S_ISREG(path.stat().st_mode):  # a pipe waits, and a device never ends
+                raise ValueError(f"{path} must be a regular file.")
+            yield from _listed(path, (path.parent if root is None else Path(root)).absolute())
+        else:
+            yield Entry(os.fspath(item), path)
+    except BAD_AUDIO as error:  # of this list or folder: the others go on
+        yield Entry(os.fspath(item), error)
+
+
+def _folder(folder: Path) -> Iterator[Entry]:
+    found: list[Path] = []
+    others: list[Path] = []
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        others += [Path(parent, name) for name in folders if Path(parent, name).is_symlink()]
+        for name in sorted(names):
+            is_audio = name.lower().endswith(AUDIO_EXTENSIONS) and not name.startswith(".")
+            (found if is_audio else others).append(Path(parent, name))
+    if not found:
+        raise ValueError(f"{folder} holds no audio file.")
+    if others:
+        shown = ", ".join(str(path.relative_to(folder)) for path in others[:_N_SHOWN])
+        more = f" and {len(others) - _N_SHOWN} more" if len(others) > _N_SHOWN else ""
+        warnings.warn(
+            f"{folder}: {len(others)} of {len(found) + len(others)} files are no audio by their "
+            f"names and are not read: {shown}{more}.",
+            stacklevel=2,
+        )
+    names_ = [path.relative_to(folder).as_posix() for path in found]
+    stems = [name[: -len(Path(name).suffix)] for name in names_]
+    counts = Counter(stems)
+    for path, name, stem in zip(found, names_, stems, strict=True):
+        yield Entry(stem if counts[stem] == 1 else name, path)
+
+
+def _listed(path: Path, root: Path) -> Iterator[Entry]:
+    if path.suffix.lower() == ".txt":
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            for number, line in enumerate(file, start=1):
+                if name := line.strip():
+                    yield _below(root, name, name, f"{path}, line {number}")
+        return
+    protocol = read_protocol(path, require_labels=False)
+    for name, file in zip(protocol.utterance.tolist(), protocol.file.tolist(), strict=True):
+        yield _below(root, name, name if file == ABSENT else file, f"{path}, {name!r}")
+
+
+def _below(root: Path, name: str, file: str, where: str) -> Entry:
+    """Return the entry of a file that a list names, refused where it leaves the folder."""
+    if _leaves(file) and not (Path(file).is_relative_to(root) and ".." not in Path(file).parts):
+        error = ValueError(
+            f"{where}: a file must lie below {root}; got {file!r}. Give another root if the list "
+            "may be trusted."
+        )
+        return Entry(name, error)
+    return Entry(name, root / file, root=root)
+
+
+def _leaves(name: str) -> bool:
+    """Return whether a name may lead out of its folder: Windows paths know both separators."""
+    path = PureWindowsPath(name)
+    return bool(path.anchor) or ".." in path.parts or "\0" in name
+
+
+def _channels(entry: Entry) -> Iterator[Entry]:
+    """Yield the entry of each channel on its own."""
+    try:
+        with entry.open(entry.sample_rate) as source:
+            n_channels = source.n_channels
+    except BAD_AUDIO as error:
+        yield entry._replace(audio=error)
+        return
+    for k in range(n_channels):
+        yield entry._replace(name=f"{entry.name}#{k}", channel=k)
+
+
+class AudioFolder:
+    """The files of a protocol below one folder.
+
+    The file of an utterance is what the protocol's column `file` says, else its name. A name that
+    ends with the extension of an audio format is a file name as it is; any other gets `extension`.
+    Files are looked for in `audio_dir` itself or in the one of its folders flac_T, flac_D,
+    flac_E_eval, flac_E_prog and flac that holds any of the first hundred utterances, so the root of
+    a corpus serves for all its protocols. The extension is found with them.
+
+    Args:
+        protocol: The utterances. Names must stay below the folder: an absolute name, or one with
+            ``..`` in it, is an error. Links inside the folder are followed.
+        audio_dir: The folder.
+        sample_rate: The rate to resample to.
+        extension: What names without the extension of an audio format get; None is ``.flac``, or
+            else the extension of the files that are there.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "a.flac").touch()
+        >>> AudioFolder(Protocol.from_columns(["a", "b.wav"]), folder).path(1).name
+        'b.wav'
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        audio_dir: AudioPath,
+        *,
+        sample_rate: int = SAMPLE_RATE,
+        extension: str | None = None,
+    ) -> None:
+        if len(protocol) == 0:
+            raise ValueError("`protocol` must hold at least one utterance; it holds none.")
+        self._names = np.where(protocol.file == ABSENT, protocol.utterance, protocol.file)
+        for name in filter(_SUSPECT.search, self._names.tolist()):
+            if _leaves(name):
+                raise ValueError(
+                    f"{protocol.path or '`protocol`'}: the name of an utterance must stay below "
+                    f"`audio_dir`; got {name!r}. Write names relative to that folder."
+                )
+        if extension is not None and not extension.startswith("."):
+            raise ValueError(f"`extension` must start with a dot; got {extension!r}.")
+        self.sample_rate = sample_rate
+        candidates = AUDIO_EXTENSIONS if extension is None else (extension,)
+        self.folder, self.extension = self._find(Path(audio_dir), candidates)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def path(self, index: int) -> Path:
+        """Return the file of row `index`, whether it exists or not."""
+        return self.folder / self._file_name(index, self.extension)
+
+    def open(self, index: int) -> AudioFile:
+        """Open the file of row `index`."""
+        return AudioFile(self.path(index), sample_rate=self.sample_rate)
+
+    def missing(self) -> list[int]:
+        """Return the rows whose file does not exist."""
+        return [k for k in range(len(self)) if not self.path(k).is_file()]
+
+    def _file_name(self, index: int, extension: str) -> str:
+        name = str(self._names[index])
+        return name if name.lower().endswith(AUDIO_EXTENSIONS) else name + extension
+
+    def _find(self, root: Path, extensions: Sequence[str]) -> tuple[Path, str]:
+        """Return the folder and the extension of files that exist, the first of each."""
+        if not root.is_dir():
+            raise NotADirectoryError(f"`audio_dir` must be a folder; {root} is not one.")
+        rows = range(min(_N_PROBED, len(self)))
+        for extension in extensions:
+            for folder in (root, *(root / name for name in SUBFOLDERS)):
+                if any((folder / self._file_name(row, extension)).is_file() for row in rows):
+                    return folder, extension
+        raise FileNotFoundError(
+            f"`audio_dir`: neither {root} nor its folders {', '.join(SUBFOLDERS)} hold any of the "
+            f"first {len(rows)} utterances, such as {self._file_name(0, extensions[0])}."
+        )
+
+
+class AudioList:
+    """The audio of a protocol among the entries that `find_audio` gives, by their names.
+
+    Example:
+        >>> heard = AudioList(Protocol.from_columns(["a"]), [("a", np.zeros(8000, np.float32))])
+        >>> with heard.open(0) as audio:
+        ...     audio.n_samples
+        8000
+    """
+
+    def __init__(
+        self, protocol: Protocol, items: Iterable[Item], *, sample_rate: int = SAMPLE_RATE
+    ) -> None:
+        self.sample_rate = sample_rate
+        self._names: list[str] = protocol.utterance.tolist()
+        found: dict[str, Entry] = {}
+        for entry in find_audio(items):
+            if entry.name in found:
+                raise ValueError(f"`audio` must have names that occur once; {entry.name!r} recurs.")
+            found[entry.name] = entry
+        missing = FileNotFoundError("there is no audio of this name.")
+        self._entries = [found.get(name, Entry(name, missing)) for name in self._names]
+        if not found.keys() & {*self._names}:
+            raise FileNotFoundError(
+                f"`audio` holds none of the {len(self._names)} utterances, such as "
+                f"{self._names[0]!r}; it has {len(found)} others, such as "
+                f"{next(iter(found), None)!r}."
+            )
+
+    def open(self, index: int) -> AbstractContextManager[OpenAudio]:
+        """Open the audio of row `index`."""
+        return self._entries[index].open(self.sample_rate)

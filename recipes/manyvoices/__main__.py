@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import logging
 import sys
 from collections import Counter
@@ -15,13 +14,13 @@ from channels import CHANNELS, DEV, TRAINED, is_available
 from manyvoices.coded import make_coded, plan_coded, plan_dev
 from manyvoices.copies import CONVERTED, Shares, make_copies, plan
 from manyvoices.debian import make_debian
-from manyvoices.find import find, read_lines, write_lines
+from manyvoices.find import find, write_lines
 from manyvoices.folder import add_folder
 from manyvoices.gather import INDEX, REPOSITORIES, gather, read_index
 from manyvoices.nospeech import make_nospeech
 from manyvoices.packages import PACKAGES, add_packages, read_packages
 from manyvoices.report import make_report
-from manyvoices.table import TABLE, Row, add_layout, join, read_table
+from manyvoices.table import TABLE, Row, add_layout, join, read_lines, read_table
 from manyvoices.vocoders import CONVERTERS, COPIERS, Copier, available
 from manyvoices.voices import make_voices, plan_voices
 
@@ -114,9 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _gather(arguments: argparse.Namespace) -> None:
     commits = None
     if arguments.clone:
-        with arguments.repositories.open(encoding="utf-8", newline="") as file:
-            lines = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-            commits = {line["repo"]: line["commit"] for line in lines}
+        commits = {line["repo"]: line["commit"] for line in read_lines(arguments.repositories)}
     entries = read_index(arguments.index, split=arguments.split)
     rows, problems = gather(
         entries, arguments.repos, arguments.out, n_jobs=arguments.jobs, commits=commits

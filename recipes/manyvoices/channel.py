@@ -16,17 +16,6 @@ import torch
 from asvspoof_cm.augmentation import transcode
 from minispoof.speech import Array, mean_spectrum, shaped_noise
 
-__all__ = [
-    "CODECS",
-    "PEAK",
-    "fit_length",
-    "keep_silence",
-    "match_spectrum",
-    "normalize_peak",
-    "recode",
-    "with_offset",
-]
-
 PEAK: Final = 0.9
 CODECS: Final = {
     ".mp3": "mp3",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from typing import Any, Final
 
@@ -11,8 +10,7 @@ import soundfile
 from scipy.ndimage import uniform_filter1d
 
 from asvspoof_cm.labels import SAMPLE_RATE
-
-__all__ = ["LONGEST", "make_clip", "trimmed"]
+from manyvoices.table import md5
 
 LONGEST: Final = 6 * SAMPLE_RATE
 SHORTEST_S: Final = 0.8
@@ -65,8 +63,7 @@ def make_clip(data: bytes, name: str) -> Samples:
     if len(waveform) < SHORTEST_S * SAMPLE_RATE:
         raise ValueError("too short without its silence")
     if len(waveform) > LONGEST:
-        digest = int(hashlib.md5(name.encode(), usedforsecurity=False).hexdigest(), 16)
-        start = digest % (len(waveform) - LONGEST)
+        start = int(md5(name), 16) % (len(waveform) - LONGEST)
         waveform = waveform[start : start + LONGEST]
     # In this order: in single precision the products round, and clips are known by their bytes.
     return np.round(waveform / np.abs(waveform).max() * _PEAK * 32767).astype(np.int16)

@@ -6,7 +6,6 @@ source through three, so that the channel tells nothing of the label.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -20,11 +19,9 @@ from asvspoof_cm._util import track
 from asvspoof_cm.labels import ABSENT
 from channels import CHANNELS, DEV, FAMILIES, TRAINED, coded
 from manyvoices.channel import normalize_peak
-from manyvoices.table import TABLE, Row, write_table
+from manyvoices.table import TABLE, Row, md5, write_table
 from minispoof.clips import write_flac
 from minispoof.randomness import choose, generator
-
-__all__ = ["Coded", "channel_of", "make_coded", "plan_coded", "plan_dev"]
 
 STREAM: Final = 80
 """Clips that are coded together."""
@@ -104,7 +101,7 @@ def plan_dev(
         for row in (row for row in rows if row.split == "dev"):
             groups.setdefault((row.source, row.label), []).append(row)
         for group in groups.values():
-            group.sort(key=lambda row: hashlib.md5(row.utterance.encode()).hexdigest())
+            group.sort(key=lambda row: md5(row.utterance))
             chosen += [(folder, row) for row in group[:most]]
     return [
         Job(
@@ -173,20 +170,16 @@ def _streams(jobs: Sequence[Job]) -> list[list[Job]]:
         channels.setdefault(job.row.channel, []).append(job)
     streams: list[tuple[int, list[Job]]] = []
     for of_channel in channels.values():
-        of_channel.sort(key=lambda job: _digest(_recording(job.row)))
+        of_channel.sort(key=lambda job: md5(_recording(job.row)))
         parts = [of_channel[at : at + STREAM] for at in range(0, len(of_channel), STREAM)]
         streams += enumerate(parts)
     return [part for _, part in sorted(streams, key=lambda pair: pair[0])]
 
 
-def _digest(text: str) -> str:
-    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
-
-
 def _coded_stream(stream: Sequence[Job], channel: str) -> list[Job]:
     clips = [soundfile.read(job.path, dtype="float64")[0] * job.gain for job in stream]
     made = []
-    seed = int(_digest(stream[0].row.utterance)[:8], 16)
+    seed = int(md5(stream[0].row.utterance)[:8], 16)
     for job, waveform in zip(stream, coded(clips, channel, seed=seed), strict=True):
         try:
             write_flac(job.out / job.row.path, normalize_peak(waveform))

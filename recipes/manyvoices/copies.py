@@ -37,8 +37,6 @@ from minispoof.randomness import generator
 from minispoof.speech import Array
 from minispoof.vocoders import Vocoder
 
-__all__ = ["CONVERTED", "Job", "Shares", "copy", "make_copies", "plan"]
-
 SAVE_EVERY: Final = 50
 
 logger = logging.getLogger(__name__)

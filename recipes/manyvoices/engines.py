@@ -20,8 +20,6 @@ from asvspoof_cm.labels import SAMPLE_RATE
 from manyvoices.vocoders import onnx_session, resampled
 from minispoof.speech import Array
 
-__all__ = ["VOICES", "Speak", "Voice", "phonemes"]
-
 Speak: TypeAlias = Callable[[Sequence[str], int], Iterator[Array]]
 """Takes texts and a seed."""
 

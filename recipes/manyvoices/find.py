@@ -7,8 +7,6 @@ the label "-" leaves the path out, and so does a path that no rule fits. Nothing
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import re
 import subprocess
 from collections import Counter
@@ -19,8 +17,7 @@ from typing import Final
 from asvspoof_cm._util import atomic_path
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, SPOOF
 from manyvoices.gather import find_repository
-
-__all__ = ["find", "read_lines", "write_lines"]
+from manyvoices.table import md5
 
 Line = dict[str, str]
 
@@ -29,12 +26,6 @@ _MOST: Final = 150
 _MOST_HUMAN: Final = 80
 _BYTES: Final = range(1_000, 4_500_000)
 _LABELS: Final = (LABEL_NAMES[BONAFIDE], LABEL_NAMES[SPOOF])
-
-
-def read_lines(path: Path) -> list[Line]:
-    """Return the lines of a tab-separated table with a header."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [*csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
 
 
 def write_lines(path: Path, lines: Sequence[Line]) -> None:
@@ -123,10 +114,7 @@ def _balanced(lines: Sequence[Line]) -> list[Line]:
 def _in_turn(lines: Sequence[Line]) -> list[Line]:
     """Return the lines in a fixed random order, the first of each generator and speaker first."""
     counts: Counter[tuple[str, str]] = Counter()
-    order = []
-    for line in lines:
-        text = f"{line['repo']}|{line['path']}".encode()
-        order.append((hashlib.md5(text, usedforsecurity=False).hexdigest(), line))
+    order = [(md5(f"{line['repo']}|{line['path']}"), line) for line in lines]
     turns = []
     for digest, line in sorted(order, key=lambda item: item[0]):
         counts[line["generator"], line["speaker"]] += 1

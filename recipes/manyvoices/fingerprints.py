@@ -16,8 +16,6 @@ import scipy.signal
 from asvspoof_cm.labels import SAMPLE_RATE
 from minispoof.speech import Array
 
-__all__ = ["Match", "fingerprint", "shared_recordings"]
-
 Words = np.ndarray[Any, np.dtype[np.uint32]]
 
 N_FFT: Final = 2048

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Final
 
@@ -12,9 +11,7 @@ from asvspoof_cm._util import atomic_path, track
 from asvspoof_cm.audio import AUDIO_EXTENSIONS
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, SAMPLE_RATE
 from manyvoices.clips import make_clip
-from manyvoices.table import TABLE, Row, write_table
-
-__all__ = ["add_folder"]
+from manyvoices.table import TABLE, Row, md5, write_table
 
 _LARGE: Final = 16**8
 
@@ -51,7 +48,7 @@ def add_folder(
         inner = path.relative_to(folder)
         origin = inner.as_posix()
         speaker = inner.parts[0] if len(inner.parts) > 1 else inner.stem
-        utterance = _digest(f"{source}|{origin}")[:14]
+        utterance = md5(f"{source}|{origin}")[:14]
         row = Row(
             utterance=utterance,
             path=f"audio/{utterance}.flac",
@@ -75,10 +72,6 @@ def add_folder(
     return rows, problems
 
 
-def _digest(text: str) -> str:
-    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
-
-
 def _place(name: str) -> float:
     """Return a number between 0 and 1 that depends on the name alone."""
-    return int(_digest(name)[:8], 16) / _LARGE
+    return int(md5(name)[:8], 16) / _LARGE

@@ -6,8 +6,6 @@ that cannot be had costs its clips, not the build.
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import logging
 import multiprocessing
 import os
@@ -24,9 +22,7 @@ import soundfile
 from asvspoof_cm._util import Progress, atomic_path
 from asvspoof_cm.labels import SAMPLE_RATE
 from manyvoices.clips import make_clip
-from manyvoices.table import TABLE, Row, write_table
-
-__all__ = ["INDEX", "REPOSITORIES", "Entry", "clone", "find_repository", "gather", "read_index"]
+from manyvoices.table import TABLE, Row, md5, read_lines, write_table
 
 INDEX: Final = Path(__file__).with_name("index.tsv")
 REPOSITORIES: Final = Path(__file__).with_name("repositories.tsv")
@@ -50,14 +46,11 @@ class Entry:
 
 def read_index(path: Path = INDEX, *, split: str | None = None) -> list[Entry]:
     """Return the clips of an index, of one split or of all."""
-    with path.open(encoding="utf-8", newline="") as file:
-        lines = [*csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
-    return [_entry(line) for line in lines if split in (None, line["split"])]
+    return [_entry(line) for line in read_lines(path) if split in (None, line["split"])]
 
 
 def _entry(line: Mapping[str, str]) -> Entry:
-    text = f"{line['repo']}|{line['path']}"
-    utterance = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:14]
+    utterance = md5(f"{line['repo']}|{line['path']}")[:14]
     row = Row(
         utterance=utterance,
         path=f"audio/{utterance}.flac",

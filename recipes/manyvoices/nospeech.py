@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import io
 import logging
 import math
@@ -23,13 +21,11 @@ from asvspoof_cm._util import track
 from asvspoof_cm.labels import ABSENT, SAMPLE_RATE
 from manyvoices.channel import normalize_peak
 from manyvoices.packages import Recordings, archive_of, members
-from manyvoices.table import TABLE, Row, read_table, write_table
+from manyvoices.table import TABLE, Row, known_rows, md5, read_lines, write_table
 from manyvoices.vocoders import resampled
 from minispoof.clips import write_flac
 from minispoof.randomness import generator
 from minispoof.speech import Array
-
-__all__ = ["LABEL", "SYNTHESES", "Sounds", "make_nospeech", "pieces", "read_sounds"]
 
 LABEL: Final = "nospeech"
 SOUNDS: Final = Path(__file__).with_name("nospeech.tsv")
@@ -65,9 +61,7 @@ class Sounds:
 
 def read_sounds(path: Path = SOUNDS) -> list[Sounds]:
     """Return the lines of a file like ``nospeech.tsv``."""
-    with path.open(encoding="utf-8", newline="") as file:
-        lines = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        return [Sounds(**line) for line in lines]
+    return [Sounds(**line) for line in read_lines(path)]
 
 
 def make_nospeech(
@@ -91,7 +85,7 @@ def make_nospeech(
         All clips that are there.
     """
     sounds = read_sounds() if sounds is None else sounds
-    rows = read_table(out / TABLE) if (out / TABLE).exists() else []
+    rows = known_rows(out)
     complete = {row.source for row in rows}
     jobs = [
         (f"debian/{line.package}", line.kind, line.split, _package(line, downloads, seed))
@@ -119,8 +113,7 @@ def make_nospeech(
 
 
 def _written(out: Path, waveform: Array, source: str, kind: str, split: str, origin: str) -> Row:
-    digest = hashlib.md5(f"{source}|{origin}".encode(), usedforsecurity=False).hexdigest()
-    utterance = f"nospeech-{digest[:14]}"
+    utterance = f"nospeech-{md5(f'{source}|{origin}')[:14]}"
     row = Row(
         utterance=utterance,
         path=f"audio/{utterance}.flac",

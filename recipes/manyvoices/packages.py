@@ -6,7 +6,6 @@ Archives are read, not installed: nothing in them is run.
 
 from __future__ import annotations
 
-import csv
 import functools
 import gzip
 import hashlib
@@ -32,25 +31,12 @@ from asvspoof_cm._util import atomic_path, track
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, SAMPLE_RATE
 from manyvoices.channel import normalize_peak
 from manyvoices.clips import trimmed
-from manyvoices.table import TABLE, Row, read_table, write_table
+from manyvoices.table import TABLE, Row, known_rows, md5, read_lines, write_table
 from minispoof.bases import quotas
 from minispoof.clips import write_flac
 from minispoof.randomness import generator
 from minispoof.speech import Array, frame_powers, mean_spectrum, shaped_noise
 from minispoof.vocoders import pitch
-
-__all__ = [
-    "PACKAGES",
-    "Recordings",
-    "address",
-    "add_packages",
-    "archive_of",
-    "clips_of",
-    "decode",
-    "is_speech",
-    "members",
-    "read_packages",
-]
 
 PACKAGES: Final = Path(__file__).with_name("packages.tsv")
 MOST_PER_SOURCE: Final = 150
@@ -107,11 +93,7 @@ class Recordings:
 
 def read_packages(path: Path = PACKAGES) -> list[Recordings]:
     """Return the lines of a file like ``packages.tsv``."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [
-            Recordings(**line)
-            for line in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        ]
+    return [Recordings(**line) for line in read_lines(path)]
 
 
 def add_packages(
@@ -132,8 +114,7 @@ def add_packages(
     sources: dict[str, list[Recordings]] = {}
     for line in lines:
         sources.setdefault(line.source, []).append(line)
-    rows = read_table(out / TABLE) if (out / TABLE).exists() else []
-    rows = [row for row in rows if row.source in sources]
+    rows = [row for row in known_rows(out) if row.source in sources]
     complete = {row.source for row in rows}
     problems: dict[str, str] = {}
     for source in track(sources, description="packages", unit="source"):
@@ -373,8 +354,7 @@ def _chosen(found: Sequence[tuple[str, Array, str]], source: str) -> Iterator[tu
         of_speaker = [clip for clip in found if clip[0] == speaker]
         for number in np.linspace(0, len(of_speaker) - 1, share).round().astype(int):
             _, waveform, origin = of_speaker[number]
-            text = f"{source}|{speaker}|{origin}"
-            utterance = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:14]
+            utterance = md5(f"{source}|{speaker}|{origin}")[:14]
             row = Row(
                 utterance=utterance,
                 path=f"audio/{utterance}.flac",

@@ -25,8 +25,6 @@ from minispoof.confounds import fit_logistic, statistics
 from minispoof.randomness import generator
 from minispoof.speech import Array
 
-__all__ = ["Report", "make_report", "source_floor"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Report:

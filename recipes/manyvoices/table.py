@@ -7,6 +7,7 @@ breakdown and the bootstrap.
 from __future__ import annotations
 
 import csv
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -17,18 +18,6 @@ from asvspoof_cm.data import read_protocol
 from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES
 from minispoof.clips import FOLDERS
 from minispoof.confounds import PROTOCOLS
-
-__all__ = [
-    "COLUMNS",
-    "TABLE",
-    "Row",
-    "add_layout",
-    "both_classes",
-    "by_source",
-    "join",
-    "read_table",
-    "write_table",
-]
 
 TABLE: Final = "corpus.tsv"
 """The name of the table in a corpus folder."""
@@ -61,14 +50,29 @@ class Row:
 COLUMNS: Final = tuple(field.name for field in fields(Row))
 
 
+def read_lines(path: Path) -> list[dict[str, str]]:
+    """Return the lines of a tab-separated table with a header."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [*csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+
+
 def read_table(path: Path) -> list[Row]:
     """Return the clips of a table; columns that it does not have are absent."""
-    with path.open(encoding="utf-8", newline="") as file:
-        lines = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        missing = {"utterance", "path", "label"} - set(lines.fieldnames or ())
-        if missing:
-            raise ValueError(f"{path} must have a column {', '.join(sorted(missing))}.")
-        return [Row(**{name: line.get(name) or ABSENT for name in COLUMNS}) for line in lines]
+    lines = read_lines(path)
+    missing = {"utterance", "path", "label"} - set(lines[0] if lines else COLUMNS)
+    if missing:
+        raise ValueError(f"{path} must have a column {', '.join(sorted(missing))}.")
+    return [Row(**{name: line.get(name) or ABSENT for name in COLUMNS}) for line in lines]
+
+
+def known_rows(out: Path) -> list[Row]:
+    """Return the clips of the table in a folder, none where there is no table yet."""
+    return read_table(out / TABLE) if (out / TABLE).exists() else []
+
+
+def md5(text: str) -> str:
+    """Return a digest that names or places things; it protects nothing."""
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def write_table(path: Path, rows: Iterable[Row]) -> None:
@@ -185,6 +189,4 @@ def _metadata(path: Path) -> dict[str, tuple[str, str, str]]:
     if not path.exists():
         return {}
     columns = ("generator", "source_speaker", "origin")
-    with path.open(encoding="utf-8", newline="") as file:
-        lines = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        return {line["utterance"]: tuple(line[c] for c in columns) for line in lines}  # type: ignore[misc]
+    return {line["utterance"]: tuple(line[c] for c in columns) for line in read_lines(path)}  # type: ignore[misc]

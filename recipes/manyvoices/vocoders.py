@@ -22,21 +22,8 @@ from torch.nn import functional
 
 from asvspoof_cm.labels import SAMPLE_RATE
 from minispoof import vocoders as classical
-from minispoof.spectra import griffin_lim, slaney_filterbank, stft
 from minispoof.speech import Array
-from minispoof.vocoders import Vocoder
-
-__all__ = [
-    "CONVERTERS",
-    "COPIERS",
-    "HELD_OUT",
-    "Copier",
-    "HiFiGAN",
-    "available",
-    "converted",
-    "log_mel",
-    "resampled",
-]
+from minispoof.vocoders import Vocoder, griffin_lim, slaney_filterbank, stft
 
 HIFIGAN_RATE: Final = 22_050
 _N_FFT: Final = 1024

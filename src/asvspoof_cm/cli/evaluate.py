@@ -1,4 +1,4 @@
-"""``asvspoof-cm evaluate``: the metrics of a score file, or of two score files side by side."""
+"""``asvspoof-cm evaluate``: the metrics of score files, side by side, per group, along time."""
 
 from __future__ import annotations
 
@@ -6,132 +6,94 @@ import argparse
 import json
 import sys
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from asvspoof_cm import metrics
-from asvspoof_cm._util import FloatArray, as_labels, render
+from asvspoof_cm._util import FloatArray, IntArray, Quantity, Table, as_labels
+from asvspoof_cm.data.protocol import Protocol, read_protocol
+from asvspoof_cm.data.segments import read_segments
 from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
-from asvspoof_cm.metrics import METRICS
 from asvspoof_cm.metrics.files import find_trials
 from asvspoof_cm.metrics.groups import has_sources
-from asvspoof_cm.metrics.track1 import Ties
 
-if TYPE_CHECKING:
-    from asvspoof_cm.data.protocol import Protocol
-
-SUMMARY = "compute the official metrics of a score file, or compare two"
+SUMMARY = "compute the official metrics of score files, and compare them"
 
 COLUMNS = ("speaker", "gender", "codec", "codec_seed", "attack", "source")
 _LEAST_REPLICATES = 100
 _N_COMPARED = 1000
+_N_PICTURES = 4
+_COMPARED = ("track1", "within_source")
+_WITHIN = Quantity("eer_within_sources", "EER, mean within sources", "%", 100.0, 3)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.description = (
-        "Compute the official metrics of a score file. With two score files, compare the two "
-        "systems: the difference of each metric with its interval over paired replicates, and "
-        "McNemar's test of the decisions at the Bayes threshold."
+        "Compute the official metrics of a score file. Several score files are compared with the "
+        "first: the difference of each metric, with its interval over paired replicates. With "
+        "--segments, measure scores along time against stretches that are known."
     )
-    add = parser.add_argument
-    add(
-        "--scores",
-        required=True,
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="score file, TSV or CSV; two are compared",
-    )
+    add, columns = parser.add_argument, ", ".join(COLUMNS)
+    add("--scores", required=True, nargs="+", type=Path, metavar="FILE", help="TSV or CSV")
     add("--key", type=Path, help="key file; Track 1 can take --protocol instead")
     add("--track", type=int, choices=(1, 2), default=1, help="2: with speaker verification")
-    add("--protocol", type=Path, help="protocol: labels, sources, the columns of --by, --cluster")
-    add(
-        "--by",
-        action="append",
-        default=[],
-        metavar="COLUMN[,COLUMN]",
-        help=f"results per group, columns crossed, of {', '.join(COLUMNS)}; may be repeated",
-    )
-    add(
-        "--match",
-        default="",
-        metavar="COLUMN[,COLUMN]",
-        help="columns of --by in which bonafide trials must agree with the spoofs' group",
-    )
-    add(
-        "--bootstrap",
-        type=int,
-        default=0,
-        metavar="N",
-        help=f"replicates for 95 %% intervals, at least {_LEAST_REPLICATES} "
-        f"(default: none; {_N_COMPARED} for two score files)",
-    )
+    add("--protocol", type=Path, help="labels, sources, and the columns of --by and --cluster")
+    add("--expect", choices=("train", "dev", "eval"), help="what the protocol must be, whole")
+    by = f"results for each of {columns}; attack,codec crosses two"
+    add("--by", nargs="+", default=[], metavar="COLUMN", help=by)
+    match = "columns of --by in which bonafide trials must agree with the spoofs' group"
+    add("--match", nargs="+", default=[], metavar="COLUMN", help=match)
+    add("--threshold", type=float, metavar="X", help="also what comes of accepting from X on")
+    add("--segments", type=Path, metavar="KEY", help="which stretches are synthetic")
+    add("--gaps", metavar="LABEL", help="what time is that no segment names, such as bonafide")
+    draws = f"replicates for 95 %% intervals (default: none; {_N_COMPARED} for a comparison)"
+    add("--bootstrap", type=int, metavar="N", help=draws)
     add("--cluster", choices=COLUMNS, help="draw whole clusters of this column")
-    add("--seed", type=int, help="seed of the draws (default: 0)")
-    add("--ties", choices=("official", "grouped"), help="how equal scores pass (default: official)")
+    add("--seed", type=int, default=0, help="seed of the draws (default: 0)")
+    add("--skip-missing", action="store_true", help="leave out and count trials without a score")
+    add("--form", choices=("text", "markdown", "csv", "latex"), default="text", help="of tables")
     add("--json", action="store_true", help="print JSON instead of tables")
-    add("--plots", type=Path, metavar="DIR", help="write figures there (Track 1)")
+    add("--plots", type=Path, metavar="DIR", help="write figures there")
 
 
 def run(args: argparse.Namespace) -> int:
     """Compute, print and draw what the arguments ask for."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        report = _track2(args) if args.track == 2 else _track1(args)
-    if args.json:
-        text = json.dumps(_plain(report), indent=1, ensure_ascii=False, allow_nan=False)
-    elif "systems" in report:
-        text = _comparison(args.scores, report)
-    else:
-        text = "\n\n".join(map(_text, report.values()))
-    sys.stdout.write(text + "\n")
-    return 0
-
-
-def _check_track1(args: argparse.Namespace) -> None:
-    """Refuse options that would have no effect, before anything is read or computed."""
-    several = len(args.scores) > 1
-    if len(args.scores) > 2:
-        raise ValueError(f"--scores takes one file, or two to compare; got {len(args.scores)}.")
-    if args.bootstrap and args.bootstrap < _LEAST_REPLICATES:
+    if args.bootstrap is not None and 0 != args.bootstrap < _LEAST_REPLICATES:
         raise ValueError(
-            f"--bootstrap must be at least {_LEAST_REPLICATES} replicates, or 0 for none: fewer "
+            f"`bootstrap` must be at least {_LEAST_REPLICATES} replicates, or 0 for none: fewer "
             f"say nothing about the ends of an interval; got {args.bootstrap}."
         )
-    if args.cluster and not (args.bootstrap or several):
-        raise ValueError("--cluster is for intervals; add --bootstrap N.")
-    if args.seed is not None and args.seed < 0:
-        raise ValueError(f"--seed must not be negative; got {args.seed}.")
-    if args.ties == "grouped" and (several or args.bootstrap or args.plots):
-        option = "--bootstrap" if args.bootstrap else "--plots" if args.plots else "a comparison"
-        raise ValueError(f"--ties grouped does not reach {option}; leave one of them out.")
-    if several and args.by:
-        raise ValueError("--by is for one score file; leave it out with two.")
-    by = _names(",".join(args.by))
-    for name in (*by, *_names(args.match)):
-        if name not in COLUMNS:
-            raise ValueError(f"--by and --match take {', '.join(COLUMNS)}; got {name!r}.")
-    for name in _names(args.match):
-        if name not in by:
-            raise ValueError(f"--match takes columns of --by; got {name!r}.")
-    for name in (*by, *_names(args.cluster or "")):
-        if args.protocol is None:
-            raise ValueError(f"--protocol must be given: it holds the column {name!r}.")
     if args.plots is not None:
         from asvspoof_cm import plots
 
         plots.new_axes()  # without matplotlib it fails here, not after the bootstrap
+    compute = _track2 if args.track == 2 else _along_time if args.segments else _track1
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        report, parts = compute(args)
+    if args.json:
+        text = json.dumps(_plain(report), indent=1, ensure_ascii=False, allow_nan=False)
+    else:
+        parts.append("\n".join(report.get("pictures", ())))
+        texts = (part if isinstance(part, str) else part.text(args.form) for part in parts)
+        text = "\n\n".join(filter(None, texts))
+    sys.stdout.write(text + "\n")
+    return 0
 
 
-def _track1(args: argparse.Namespace) -> dict[str, Any]:
-    _check_track1(args)
-    from asvspoof_cm.data.protocol import read_protocol
-
-    protocol = None if args.protocol is None else read_protocol(args.protocol)
+def _track1(args: argparse.Namespace) -> tuple[dict[str, Any], list[Table | str]]:
+    """Return the report of one or several score files, and the parts of its text."""
+    _refuse(args, "without --segments", "gaps")
+    if args.protocol is None:
+        _refuse(args, "without --protocol", "by", "cluster", "expect")
+    if args.cluster and not args.bootstrap and len(args.scores) == 1:
+        raise ValueError("`cluster` is for intervals; add --bootstrap N.")
+    if not set(args.match) <= {name for names in args.by for name in names.split(",")}:
+        raise ValueError(f"`match` must name columns of --by; got {', '.join(args.match)}.")
+    protocol = None if args.protocol is None else read_protocol(args.protocol, expect=args.expect)
     if args.key is not None:
         key = metrics.read_key(args.key)
     elif protocol is not None:
@@ -139,143 +101,202 @@ def _track1(args: argparse.Namespace) -> dict[str, Any]:
         key = metrics.Key(filename=protocol.utterance, cm_label=labels)
     else:
         raise ValueError("--key or --protocol must be given.")
-    systems = []
-    for path in args.scores:
-        values = metrics.read_scores(path).for_key(key).cm
-        if values is None or key.asv_label is not None:
-            raise ValueError(f"{path} holds scores of Track 2; add --track 2.")
-        systems.append(values)
+    systems = _read_systems(args, key)
+    is_scored = np.isfinite(systems.sum(axis=0))
+    systems, labels = systems[:, is_scored], key.cm_label[is_scored]
     if protocol is not None:
-        protocol = _in_order(protocol, key)
-    if len(systems) == 2:
-        return _compare(args, (systems[0], systems[1]), key, protocol)
-    return _evaluate(args, systems[0], key, protocol)
+        protocol = _in_order(protocol, key).select(is_scored)
+    reports = [_evaluate(args, values, labels, protocol) for values in systems]
+    parts: list[Table | str] = []
+    report: dict[str, Any] = {}
+    if args.skip_missing:
+        left_out = key.cm_label[~is_scored]
+        n_bonafide, n_spoof = (int((left_out == label).sum()) for label in (BONAFIDE, SPOOF))
+        report["left_out"] = {"bonafide": n_bonafide, "spoof": n_spoof}
+        parts.append(f"left out, without a score: {n_bonafide} bonafide, {n_spoof} spoof")
+    if len(systems) == 1:
+        report |= reports[0]
+        parts += _tables(reports[0])
+    else:
+        names = _names(args.scores)
+        clusters = protocol.clusters(args.cluster) if protocol and args.cluster else None
+        options: Any = {"n": args.bootstrap or _N_COMPARED, "clusters": clusters, "seed": args.seed}
+        differences = [
+            metrics.compare(systems[0], values, labels, metrics.METRICS, **options)
+            for values in systems[1:]
+        ]
+        report["systems"] = [
+            {"scores": str(path), **own} for path, own in zip(args.scores, reports, strict=True)
+        ]
+        report["differences"] = dict(zip(names[1:], differences, strict=True))
+        parts.append(_comparison(names, reports, differences))
+        for name, own in zip(names, reports, strict=True):
+            own_tables = _tables({k: v for k, v in own.items() if k not in _COMPARED})
+            parts += [name, *own_tables] if own_tables else []
+    if args.plots is not None:
+        report["pictures"] = _draw(args, systems, labels, reports)
+    return report, parts
+
+
+def _read_systems(args: argparse.Namespace, key: metrics.Key) -> FloatArray:
+    """Return the scores of each file for the trials of the key, (n_systems, n_trials)."""
+    found, units = [], {}
+    for path in args.scores:
+        scores = metrics.read_scores(path).for_key(key, skip_missing=args.skip_missing)
+        if scores.cm is None or key.asv_label is not None:
+            raise ValueError(f"{path} holds scores of Track 2; add --track 2.")
+        if scores.unit is not None:
+            units[scores.unit] = path
+        found.append(scores.cm)
+    if len(units) > 1:
+        held = " and ".join(f"{path} holds {unit}" for unit, path in units.items())
+        raise ValueError(
+            f"`scores` must be in one unit to be compared; {held}. Score again with one "
+            "calibration, or evaluate them one by one."
+        )
+    return np.stack(found)
 
 
 def _evaluate(
-    args: argparse.Namespace, values: FloatArray, key: metrics.Key, protocol: Protocol | None
+    args: argparse.Namespace, values: FloatArray, labels: IntArray, protocol: Protocol | None
 ) -> dict[str, Any]:
-    ties: Ties = args.ties or "official"
-    seed = args.seed or 0
-    report: dict[str, Any] = {"track1": metrics.evaluate(values, key.cm_label, ties=ties)}
+    """Return the results of one system by their names in the report."""
+    n, is_bonafide = args.bootstrap or 0, labels == BONAFIDE
     clusters = protocol.clusters(args.cluster) if protocol and args.cluster else None
-    is_bonafide = key.cm_label == BONAFIDE
-    pair = values[is_bonafide], values[~is_bonafide]
-    if args.bootstrap:
-        of_class = None if clusters is None else (clusters[is_bonafide], clusters[~is_bonafide])
+    drawn: Any = {"n_bootstrap": n, "clusters": clusters, "seed": args.seed}
+    report: dict[str, Any] = {"track1": metrics.evaluate(values, labels)}
+    if n and len(args.scores) == 1:
+        pair = None if clusters is None else (clusters[is_bonafide], clusters[~is_bonafide])
         report["intervals"] = metrics.bootstrap(
-            METRICS, *pair, args.bootstrap, clusters=of_class, seed=seed
+            metrics.METRICS,
+            *(values[is_bonafide], values[~is_bonafide], n),
+            clusters=pair,
+            seed=args.seed,
         )
-    if within := _within(args, values, key, protocol):
-        report["within_source"] = within
+    if protocol is not None and has_sources(labels, protocol.source):
+        report["within_source"] = metrics.within_sources(
+            values, labels, protocol.source, n_bootstrap=n, seed=args.seed
+        )
+    if args.threshold is not None:
+        report["decisions"] = metrics.decisions(values, labels, args.threshold, **drawn)
     for by in args.by:
-        names = _names(by)
-        report[f"by_{'_'.join(names)}"] = metrics.breakdown(
-            values,
-            key.cm_label,
-            {name: getattr(protocol, name) for name in names},
-            match=[name for name in _names(args.match) if name in names],
-            ties=ties,
-            n_bootstrap=args.bootstrap,
-            clusters=clusters,
-            seed=seed,
+        columns = {name: protocol.column(name) for name in by.split(",")} if protocol else {}
+        match = [name for name in args.match if name in columns]
+        report[f"by_{'_'.join(columns)}"] = metrics.breakdown(
+            values, labels, columns, match=match, **drawn
         )
-    if args.plots is not None:
-        from asvspoof_cm import plots
+        if args.threshold is not None:
+            report[f"decisions_by_{'_'.join(columns)}"] = metrics.decisions(
+                values, labels, args.threshold, groups=columns, **drawn
+            )
+    return report
 
-        pictures = {
-            "det": plots.det(*pair),
-            "scores": plots.scores(*pair),
-            "calibration": plots.calibration(*pair),
-        }
-        for name, part in report.items():
+
+def _tables(report: dict[str, Any]) -> list[Table | str]:
+    """Return the tables of one system's results."""
+    intervals = report.get("intervals")
+    tables: list[Table | str] = []
+    for name, part in report.items():
+        if name != "intervals":
+            tables.append(part.table(intervals) if name == "track1" else part.table())
+    return tables
+
+
+def _names(paths: list[Path]) -> list[str]:
+    """Return what the systems are called: the stems of their files, or the paths."""
+    stems = [path.stem for path in paths]
+    return stems if len({*stems}) == len(stems) else [str(path) for path in paths]
+
+
+def _comparison(
+    names: list[str], reports: list[dict[str, Any]], differences: list[dict[str, Any]]
+) -> Table:
+    """Return the metrics of several systems side by side, and what the first has more."""
+    results, none = [report["track1"] for report in reports], [None] * len(differences)
+    rows: list[list[Any]] = [
+        ["bonafide", *(result.n_bonafide for result in results), *none],
+        ["spoof", *(result.n_spoof for result in results), *none],
+    ]
+    for name, quantity in metrics.METRICS.items():
+        values = (result.values()[name] for result in results)
+        rows.append([quantity, *values, *(found[name] for found in differences)])
+    if "within_source" in reports[0]:
+        errors = [report["within_source"].mean_eer for report in reports]
+        rows.append([_WITHIN, *errors, *(errors[0] - error for error in errors[1:])])
+    return Table(["metric", *names, *(f"{names[0]} − {name}" for name in names[1:])], rows)
+
+
+def _draw(
+    args: argparse.Namespace, systems: FloatArray, labels: IntArray, reports: list[dict[str, Any]]
+) -> list[str]:
+    from asvspoof_cm import plots
+
+    pairs = [(values[labels == BONAFIDE], values[labels == SPOOF]) for values in systems]
+    ax: Any = None
+    for name, pair in zip(_names(args.scores), pairs, strict=True):
+        ax = plots.det(*pair, ax, label=name if len(pairs) > 1 else None)
+    pictures = {"det": ax}
+    if len(pairs) == 1:
+        pictures |= {"scores": plots.scores(*pairs[0]), "calibration": plots.calibration(*pairs[0])}
+        for name, part in reports[0].items():
             if isinstance(part, metrics.Breakdown):
                 pictures[name] = plots.breakdown(part)
-        report["pictures"] = _save(args.plots, pictures)
-    return report
+    return _save(args.plots, pictures)
 
 
-def _compare(
-    args: argparse.Namespace,
-    systems: tuple[FloatArray, FloatArray],
-    key: metrics.Key,
-    protocol: Protocol | None,
-) -> dict[str, Any]:
-    is_bonafide = key.cm_label == BONAFIDE
-    report: dict[str, Any] = {
-        "systems": [
-            {"scores": str(path), "track1": metrics.evaluate(values, key.cm_label)}
-            for path, values in zip(args.scores, systems, strict=True)
-        ]
-    }
-    for part, values in zip(report["systems"], systems, strict=True):
-        if within := _within(args, values, key, protocol):
-            part["within_source"] = within
-    report["difference"] = metrics.compare(
-        *systems,
-        key.cm_label,
-        METRICS,
-        args.bootstrap or _N_COMPARED,
-        clusters=protocol.clusters(args.cluster) if protocol and args.cluster else None,
-        seed=args.seed or 0,
+def _along_time(args: argparse.Namespace) -> tuple[dict[str, Any], list[Table | str]]:
+    """Return the report of scores along time against segments that are known."""
+    unused = ("key", "protocol", "expect", "by", "match", "cluster", "skip_missing")
+    _refuse(args, "with --segments", *unused)
+    if len(args.scores) > 1:
+        raise ValueError("`scores` takes one file with --segments.")
+    truth = read_segments(args.segments, gaps=args.gaps)
+    scores = metrics.read_frame_scores(args.scores[0])
+    threshold = metrics.ASVSPOOF5.threshold if args.threshold is None else args.threshold
+    result = metrics.evaluate_segments(
+        truth, scores, threshold, n_bootstrap=args.bootstrap or 0, seed=args.seed
     )
-    report["mcnemar"] = metrics.mcnemar(*systems, key.cm_label)
+    report: dict[str, Any] = {"segments": result}
     if args.plots is not None:
         from asvspoof_cm import plots
 
-        stems = [path.stem for path in args.scores]
-        ax, labels = None, stems if len({*stems}) == 2 else map(str, args.scores)
-        for label, values in zip(labels, systems, strict=True):
-            ax = plots.det(values[is_bonafide], values[~is_bonafide], ax, label=label)
-        report["pictures"] = _save(args.plots, {"det": ax})
-    return report
+        found = metrics.segments_below(scores, threshold)
+        f1 = {name: metrics.segment_rates(truth[name], found[name])["f1"] for name in truth}
+        pictures = {}
+        for name in sorted(f1, key=lambda name: np.nan_to_num(f1[name], nan=1.0))[:_N_PICTURES]:
+            known = [(a, min(b, scores[name][-1, 1]), label) for a, b, label, _ in truth[name]]
+            shaded = [row for row in found[name] if row[2] == SPOOF]
+            pictures[name.replace("/", "_")] = plots.timeline(
+                scores[name], threshold=threshold, truth=known, found=shaded
+            )
+        report["pictures"] = _save(args.plots, pictures)
+    return report, [result.table()]
 
 
-def _within(
-    args: argparse.Namespace, values: FloatArray, key: metrics.Key, protocol: Protocol | None
-) -> metrics.WithinSources | None:
-    """Return the errors within sources, None unless one source has both classes."""
-    if protocol is None or not has_sources(key.cm_label, protocol.source):
-        return None
-    n_bootstrap = args.bootstrap if len(args.scores) == 1 else 0
-    return metrics.within_sources(
-        values, key.cm_label, protocol.source, n_bootstrap=n_bootstrap, seed=args.seed or 0
-    )
-
-
-def _track2(args: argparse.Namespace) -> dict[str, Any]:
-    unused = {"--protocol": args.protocol, "--by": args.by, "--bootstrap": args.bootstrap}
-    unused |= {"--plots": args.plots, "--cluster": args.cluster, "--match": args.match}
-    unused |= {"--ties": args.ties, "--seed": args.seed}
-    for option, value in unused.items():
-        if value or (option == "--seed" and value is not None):
-            raise ValueError(f"{option} is for Track 1; leave it out with --track 2.")
-    if len(args.scores) > 1:
-        raise ValueError("--scores takes one file with --track 2.")
-    if args.key is None:
-        raise ValueError("--key must be given with --track 2.")
+def _track2(args: argparse.Namespace) -> tuple[dict[str, Any], list[Table | str]]:
+    """Return the report of a score file of Track 2."""
+    unused = ("protocol", "expect", "by", "match", "threshold", "segments", "gaps", "bootstrap")
+    _refuse(args, "with --track 2", *unused, "cluster", "skip_missing", "plots")
+    if args.key is None or len(args.scores) > 1:
+        raise ValueError("--key and one file of --scores must be given with --track 2.")
     key, (path,) = metrics.read_key(args.key), args.scores
     if key.asv_label is None:
         raise ValueError(f"{args.key}: Track 2 needs the columns spk filename cm-label asv-label.")
     scores = metrics.read_scores(path).for_key(key)
-    has_tandem = scores.cm is not None and scores.asv is not None
-    if scores.sasv is None and not has_tandem:
+    if scores.sasv is None and (scores.cm is None or scores.asv is None):
         only = "cm" if scores.asv is None else "asv"
         raise ValueError(
             f"{path}: Track 2 needs sasv-score, or cm-score and asv-score; it holds "
             f"{only}-score only."
         )
-    masks = [key.asv_label == name for name in SASV_CLASSES]
-    counts = zip(SASV_CLASSES, masks, strict=True)
-    result: dict[str, Any] = {f"n_{name}": int(mask.sum()) for name, mask in counts}
+    masks = {name: key.asv_label == name for name in SASV_CLASSES}
+    result: dict[str, Any] = {f"n_{name}": int(mask.sum()) for name, mask in masks.items()}
     if scores.sasv is not None:
-        target, nontarget, spoof = (scores.sasv[mask] for mask in masks)
-        a_dcf = metrics.a_dcf(target, nontarget, spoof)
+        a_dcf = metrics.a_dcf(*(scores.sasv[mask] for mask in masks.values()))
         result |= {"a_dcf": a_dcf.value, "a_dcf_threshold": a_dcf.threshold}
     if scores.cm is not None and scores.asv is not None:
-        is_spoof = key.cm_label == SPOOF
-        cm = scores.cm[~is_spoof], scores.cm[is_spoof]
-        target, nontarget, spoof = (scores.asv[mask] for mask in masks)
+        target, nontarget, spoof = (scores.asv[mask] for mask in masks.values())
+        cm = scores.cm[~masks["spoof"]], scores.cm[masks["spoof"]]
         t_dcf, t_eer = metrics.min_t_dcf(*cm), metrics.t_eer((target, nontarget, spoof), cm)
         result |= {
             "min_t_dcf": t_dcf.value,
@@ -285,19 +306,24 @@ def _track2(args: argparse.Namespace) -> dict[str, Any]:
             "t_eer_asv_threshold": t_eer.asv_threshold,
             "t_eer_cm_threshold": t_eer.cm_threshold,
         }
-    return {"track2": result}
+    rows = [(Quantity(name, name), value) for name, value in result.items()]
+    return {"track2": result}, [Table(("track 2", "value"), rows)]
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+def _refuse(args: argparse.Namespace, when: str, *names: str) -> None:
+    """Refuse options that would have no effect."""
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and value is not False and value != []:
+            raise ValueError(f"`{name}` has no effect {when}; leave it out.")
 
 
 def _in_order(protocol: Protocol, key: metrics.Key) -> Protocol:
-    """The protocol's rows in the order of the key."""
+    """Return the protocol's rows in the order of the key."""
     order = find_trials(key.filename.tolist(), protocol.utterance.tolist())
     if (order < 0).any():
         raise ValueError(
-            f"--protocol must hold every trial of the key; {int((order < 0).sum())} are missing, "
+            f"`protocol` must hold every trial of the key; {int((order < 0).sum())} are missing, "
             f"the first is {key.filename[np.argmax(order < 0)]}."
         )
     return protocol.select(order)
@@ -306,10 +332,9 @@ def _in_order(protocol: Protocol, key: metrics.Key) -> Protocol:
 def _save(folder: Path, pictures: dict[str, Any]) -> list[str]:
     from asvspoof_cm import plots
 
-    paths = []
-    for name, ax in pictures.items():
-        paths.append(str(folder / f"{name}.png"))
-        plots.save_figure(ax, paths[-1])
+    paths = [str(folder / f"{name}.png") for name in pictures]
+    for path, ax in zip(paths, pictures.values(), strict=True):
+        plots.save_figure(ax, path)
     return paths
 
 
@@ -320,36 +345,3 @@ def _plain(part: Any) -> Any:
     if isinstance(part, list):
         return [_plain(value) for value in part]
     return part if isinstance(part, int | float | str) else part.as_dict()
-
-
-def _text(part: Any) -> str:
-    """Return a part of the report: a result of its own, pictures, intervals or values by name."""
-    if isinstance(part, list):
-        return "\n".join(part)
-    if not isinstance(part, dict):
-        return str(part)
-    first = next(iter(part.values()))
-    if isinstance(first, metrics.Interval):
-        rows = [(METRICS[k].label, METRICS[k].text(v)) for k, v in part.items()]
-        return render(("metric", "value [95 % interval]"), rows, n_names=2)
-    rows = [(k, f"{v:.4f}" if isinstance(v, float) else str(v)) for k, v in part.items()]
-    return render(("track 2", ""), rows, n_names=2)
-
-
-def _comparison(paths: Sequence[Path], report: dict[str, Any]) -> str:
-    """Return the tables of two systems."""
-    systems = [system["track1"] for system in report["systems"]]
-    rows = []
-    for name, interval in report["difference"].items():
-        metric = METRICS[name]
-        values = (system.values()[name] for system in systems)
-        rows.append([metric.label, *map(metric.text, values), metric.text(interval)])
-    if "within_source" in report["systems"][0]:
-        errors = [100 * system["within_source"].mean_eer for system in report["systems"]]
-        cells = [f"{value:.3f}" for value in (*errors, errors[0] - errors[1])]
-        rows.append(["EER (%), mean within sources", *cells])
-    header = ("metric", "A", "B", "A − B [95 % interval]")
-    names = [f"{letter}: {path}" for letter, path in zip("AB", paths, strict=True)]
-    trials = f"{systems[0].n_bonafide} bonafide, {systems[0].n_spoof} spoof"
-    parts = ["\n".join([*names, trials]), render(header, rows), str(report["mcnemar"])]
-    return "\n\n".join([*parts, *map(_text, [report["pictures"]] if "pictures" in report else [])])

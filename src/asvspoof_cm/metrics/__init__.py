@@ -8,7 +8,6 @@ from asvspoof_cm.metrics.decisions import (
     RATES as RATES,
     Decisions as Decisions,
     decisions as decisions,
-    mcnemar as mcnemar,
 )
 from asvspoof_cm.metrics.files import (
     Key as Key,

@@ -230,12 +230,12 @@ def read_frame_scores(path: PathLike) -> dict[str, FloatArray]:
         raise ValueError(
             f"{path}: the header must name {', '.join(_FRAMES)}; got {', '.join(columns)} only."
         )
-    numbers = [
-        _numbers(path, name, columns[name].tolist(), lines) for name in ("start", "end", "cm-score")
-    ]
-    if any(column is None for column in numbers):
-        raise ValueError(f"{path}: start, end and cm-score must be numbers, not {ABSENT!r}.")
-    rows = np.stack([column for column in numbers if column is not None], axis=1)
+    rows = np.empty((len(lines), 3))
+    for k, name in enumerate(("start", "end", "cm-score")):
+        column = _numbers(path, name, columns[name].tolist(), lines)
+        if column is None:
+            raise ValueError(f"{path}: {name} must hold numbers, not {ABSENT!r}.")
+        rows[:, k] = column
     names, first, codes = np.unique(columns["filename"], return_index=True, return_inverse=True)
     order = np.lexsort((rows[:, 0], codes))
     parts = np.split(rows[order], np.cumsum(np.bincount(codes))[:-1])
@@ -338,14 +338,10 @@ def _read(
     data = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
         row, delimiter = first_row(data)
-        if delimiter in (None, "\t"):
-            data, delimiter = _by_tabs(data), "\t"
-            row, _ = first_row(data)
-        heads = _heads(row, known, wanted)
+        header = [cell.strip().lower() for cell in row]
+        heads = _heads(header, known, wanted)
         if heads:
-            positions = {
-                name: [c.strip().lower() for c in row].index(h) for name, h in heads.items()
-            }
+            positions = {name: header.index(head) for name, head in heads.items()}
         else:
             positions = {name: k for k, name in enumerate(_layout(row, known, wanted))}
         columns, lines = read_table(data, delimiter, positions, len(row))
@@ -369,24 +365,24 @@ def _read(
 
 
 def _heads(
-    row: Sequence[str], known: Mapping[str, Collection[str]], wanted: Sequence[str]
+    header: Sequence[str], known: Mapping[str, Collection[str]], wanted: Sequence[str]
 ) -> dict[str, str]:
     """Return what a header calls each known column; nothing where the row is no header."""
-    header = [cell.strip().lower() for cell in row]
     # Data may hold a word of a header, but a header holds neither numbers nor labels.
     if any(_is_finite(cell) or cell in (ABSENT, *LABELS, *SASV_CLASSES) for cell in header):
         return {}
     found = {name: [s for s in spellings if s in header] for name, spellings in known.items()}
     heads = {name: spellings[0] for name, spellings in found.items() if spellings}
-    if heads:
-        several = len(found.get("cm-score", ())) > 1
-        if several or any(header.count(head) > 1 for head in heads.values()):
-            raise ValueError(f"the header must name every column once; got {' '.join(header)}.")
-        if "filename" not in heads or not set(wanted) & set(heads):
-            raise ValueError(
-                f"the header must name filename and {' or '.join(wanted)}; got "
-                f"{' '.join(header)}.{_hint(header, wanted)}"
-            )
+    if not heads:
+        return {}
+    several = len(found.get("cm-score", ())) > 1
+    if several or any(header.count(head) > 1 for head in heads.values()):
+        raise ValueError(f"the header must name every column once; got {' '.join(header)}.")
+    if "filename" not in heads or not set(wanted) & set(heads):
+        raise ValueError(
+            f"the header must name filename and {' or '.join(wanted)}; got {' '.join(header)}."
+            f"{_hint(header, wanted)}"
+        )
     return heads
 
 
@@ -396,37 +392,19 @@ def _layout(
     """Return the columns of a file without a header."""
     layouts = {0: (), 2: ("filename", wanted[0]), len(known): (*known,)}
     if len(row) not in layouts or ("cm-label" not in known and _hint(row, wanted)):
-        texts = [f"{n} ({' '.join(names)})" for n, names in layouts.items() if n]
         raise ValueError(
-            f"a line must have {' or '.join(texts)} columns; the first has {len(row)}: "
-            f"{' '.join(row)}.{_hint(row, wanted)}"
+            f"a line must have 2 columns (filename {wanted[0]}) or {len(known)} "
+            f"({' '.join(known)}); the first has {len(row)}: {' '.join(row)}.{_hint(row, wanted)}"
         )
     return layouts[len(row)]
 
 
-def _by_tabs(data: bytes) -> bytes:
-    """Return lines of cells with one tab between two; in a line with both, a space is no end.
-
-    Cells may be empty where all lines have as many tabs as the first; else several tabs are one.
-    """
-    # Not str.split(): it takes a no-break space in a name for a separator.
-    data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    lines = [line for line in data.split(b"\n") if line.strip()]
-    n_tabs = {line.count(b"\t") for line in lines}
-    if len(n_tabs) == 1 and b"\t" in lines[0] and all(lines[0].split(b"\t")):
-        return data
-    both = re.search(rb"\t[^\n]* |\x20[^\n]*\t", data)
-    data = re.sub(rb" *\t[ \t]*" if both else rb"[ \t]+", b"\t", data)
-    return re.sub(rb"(?m)^[ \t]+|[ \t]+$", b"", data)
-
-
 def _hint(row: Sequence[str], wanted: Sequence[str]) -> str:
     """Say what a file is that was taken for another."""
+    wants_labels = "cm-label" in wanted
     if any(cell in (*LABELS, *LABEL_COLUMNS) for cell in row):
-        if "cm-label" not in wanted:
-            return " It has labels, as a key or a protocol has."
-        return " It looks like a protocol."
-    if "cm-label" in wanted and any(cell in CM_COLUMNS or _is_finite(cell) for cell in row):
+        return " It looks like a protocol." if wants_labels else " It has labels: it is a key."
+    if wants_labels and any(cell in CM_COLUMNS or _is_finite(cell) for cell in row):
         return " It looks like a score file."
     return ""
 

@@ -21,7 +21,6 @@ from asvspoof_cm._util import (
     as_labels,
     as_trials,
     check_between,
-    check_choice,
 )
 from asvspoof_cm.labels import ABSENT
 from asvspoof_cm.metrics.intervals import (
@@ -35,12 +34,13 @@ from asvspoof_cm.metrics.intervals import (
 from asvspoof_cm.metrics.track1 import (
     ASVSPOOF5,
     METRICS,
-    TIES,
     DetectionCosts,
     SortedScores,
-    Ties,
+    act_dcf_of,
+    cllr_of,
     eer,
-    values_of,
+    eer_of,
+    min_dcf_of,
 )
 
 POOLED = "pooled"
@@ -87,7 +87,6 @@ def breakdown(
     groups: Mapping[str, ArrayLike],
     *,
     match: Sequence[str] = (),
-    ties: Ties = "official",
     n_bootstrap: int = 0,
     clusters: ArrayLike | None = None,
     seed: int = 0,
@@ -103,7 +102,6 @@ def breakdown(
         match: Names of columns in which a group's bonafide trials must agree with it: with
             ``("codec",)``, spoofs of a codec stand against bonafide speech of that codec. Without
             it each group stands against all bonafide trials.
-        ties: As in `eer`; "grouped" has no intervals.
         n_bootstrap: Replicates for an interval on every figure; 0 for none.
         clusters: The cluster of each trial, shape (n_trials,); see `bootstrap`. A group whose
             trials are too few clusters for a draw has no interval, which a warning says.
@@ -121,11 +119,6 @@ def breakdown(
     """
     if not groups:
         raise ValueError("`groups` must hold at least one column, such as {'attack': …}; got none.")
-    check_choice("ties", ties, TIES)
-    if ties != "official" and n_bootstrap:
-        raise ValueError(
-            f'`ties` must be "official" with `n_bootstrap`, whose intervals are; got {ties!r}.'
-        )
     if isinstance(match, str):
         raise ValueError(f"`match` must be a list of names, such as [{match!r}]; got {match!r}.")
     unknown = [name for name in match if name not in groups]
@@ -149,7 +142,12 @@ def breakdown(
         curve = SortedScores(values[against], values[chosen])
         found, intervals = dict.fromkeys(METRICS, math.nan), dict[str, Interval]()
         if len(against):
-            found = values_of(curve, costs, ties)
+            found = {
+                "min_dcf": min_dcf_of(curve, costs).value,
+                "act_dcf": act_dcf_of(*curve.classes, costs).value,
+                "eer": eer_of(curve).value,
+                "cllr": cllr_of(*curve.classes),
+            }
         if n and len(against):
             drawn = None if cluster is None else (cluster[against], cluster[chosen])
             with warnings.catch_warnings():
@@ -157,13 +155,8 @@ def breakdown(
                 intervals = bootstrap(
                     METRICS, *curve.classes, n, clusters=drawn, seed=seed, costs=costs
                 )
-        return BreakdownRow(
-            group=group,
-            n_bonafide=len(against),
-            n_spoof=len(chosen),
-            values=found,
-            intervals=intervals,
-        )
+        counts = {"n_bonafide": len(against), "n_spoof": len(chosen)}
+        return BreakdownRow(group=group, **counts, values=found, intervals=intervals)
 
     # First, because it says whether the clusters can be drawn at all.
     pooled = row((POOLED, *[""] * (len(columns) - 1)), spoof, bonafide, n_bootstrap)
@@ -177,8 +170,15 @@ def breakdown(
             rows.append(row(group, chosen, against, n_bootstrap))
         except TooFewClustersError:
             rows.append(row(group, chosen, against, 0))
-    if n_bootstrap:
-        _warn_of_thin_groups(rows, n_bootstrap)
+    drawn = [min((i.n_replicates for i in r.intervals.values()), default=0) for r in rows]
+    n_thin = sum(n < n_bootstrap and r.n_bonafide > 0 for n, r in zip(drawn, rows, strict=True))
+    if n_thin:
+        warnings.warn(
+            f"{n_thin} of {len(rows)} groups lie in so few `clusters` that replicates drew none of "
+            "their trials, or none of one class: see n_replicates of their intervals. Groups that "
+            "no replicate drew have none.",
+            stacklevel=2,
+        )
     return Breakdown(columns=tuple(columns), rows=(*rows, pooled))
 
 
@@ -189,24 +189,6 @@ def combinations(columns: Mapping[str, NDArray[Any]]) -> tuple[list[tuple[str, .
     _, first, group_of = np.unique(combined, return_index=True, return_inverse=True)
     names = [tuple(str(column[trial]) for column in columns.values()) for trial in first]
     return names, group_of
-
-
-def _warn_of_thin_groups(rows: Sequence[BreakdownRow], n_bootstrap: int) -> None:
-    drawn = [min((i.n_replicates for i in row.intervals.values()), default=0) for row in rows]
-    n_none = sum(n == 0 and row.n_bonafide > 0 for n, row in zip(drawn, rows, strict=True))
-    n_some = sum(0 < n < n_bootstrap for n in drawn)
-    if n_none:
-        warnings.warn(
-            f"{n_none} of {len(rows)} groups have no interval: their trials lie in so few "
-            "`clusters` that no replicate drew both classes.",
-            stacklevel=3,
-        )
-    if n_some:
-        warnings.warn(
-            f"{n_some} of {len(rows)} groups lie in so few `clusters` that some replicates drew "
-            "none of their trials; see n_replicates of their intervals.",
-            stacklevel=3,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,17 +289,11 @@ def within_sources(
     rows, replicates = [], []
     for code in both.tolist():
         pair = values[is_bonafide & (codes == code)], values[~is_bonafide & (codes == code)]
-        value, drawn = eer(*pair).value, _replicates(pair, n_bootstrap, seed, code)
+        drawn, value = _replicates(pair, n_bootstrap, seed, code), eer(*pair).value
+        interval = Interval.of(value, drawn) if n_bootstrap else None
+        counts = {"n_bonafide": len(pair[0]), "n_spoof": len(pair[1])}
+        rows.append(SourceRow(source=str(names[code]), **counts, eer=value, interval=interval))
         replicates.append(drawn)
-        rows.append(
-            SourceRow(
-                source=str(names[code]),
-                n_bonafide=len(pair[0]),
-                n_spoof=len(pair[1]),
-                eer=value,
-                interval=Interval.of(value, drawn) if n_bootstrap else None,
-            )
-        )
     mean = float(np.mean([row.eer for row in rows]))
     interval = None
     if n_bootstrap:

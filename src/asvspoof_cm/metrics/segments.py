@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from asvspoof_cm._util import (
     FloatArray,
@@ -44,7 +44,7 @@ from asvspoof_cm.metrics.track1 import (
     eer_of,
 )
 
-Recordings: TypeAlias = "ArrayLike | Mapping[str, Any]"
+Recordings: TypeAlias = NDArray[Any] | Sequence[Any] | Mapping[str, Any]
 
 RESOLUTIONS_S: Final = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 """The lengths of a frame at which `evaluate_segments` gives the segment EER."""

@@ -135,28 +135,21 @@ def eer(bonafide: ArrayLike, spoof: ArrayLike, *, ties: Ties = "official") -> Op
         0.5
     """
     check_choice("ties", ties, TIES)
-    return eer_warned(SortedScores.of(bonafide, spoof), ties)
+    return _eer_warned(SortedScores.of(bonafide, spoof), ties)
 
 
 def min_dcf(
-    bonafide: ArrayLike,
-    spoof: ArrayLike,
-    costs: DetectionCosts = ASVSPOOF5,
-    *,
-    ties: Ties = "official",
+    bonafide: ArrayLike, spoof: ArrayLike, costs: DetectionCosts = ASVSPOOF5
 ) -> OperatingPoint:
     """Return the minimum of the normalised detection cost over all thresholds, and its threshold.
 
-    The arguments are those of `eer`, and the costs. Ties change the threshold only, because the
-    minimum never lies between equal scores: "official" gives the highest rejected score, "grouped"
-    the lowest accepted one.
+    The arguments are those of `eer`, and the costs. The minimum never lies between equal scores.
 
     Example:
         >>> min_dcf([2.0, 0.5], [-1.0, 1.0, 0.5]).threshold
         -1.0
     """
-    check_choice("ties", ties, TIES)
-    return min_dcf_of(SortedScores.of(bonafide, spoof), costs, ties)
+    return min_dcf_of(SortedScores.of(bonafide, spoof), costs)
 
 
 def act_dcf(
@@ -218,40 +211,29 @@ class DetCurve(NamedTuple):
     thresholds: FloatArray
 
 
-def det_curve(bonafide: ArrayLike, spoof: ArrayLike, *, ties: Ties = "official") -> DetCurve:
+def det_curve(bonafide: ArrayLike, spoof: ArrayLike) -> DetCurve:
     """Return the miss rate, the false-alarm rate and the threshold at every point of the curve.
 
-    The first point accepts every trial and the last rejects every trial.
-
-    With "official" `ties` there is a point after each trial, bonafide first among equal scores, and
-    its threshold is the highest rejected score (0.001 below the lowest score at the first point),
-    as in the organisers' package. "grouped" has a point per distinct score, and its threshold is
-    the lowest accepted score: reject s < τ, accept s ≥ τ.
+    The first point accepts every trial and the last rejects every trial. There is a point after
+    each trial, bonafide first among equal scores. Its threshold is the highest rejected score, at
+    the first point 0.001 below the lowest score, as in the organisers' package.
 
     Example:
-        >>> curve = det_curve([2.0, 0.5], [-1.0, 1.0, 0.5], ties="grouped")
+        >>> curve = det_curve([2.0, 0.5], [-1.0, 1.0, 0.0])
         >>> curve.p_miss
-        array([0. , 0. , 0.5, 0.5, 1. ])
+        array([0. , 0. , 0. , 0.5, 0.5, 1. ])
         >>> curve.thresholds
-        array([-1. , 0.5, 1. , 2. , inf])
+        array([-1.001, -1.   ,  0.   ,  0.5  ,  1.   ,  2.   ])
     """
-    check_choice("ties", ties, TIES)
     curve = SortedScores.of(bonafide, spoof)
     n_bonafide, n_spoof = len(curve.bonafide), len(curve.spoof)
-    n_trials = n_bonafide + n_spoof
-    is_bonafide = np.zeros(n_trials, dtype=bool)
+    is_bonafide = np.zeros(n_bonafide + n_spoof, dtype=bool)
     is_bonafide[np.arange(n_bonafide) + curve.n_spoof_below] = True
-    scores = np.empty(n_trials)
-    scores[is_bonafide] = curve.bonafide
-    scores[~is_bonafide] = curve.spoof
-    missed = np.concatenate([[0], np.cumsum(is_bonafide)])
-    rejected = np.arange(n_trials + 1) - missed
-    if ties == "official":
-        thresholds = np.concatenate([[scores[0] - BELOW_LOWEST], scores])
-    else:
-        points = np.append(np.flatnonzero(np.diff(scores, prepend=-np.inf)), n_trials)
-        thresholds = np.append(scores[points[:-1]], np.inf)
-        missed, rejected = missed[points], rejected[points]
+    scores = np.empty(len(is_bonafide))
+    scores[is_bonafide], scores[~is_bonafide] = curve.classes
+    missed = np.append(0, np.cumsum(is_bonafide))
+    rejected = np.arange(len(missed)) - missed
+    thresholds = np.append(scores[0] - BELOW_LOWEST, scores)
     return DetCurve(missed / n_bonafide, (n_spoof - rejected) / n_spoof, thresholds)
 
 
@@ -312,11 +294,7 @@ class Track1Result(Plain):
 
 
 def evaluate(
-    scores: ArrayLike,
-    labels: ArrayLike,
-    costs: DetectionCosts = ASVSPOOF5,
-    *,
-    ties: Ties = "official",
+    scores: ArrayLike, labels: ArrayLike, costs: DetectionCosts = ASVSPOOF5
 ) -> Track1Result:
     """Return all Track 1 metrics of one set of trials, sorting them once.
 
@@ -324,7 +302,6 @@ def evaluate(
         scores: One score per trial, shape (n_trials,). Higher means bonafide.
         labels: 0 or "spoof", 1 or "bonafide" per trial, shape (n_trials,).
         costs: Costs and prior; those of ASVspoof 5 unless given.
-        ties: As in `eer`.
 
     Example:
         >>> print(evaluate([2.0, 0.5, -1.0, 1.0], ["bonafide", "bonafide", "spoof", "spoof"]))
@@ -338,7 +315,6 @@ def evaluate(
         min Cllr (bits)  0.5000
         ROC AUC          0.7500
     """
-    check_choice("ties", ties, TIES)
     bonafide, spoof = split_by_label(scores, labels)
     bonafide.sort()
     spoof.sort()
@@ -346,9 +322,9 @@ def evaluate(
     return Track1Result(
         n_bonafide=len(curve.bonafide),
         n_spoof=len(curve.spoof),
-        min_dcf=min_dcf_of(curve, costs, ties),
+        min_dcf=min_dcf_of(curve, costs),
         act_dcf=act_dcf_of(*curve.classes, costs),
-        eer=eer_warned(curve, ties),
+        eer=_eer_warned(curve),
         cllr=cllr_of(*curve.classes),
         min_cllr=min_cllr_of(curve),
         auc=auc_of(curve),
@@ -467,29 +443,15 @@ def eer_counts(
     return (end, spoof + n_steps), (end, spoof + n_steps - 1)
 
 
-def values_of(curve: SortedScores, costs: DetectionCosts, ties: Ties) -> dict[str, float]:
-    """The metrics of `METRICS`, without warnings."""
-    return {
-        "min_dcf": min_dcf_of(curve, costs, ties).value,
-        "act_dcf": act_dcf_of(*curve.classes, costs).value,
-        "eer": eer_of(curve, ties).value,
-        "cllr": cllr_of(*curve.classes),
-    }
-
-
-def eer_rate(counts: tuple[int, int], n_bonafide: int, n_spoof: int) -> tuple[float, float]:
-    """Return |P_miss − P_fa| and their mean where `counts` trials have been passed."""
-    p_miss, p_fa = counts[0] / n_bonafide, (n_spoof - counts[1]) / n_spoof
-    return abs(p_miss - p_fa), (p_miss + p_fa) / 2.0
-
-
 def eer_at(corners: tuple[Integers, Integers]) -> tuple[float, tuple[int, int]]:
     """Return the official EER and the trials passed where it lies."""
     n_bonafide, n_spoof = int(corners[0][-1]), int(corners[1][-1])
-    reached, before = eer_counts(*corners)
-    gap, value = eer_rate(reached, n_bonafide, n_spoof)
-    gap_before, value_before = eer_rate(before, n_bonafide, n_spoof)
-    return (value_before, before) if gap_before <= gap else (value, reached)
+    found = []
+    for counts in reversed(eer_counts(*corners)):
+        p_miss, p_fa = counts[0] / n_bonafide, (n_spoof - counts[1]) / n_spoof
+        found.append((abs(p_miss - p_fa), (p_miss + p_fa) / 2.0, counts))
+    _, value, counts = min(found, key=lambda point: point[0])  # the point before, if equally close
+    return value, counts
 
 
 def eer_of(curve: SortedScores, ties: Ties = "official") -> OperatingPoint:
@@ -511,14 +473,13 @@ def eer_of(curve: SortedScores, ties: Ties = "official") -> OperatingPoint:
     )
 
 
-def min_dcf_of(curve: SortedScores, costs: DetectionCosts, ties: Ties) -> OperatingPoint:
+def min_dcf_of(curve: SortedScores, costs: DetectionCosts) -> OperatingPoint:
     """The minDCF of sorted scores."""
     missed, rejected = curve.corners
     values = dcf(missed, rejected, len(curve.bonafide), len(curve.spoof), costs)
     best = int(np.argmin(values))
-    counts = int(missed[best]), int(rejected[best])
-    threshold = curve.last_rejected if ties == "official" else curve.first_accepted
-    return OperatingPoint(float(values[best]) / default_cost(costs), threshold(*counts))
+    threshold = curve.last_rejected(int(missed[best]), int(rejected[best]))
+    return OperatingPoint(float(values[best]) / default_cost(costs), threshold)
 
 
 def act_dcf_of(bonafide: FloatArray, spoof: FloatArray, costs: DetectionCosts) -> OperatingPoint:
@@ -598,8 +559,7 @@ def _sum_softplus(scores: FloatArray, *, negate: bool = False) -> float:
     return total
 
 
-def eer_warned(curve: SortedScores, ties: Ties) -> OperatingPoint:
-    """The EER of sorted scores, with the warnings of `eer`."""
+def _eer_warned(curve: SortedScores, ties: Ties = "official") -> OperatingPoint:
     official, grouped = eer_of(curve), eer_of(curve, "grouped")
     if ties == "official" and abs(official.value - grouped.value) > _TIES_MATTER:
         warnings.warn(

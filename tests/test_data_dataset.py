@@ -1,7 +1,10 @@
 """Items and batches: what is read, from where, in which order, and what is random in it."""
 
 import itertools
+import os
 import pickle
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +26,7 @@ from asvspoof_cm.data import (
     Protocol,
     SpoofDataset,
     collate,
+    find_audio,
     make_loader,
     read_protocol,
     shuffled,
@@ -196,6 +200,81 @@ def test_official_folders_are_found_below_the_root(tmp_path):
         assert dataset.audio.folder == tmp_path / folder
         direct = SpoofDataset(read_protocol(protocol), tmp_path / folder)
         assert torch.equal(dataset[0][0], direct[0][0])
+
+
+LISTS = {
+    "list.txt": "u1.flac\n\nsub/long.flac\n",
+    "list.csv": "label,path\nspoof,u1.flac\nspoof,sub/long.flac\n",
+    "list.tsv": "\ufefffile\tlabel\nu1.flac\tspoof\nsub/long.flac\tspoof\n",
+    "quoted.csv": 'file_name;note\n"u1.flac";"a;b"\nsub/long.flac;\n',
+    "named.csv": "utterance,path,label\nu1,u1.flac,spoof\nsub/long.flac,sub/long.flac,spoof\n",
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_files_are_read_by_name(audio_dir, tmp_path, name):
+    (tmp_path / "sub").mkdir()
+    for file in ("u1.flac", "sub/long.flac"):
+        shutil.copy(audio_dir / Path(file).name, tmp_path / file)
+    (tmp_path / name).write_text(LISTS[name], encoding="utf-8")
+    dataset = make(Protocol.from_columns(["sub/long", "u1.wav", "absent"]), tmp_path / name)
+    folder = make(Protocol.from_columns(["long", "u1"]), audio_dir)
+    for row in range(2):
+        assert torch.equal(dataset[row][0], folder[row][0])
+    with pytest.raises(FileNotFoundError, match="`audio_dir` has no audio of the name 'absent'"):
+        dataset[2]
+
+
+def test_pairs_of_a_name_and_its_audio(audio_dir):
+    wave = np.random.default_rng(0).uniform(-1, 1, 4000).astype(np.float32)
+    path = audio_dir / "long.flac"
+    items = [("a", wave), ("b", path.read_bytes()), ("c", path), ("d", wave, 8000)]
+    dataset = make(Protocol.from_columns([*"abcd"]), items)
+    crops = [dataset[row][0] for row in range(4)]
+    torch.testing.assert_close(crops[0], peak_normalize(torch.from_numpy(wave[1500:2500])))
+    assert torch.equal(crops[1], crops[2])
+    assert not torch.equal(crops[0], crops[3])
+    with pytest.raises(ValueError, match="`audio_dir` must have each name once; 'a' occurs twice"):
+        make(Protocol.from_columns(["a"]), [("a", wave), ("a.wav", wave)])
+    message = r"holds none of the 1 utterances, such as 'x'; it has 4 others, such as 'a'"
+    with pytest.raises(FileNotFoundError, match=message):
+        make(Protocol.from_columns(["x"]), items)
+
+
+def test_a_list_leads_nowhere_else(audio_dir, tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "link.flac").symlink_to(audio_dir / "long.flac")
+    lines = ["link.flac", "../long.flac", "/etc/x.flac", "a\\..\\..\\x.flac"]
+    (folder / "list.txt").write_text("\n".join(lines))
+    entries = list(find_audio([folder / "list.txt"]))
+    assert [entry.name for entry in entries] == lines
+    for entry, message in zip(
+        entries, ["a link that leads out", *["must lie below"] * 3], strict=True
+    ):
+        with pytest.raises(ValueError, match=message):
+            entry.open(16000)
+    trusted = list(find_audio([folder / "list.txt"], root="/"))
+    assert trusted[2].audio == Path("/etc/x.flac")
+    os.mkfifo(folder / "pipe.txt")
+    found = list(find_audio([folder / "pipe.txt", folder / "absent.csv", audio_dir / "u1.flac"]))
+    for entry, message in zip(found[:2], ["must be a regular file", "No such file"], strict=True):
+        with pytest.raises((ValueError, OSError), match=message):
+            entry.open(16000)
+    with found[2].open(16000) as audio:
+        assert audio.n_samples == 1900
+
+
+def test_what_a_folder_does_not_give_is_counted(audio_dir, tmp_path):
+    for name in ("a.flac", "a.wav", "b.FLAC", "sub/c.flac"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for name in ("._a.wav", "notes.txt"):
+        (tmp_path / name).touch()
+    message = r"2 of 6 files are no audio by their names and are not read: \._a\.wav, notes\.txt\."
+    with pytest.warns(UserWarning, match=message):
+        names = [entry.name for entry in find_audio([tmp_path])]
+    assert names == ["a.flac", "a.wav", "b", "sub/c"]
 
 
 def test_wrong_arguments_and_folders(protocol, audio_dir, tmp_path):

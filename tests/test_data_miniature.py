@@ -49,7 +49,7 @@ def test_a_linear_detector_of_band_energies_separates_the_classes(paths):
     def features(path):
         protocol = read_protocol(path)
         dataset = SpoofDataset(protocol, paths.audio_dir)
-        waveforms = torch.stack([dataset[k].waveform for k in range(len(dataset))])
+        waveforms = torch.stack([dataset[k][0] for k in range(len(dataset))])
         power = torch.stft(waveforms, 512, 256, window=window, return_complex=True).abs() ** 2
         bands = torch.log(power[:, :256] + 1e-6).mean(-1).reshape(len(dataset), 16, 16).mean(-1)
         return bands.double(), protocol.label
@@ -105,24 +105,3 @@ def test_protocol_command_says_what_is_wrong(paths, tmp_path, capsys):
     assert error.startswith("asvspoof-cm protocol: ")
     assert "line 1: a label must be one of" in error
     assert error.count("\n") == 1
-
-
-def test_pack_command(paths, tmp_path, capsys):
-    protocol, out = tmp_path / "dev.tsv", tmp_path / "packed"
-    protocol.write_text(paths.dev_protocol.read_text())
-    args = ["--protocol", str(protocol), "--audio", str(paths.audio_dir), "--out", str(out)]
-    assert main(["pack", *args]) == 0
-    assert capsys.readouterr().out == "packed 30 of 30 utterances\n"
-    assert len(SpoofDataset(read_protocol(protocol), out)) == 30
-
-
-def test_pack_command_reports_errors(paths, tmp_path, capsys):
-    protocol = tmp_path / "dev.tsv"
-    protocol.write_text(
-        paths.dev_protocol.read_text() + "D_1 D_absent F - - - - bonafide bonafide -\n"
-    )
-    out = ["--out", str(tmp_path / "packed")]
-    assert main(["pack", "--protocol", str(protocol), "--audio", str(paths.audio_dir), *out]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == "packed 30 of 31 utterances\n"
-    assert captured.err.startswith("D_absent: ")

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         save_checkpoint as save_checkpoint,
     )
     from asvspoof_cm.data.dataset import SpoofDataset as SpoofDataset, make_loader as make_loader
-    from asvspoof_cm.data.packed import pack as pack
     from asvspoof_cm.data.protocol import Protocol as Protocol, read_protocol as read_protocol
     from asvspoof_cm.export import export_onnx as export_onnx, load_onnx as load_onnx
     from asvspoof_cm.frontends import LFCC as LFCC, LogMel as LogMel, SincConv as SincConv

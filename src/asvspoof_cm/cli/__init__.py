@@ -30,7 +30,6 @@ COMMANDS: tuple[str, ...] = (
     "export",
     "evaluate",
     "protocol",
-    "pack",
     "train",
     "study",
     "report",

@@ -1,4 +1,4 @@
-"""From a corpus on disk to batches: protocols, the dataset, its loader and the packed cache.
+"""From a corpus on disk to batches: protocols, the audio of them, the dataset and its loader.
 
 Names are imported when first used: reading a protocol needs NumPy only, not torch.
 """
@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from asvspoof_cm._util import lazy_exports
 
 if TYPE_CHECKING:
-    from asvspoof_cm.data.audio_sources import open_audio as open_audio
-    from asvspoof_cm.data.containers import audio_entries as audio_entries
     from asvspoof_cm.data.dataset import (
         Batch as Batch,
         SpoofDataset as SpoofDataset,
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
         matched_pairs as matched_pairs,
         shuffled as shuffled,
     )
-    from asvspoof_cm.data.packed import pack as pack
     from asvspoof_cm.data.protocol import (
         UNLABELLED as UNLABELLED,
         Protocol as Protocol,

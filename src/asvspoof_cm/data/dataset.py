@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import operator
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from asvspoof_cm._util import check_between, check_choice, check_not_negative, derive_seed, n_cores
 from asvspoof_cm.audio import InputSettings, crop_start, crop_starts, cut, set_level
-from asvspoof_cm.data.audio_sources import open_audio
+from asvspoof_cm.data.folder import AudioPath, Item, audio_of
 from asvspoof_cm.data.orders import Order, shuffled
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 
@@ -84,7 +84,8 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
 
     Args:
         protocol: The utterances: a `Protocol`, or the file of one.
-        audio_dir: The folder of their files, the root of the corpus (see `AudioFolder`).
+        audio_dir: The folder of their files, the root of the corpus (see `AudioFolder`); or a list
+            of files, or pairs of a name and its audio (see `find_audio`).
         crop: "random" for training, "center" for evaluation.
         n_crops: Evenly spaced crops of each utterance, for evaluation: items are then
             (n_crops, n_samples). None is a single one.
@@ -112,7 +113,7 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
     def __init__(
         self,
         protocol: Protocol | str | os.PathLike[str],
-        audio_dir: str | os.PathLike[str],
+        audio_dir: AudioPath | Iterable[Item],
         *,
         crop: Literal["center", "random"] = "center",
         n_crops: int | None = None,
@@ -134,7 +135,7 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
                 raise ValueError('`n_crops` must be None with crop="random", which cuts one.')
         self.protocol = protocol = read_protocol(protocol, require_labels=False)
         self._parents = protocol.parents()
-        self.audio = open_audio(protocol, audio_dir, sample_rate=rate)
+        self.audio = audio_of(protocol, audio_dir, sample_rate=rate)
         self.crop: Literal["center", "random"] = crop
         self.n_crops = n_crops
         self.n_samples = self.input.n_samples

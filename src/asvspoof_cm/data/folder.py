@@ -269,6 +269,8 @@ class AudioFolder:
 class AudioList:
     """The audio of a protocol among the entries that `find_audio` gives, by their names.
 
+    The extension of an audio format makes no difference between two names.
+
     Example:
         >>> heard = AudioList(Protocol.from_columns(["a"]), [("a", np.zeros(8000, np.float32))])
         >>> with heard.open(0) as audio:
@@ -280,21 +282,39 @@ class AudioList:
         self, protocol: Protocol, items: Iterable[Item], *, sample_rate: int = SAMPLE_RATE
     ) -> None:
         self.sample_rate = sample_rate
-        self._names: list[str] = protocol.utterance.tolist()
         found: dict[str, Entry] = {}
         for entry in find_audio(items):
-            if entry.name in found:
-                raise ValueError(f"`audio` must have names that occur once; {entry.name!r} recurs.")
-            found[entry.name] = entry
-        missing = FileNotFoundError("there is no audio of this name.")
-        self._entries = [found.get(name, Entry(name, missing)) for name in self._names]
-        if not found.keys() & {*self._names}:
+            if (stem := _stem(entry.name)) in found:
+                raise ValueError(f"`audio_dir` must have each name once; {stem!r} occurs twice.")
+            found[stem] = entry
+        names: list[str] = protocol.utterance.tolist()
+        self._entries = [found.get(_stem(name)) or _missing(name) for name in names]
+        if not found.keys() & map(_stem, names):
             raise FileNotFoundError(
-                f"`audio` holds none of the {len(self._names)} utterances, such as "
-                f"{self._names[0]!r}; it has {len(found)} others, such as "
-                f"{next(iter(found), None)!r}."
+                f"`audio_dir` holds none of the {len(names)} utterances, such as {names[0]!r}; it "
+                f"has {len(found)} others, such as {next(iter(found), None)!r}."
             )
 
     def open(self, index: int) -> AbstractContextManager[OpenAudio]:
         """Open the audio of row `index`."""
         return self._entries[index].open(self.sample_rate)
+
+
+def _missing(name: str) -> Entry:
+    return Entry(name, FileNotFoundError(f"`audio_dir` has no audio of the name {name!r}."))
+
+
+def _stem(name: str) -> str:
+    """Return a name without the extension of an audio format."""
+    return name[: name.rindex(".")] if name.lower().endswith(AUDIO_EXTENSIONS) else name
+
+
+def audio_of(
+    protocol: Protocol, audio: AudioPath | Iterable[Item], *, sample_rate: int = SAMPLE_RATE
+) -> AudioFolder | AudioList:
+    """Return the audio of a protocol: in a folder, in a list of files, or in pairs with names."""
+    if not isinstance(audio, str | os.PathLike):
+        return AudioList(protocol, audio, sample_rate=sample_rate)
+    if Path(audio).suffix.lower() in LISTS and not Path(audio).is_dir():
+        return AudioList(protocol, [audio], sample_rate=sample_rate)
+    return AudioFolder(protocol, audio, sample_rate=sample_rate)

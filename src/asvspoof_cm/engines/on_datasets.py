@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from asvspoof_cm._util import import_extra
-from asvspoof_cm.data.containers import stem
 from asvspoof_cm.data.protocol import Protocol
 from asvspoof_cm.engines.cells import ScoreCells, cell_entry
 from asvspoof_cm.labels import LABELS
@@ -112,5 +111,5 @@ def _name(value: Any) -> str:
     if isinstance(value, Mapping):
         if value.get("path") is None:
             raise ValueError("`utterance`: the audio has no path; name another column.")
-        return stem(os.fspath(value["path"]))
+        return str(Path(value["path"]).with_suffix(""))
     return str(value)

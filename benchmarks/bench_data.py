@@ -1,4 +1,4 @@
-"""The input pipeline: crops from FLAC files and from the packed cache, and reading a protocol."""
+"""The input pipeline: crops from files and from memory, and reading a protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from asvspoof_cm._util import derive_seed
 from asvspoof_cm.audio import CROP_SAMPLES, InputSettings, crop_start, peak_normalize
-from asvspoof_cm.data import SpoofDataset, make_loader, pack, read_protocol, write_miniature
+from asvspoof_cm.data import SpoofDataset, make_loader, read_protocol, write_miniature
 from asvspoof_cm.data.protocol import OFFICIAL_COUNTS
 from harness import Options, Row, interleave, peak_memory
 
@@ -61,28 +61,33 @@ def _pipeline(folder: Path, n_rounds: int) -> list[Row]:
     durations = (DURATION_S, DURATION_S)
     paths = write_miniature(folder / "files", n_train=N_CLIPS, n_dev=2, duration_s=durations)
     protocol = read_protocol(paths.train_protocol)
-    pack(protocol, paths.audio_dir, folder / "packed")
     names = [paths.audio_dir / "flac_T" / f"{name}.flac" for name in protocol.utterance]
     loaders: dict[tuple[str, bool], Any] = {}
     for normalize in (False, True):
         usual = WholeFileDataset(names, protocol.label.tolist(), seed=1, normalize=normalize)
         loaders["usual", normalize] = DataLoader(usual, batch_size=16)
         level = "crop" if normalize else "none"
-        for kind, audio in (("files", paths.audio_dir), ("packed", folder / "packed")):
-            settings = InputSettings(normalization=level)
-            ours = SpoofDataset(protocol, audio, crop="random", seed=1, input=settings)
+        for kind in ("files", "memory"):
+            ours = SpoofDataset(
+                protocol,
+                paths.audio_dir,
+                crop="random",
+                seed=1,
+                input=InputSettings(normalization=level),
+                in_memory=kind == "memory",
+            )
             loaders[kind, normalize] = make_loader(ours, shuffle=False, batch_size=16, n_workers=0)
     readers = {str(key): _reader(loader) for key, loader in loaders.items()}
     seconds = interleave(readers, n_rounds=n_rounds)
     rows = []
     for kind, goal, case in (
         ("files", 2.5, "crops of 4 s from 12 s FLAC files, one core"),
-        ("packed", 15.0, "the same crops from the packed cache, one core"),
+        ("memory", 15.0, "the same crops from memory (in_memory=True), one core"),
     ):
         for normalize in (False, True):
             ours_s, usual_s = (seconds[str((name, normalize))] for name in (kind, "usual"))
             found, expected = (
-                torch.cat([batch[0] for batch in loaders[name, normalize]])
+                torch.cat([_waveform(batch) for batch in loaders[name, normalize]])
                 for name in (kind, "usual")
             )
             rows.append(
@@ -100,6 +105,11 @@ def _pipeline(folder: Path, n_rounds: int) -> list[Row]:
                 )
             )
     return rows
+
+
+def _waveform(batch: Any) -> torch.Tensor:
+    """Return the waveforms of a `Batch` or of the tuple that torch's own collation gives."""
+    return batch[0] if isinstance(batch, list) else batch.waveform
 
 
 def _reader(loader: Any) -> Callable[[], None]:

@@ -257,11 +257,14 @@ def test_a_list_leads_nowhere_else(audio_dir, tmp_path):
     trusted = list(find_audio([folder / "list.txt"], root="/"))
     assert trusted[2].audio == Path("/etc/x.flac")
     os.mkfifo(folder / "pipe.txt")
-    found = list(find_audio([folder / "pipe.txt", folder / "absent.csv", audio_dir / "u1.flac"]))
-    for entry, message in zip(found[:2], ["must be a regular file", "No such file"], strict=True):
+    (folder / "latin.txt").write_bytes("é.flac".encode("latin-1"))
+    lists = [folder / name for name in ("pipe.txt", "absent.csv", "latin.txt")]
+    messages = ["must be a regular file", "No such file", r"latin\.txt is not UTF-8 text"]
+    *wrong, right = find_audio([*lists, audio_dir / "u1.flac"])
+    for entry, message in zip(wrong, messages, strict=True):
         with pytest.raises((ValueError, OSError), match=message):
             entry.open(16000)
-    with found[2].open(16000) as audio:
+    with right.open(16000) as audio:
         assert audio.n_samples == 1900
 
 

@@ -6,7 +6,6 @@
 import csv
 import importlib
 import io
-import json
 import os
 import re
 import string
@@ -18,8 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from asvspoof_cm.data import read_protocol
-from asvspoof_cm.data.containers import audio_entries
+from asvspoof_cm.data import find_audio, read_protocol, read_segments
 from asvspoof_cm.metrics import read_key, read_scores, write_scores
 
 SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "fuzz.py"
@@ -31,7 +29,7 @@ quick = settings(max_examples=60, suppress_health_check=[HealthCheck.function_sc
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_no_reader_does_what_it_must_not():
-    command = [sys.executable, str(SCRIPT), "--n", "150", "--seed", "1", "--dry"]
+    command = [sys.executable, str(SCRIPT), "--n", "60", "--seed", "1", "--dry"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -39,8 +37,6 @@ def test_no_reader_does_what_it_must_not():
 # What a longer search found: reader, seed and number of the mutation.
 FOUND = [
     ("flac", 11, 326),
-    ("tar.gz", 11, 4726),
-    ("parquet", 11, 366),
     *(("checkpoint", 11, k) for k in (2317, 2812, 3095)),
 ]
 
@@ -67,19 +63,8 @@ numbers = st.floats(allow_nan=False, allow_infinity=False)
 marks = st.sampled_from(
     (
         *("\t", " ", ",", ";", '"', "'", "\n", "\r", "\r\n", "\0", "|", "{", "}", "[", "]", ":"),
-        *(
-            "\ufeff",
-            "\x85",
-            "nan",
-            "1e999",
-            "-",
-            "spoof",
-            "bonafide",
-            "filename",
-            "cm-score",
-            "label",
-        ),
-        *("label", "cm-label", "path", "id", '"audio_filepath"', '"offset"', "../", "/"),
+        *("\ufeff", "\x85", "nan", "1e999", "-", "spoof", "bonafide", "filename", "cm-score"),
+        *("label", "cm-label", "path", "start", "end", "SPEAKER", "../", "/"),
     )
 )
 texts = st.lists(st.one_of(marks, printable), max_size=30).map("".join)
@@ -96,8 +81,10 @@ def only_refuses(read, path, content):
     return path
 
 
-def list_entries(path):
-    return [name for name, _ in audio_entries(path)]
+def read_list(path):
+    for entry in find_audio([path]):
+        if isinstance(entry.audio, Exception):
+            raise entry.audio
 
 
 def read_unlabelled(path):
@@ -111,10 +98,9 @@ def read_unlabelled(path):
         (read_key, "x.tsv"),
         (read_protocol, "x.txt"),
         (read_unlabelled, "x.txt"),
-        (list_entries, "x.scp"),
-        (list_entries, "x.jsonl"),
-        (list_entries, "x.csv"),
-        (list_entries, "x.txt"),
+        (read_list, "x.csv"),
+        (read_list, "x.txt"),
+        (read_segments, "x.txt"),
     ],
 )
 @quick
@@ -147,23 +133,16 @@ def test_protocols_come_back_as_they_were_written(tmp_path, data, trials):
     assert protocol.label.tolist() == [int(label == "bonafide") for label in labels]
 
 
-@pytest.mark.parametrize("kind", ["scp", "csv", "jsonl", "txt"])
+@pytest.mark.parametrize("kind", ["csv", "txt"])
 @quick
 @given(stems=st.lists(st.text(string.ascii_letters + "é-_", min_size=1), min_size=1, unique=True))
 def test_lists_come_back_as_they_were_written(tmp_path, kind, stems):
     path = tmp_path / f"list.{kind}"
     files = [f"sub/{stem}.wav" for stem in stems]
-    ids = [f"{stem}#{k}" for k, stem in enumerate(stems)]
-    if kind == "scp":
-        text = "".join(f"{name} {file}\n" for name, file in zip(ids, files, strict=True))
-    elif kind == "csv":
-        text = "id,path\n" + "".join(f"{n},{f}\n" for n, f in zip(ids, files, strict=True))
-    elif kind == "jsonl":
-        rows = ({"id": n, "audio_filepath": f} for n, f in zip(ids, files, strict=True))
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-    else:
-        text, ids = "\n".join(files), [f"sub/{stem}" for stem in stems]
+    names = files if kind == "txt" else [f"{stem}#{k}" for k, stem in enumerate(stems)]
+    rows = [f"{n},{f}" for n, f in zip(names, files, strict=True)]
+    text = "\n".join(files if kind == "txt" else ["utterance,path", *rows])
     path.write_text(text, encoding="utf-8")
-    entries = list(audio_entries(path))
-    assert [name for name, _ in entries] == ids
-    assert [opener.args[0] for _, opener in entries] == [tmp_path / file for file in files]
+    entries = list(find_audio([path]))
+    assert [entry.name for entry in entries] == names
+    assert [entry.audio for entry in entries] == [tmp_path / file for file in files]

@@ -145,10 +145,13 @@ def _folder(folder: Path) -> Iterator[Entry]:
 
 def _listed(path: Path, root: Path) -> Iterator[Entry]:
     if path.suffix.lower() == ".txt":
-        with path.open(encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(file, start=1):
-                if name := line.strip():
-                    yield _below(root, name, name, f"{path}, line {number}")
+        try:
+            lines = path.read_bytes().decode("utf-8-sig").split("\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
+        for number, name in enumerate(map(str.strip, lines), start=1):
+            if name:
+                yield _below(root, name, name, f"{path}, line {number}")
         return
     protocol = read_protocol(path, require_labels=False)
     for name, file in zip(protocol.utterance.tolist(), protocol.file.tolist(), strict=True):

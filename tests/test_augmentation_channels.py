@@ -23,7 +23,7 @@ from asvspoof_cm.augmentation import (
     RecordedRoom,
     augmentation,
 )
-from asvspoof_cm.augmentation.channel import coloured_noise, reverberate
+from asvspoof_cm.augmentation.channel import coloured_noise
 
 RATE = 16_000
 
@@ -173,9 +173,8 @@ def test_recorded_rooms_are_convolution_from_the_direct_path_on():
     response = 0.1 * torch.randn(3, 700, generator=seeded(1), dtype=torch.float64)
     for row, direct in enumerate((0, 30, 699)):
         response[row, direct] = 1.0
-    output = reverberate(x, response).numpy()
     augment = RecordedRoom(responses=list(response))
-    assert np.abs(replay(augment, x, response=torch.arange(3)).numpy() - output).max() < 1e-12
+    output = replay(augment, x, response=torch.arange(3)).numpy()
     for i, direct in enumerate((0, 30, 699)):
         expected = scipy.signal.fftconvolve(x[i], response[i])[direct : direct + 2000]
         expected *= np.linalg.norm(x[i]) / np.linalg.norm(expected)

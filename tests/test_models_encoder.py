@@ -173,8 +173,8 @@ def test_optional_heads_change_nothing_else():
         outputs = model.outputs(waveform)
         assert torch.equal(outputs.embedding, plain.embed(waveform))
         assert torch.equal(outputs.logits, plain(waveform))
-        assert torch.equal(outputs.frames.logits, model.frames(waveform).logits)
-        assert torch.equal(outputs.speech_logits, model.speech(waveform))
+        scored = model.speech_head(outputs.embedding)
+        assert torch.equal(outputs.speech_logits, scored.squeeze(-1))
     for name, value in kept.items():
         assert torch.equal(model.state_dict()[name], value)
 
@@ -206,7 +206,7 @@ def test_frames_stand_where_the_sound_is(encoder):
     model = Encoder(EncoderConfig(encoder=encoder, n_layers=n_layers, **HEAD, **HEADS)).eval()
     waveform = 0.1 * torch.randn(1, 32000)
     with torch.no_grad():
-        frames = model.frames(waveform)
+        frames = model.outputs(waveform).frames
         assert frames.logits.shape == frames.speech_logits.shape == (1, 100)
         assert frames.hop_s == 0.02
         for k in (20, 50, 70):
@@ -228,10 +228,6 @@ def test_optional_heads_learn():
 
 def test_heads_that_are_missing_or_do_not_fit():
     model = Encoder(EncoderConfig(**HEAD))
-    with pytest.raises(ValueError, match=r"must have a frame head; build .*frame_head=True"):
-        model.frames(torch.randn(1, 8000))
-    with pytest.raises(ValueError, match="must have a speech head"):
-        model.speech(torch.randn(1, 8000))
     assert model.outputs(torch.randn(2, 8000))[2:] == (None, None)
     for other in (Encoder(EncoderConfig(**HEAD, frame_head=True)), Encoder(EncoderConfig())):
         with pytest.raises(ValueError, match="`other` must be like this model but for optional"):

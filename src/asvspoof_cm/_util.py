@@ -40,7 +40,6 @@ IntArray: TypeAlias = NDArray[np.int64]
 Form: TypeAlias = Literal["text", "markdown", "latex", "csv"]
 
 MIN_RATE, MAX_RATE = 1_000, 768_000
-_MAX_DB = 200.0  # a factor of 1e10: beyond it, float32 runs out
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _BLOCK_BYTES = 1 << 22
 _BLOCK_ROWS = 1 << 16
@@ -239,17 +238,6 @@ def check_range(
             f"`{name}` must be (low, high) with {minimum:g} <= low <= high <= {maximum:g} and a "
             f"finite width; got {values}."
         )
-
-
-def check_gain(name: str, values: tuple[float, float]) -> None:
-    """Raise unless `values` are a range in dB whose factors float32 can hold."""
-    check_range(name, values, -_MAX_DB, _MAX_DB)
-
-
-def check_snr(name: str, values: tuple[float, float]) -> None:
-    """Raise unless `values` are a range in dB as for `check_gain`, or twice +inf: no noise."""
-    if tuple(values) != (math.inf, math.inf):
-        check_gain(name, values)
 
 
 def check_rate(rate: int, name: str = "sample_rate") -> int:

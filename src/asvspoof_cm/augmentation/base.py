@@ -9,16 +9,20 @@ seed per row.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeAlias
 
 import torch
 from torch import Tensor
 
-from asvspoof_cm._util import as_generator, check_float
+from asvspoof_cm._util import as_generator, check_float, check_range
 
 CHUNK: Final = 2**19  # samples that are augmented at a time, on the CPU
+# Limits in dB: beyond a factor of 1e10 float32 runs out; an SNR of (inf, inf) adds nothing.
+GAIN_DB: Final = (-200.0, 200.0)
+SNR_DB: Final = (-200.0, math.inf)
 
 Drawn: TypeAlias = dict[str, Any]
 
@@ -26,8 +30,9 @@ Drawn: TypeAlias = dict[str, Any]
 class Augmentation(ABC):
     """A random change of waveforms that keeps their shape, dtype and device.
 
-    A subclass writes `_draw` and `_apply`; the latter sees a `(n_rows, time)` waveform of float32
-    or float64.
+    A subclass writes `_apply`, which sees a `(n_rows, time)` waveform of float32 or float64. What
+    `ranges` names is drawn uniformly for each row, a seed too if it `needs_seed`; any other draw is
+    its own `_draw`.
 
     Example:
         >>> from asvspoof_cm.augmentation import WhiteNoise
@@ -37,6 +42,15 @@ class Augmentation(ABC):
         >>> torch.equal(augment.apply(waveform, drawn), noisy)
         True
     """
+
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """The limits of each field (low, high) that is drawn."""
+    needs_seed: ClassVar[bool] = False
+    """Whether each row has a seed of its own."""
+
+    def __post_init__(self) -> None:
+        for name, limits in self.ranges.items():
+            check_range(name, getattr(self, name), *limits)
 
     @property
     def min_samples(self) -> int:
@@ -94,8 +108,9 @@ class Augmentation(ABC):
         chunks = [(waveform[i : i + size], self.select(drawn, i, i + size)) for i in starts]
         return torch.cat([self._apply(*chunk) for chunk in chunks])
 
-    @abstractmethod
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn: ...
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        drawn = {name: uniform((n_rows,), getattr(self, name), generator) for name in self.ranges}
+        return {**drawn, "seed": seeds(n_rows, generator)} if self.needs_seed else drawn
 
     @abstractmethod
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor: ...

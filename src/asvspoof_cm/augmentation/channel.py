@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import scipy.fft
 import torch
@@ -16,15 +17,16 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, interpolate, pad
 from torch.nn.utils.rnn import pad_sequence
 
-from asvspoof_cm._util import check_between, check_gain, check_range, check_snr
+from asvspoof_cm._util import check_between, check_range
 from asvspoof_cm.audio import resample
 from asvspoof_cm.augmentation.base import (
+    GAIN_DB,
+    SNR_DB,
     Augmentation,
     Drawn,
     beside,
     integers,
     row_noise,
-    seeds,
     uniform,
 )
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, level
@@ -54,13 +56,9 @@ class Gain(Augmentation):
         tensor([0.1000, 0.1000, 0.1000])
     """
 
+    ranges: ClassVar = {"gain_db": GAIN_DB}
+
     gain_db: tuple[float, float] = (-12.0, 6.0)
-
-    def __post_init__(self) -> None:
-        check_gain("gain_db", self.gain_db)
-
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {"gain_db": uniform((n_rows,), self.gain_db, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         return waveform * 10 ** (beside(drawn["gain_db"], waveform) / 20)[:, None]
@@ -103,18 +101,18 @@ class Clipping(Augmentation):
         tensor([ 0.2000, -0.4000,  0.4000])
     """
 
+    ranges: ClassVar = {"below_peak_db": (0, 200)}
+
     below_peak_db: tuple[float, float] = (3.0, 20.0)
     soft_p: float = 0.5
 
     def __post_init__(self) -> None:
-        check_range("below_peak_db", self.below_peak_db, 0, 200)
+        super().__post_init__()
         check_between("soft_p", self.soft_p, 0, 1)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {
-            "below_peak_db": uniform((n_rows,), self.below_peak_db, generator),
-            "is_soft": uniform((n_rows,), (0, 1), generator) < self.soft_p,
-        }
+        drawn = super()._draw(n_rows, n_samples, generator)
+        return {**drawn, "is_soft": uniform((n_rows,), (0, 1), generator) < self.soft_p}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         limit = 10 ** (-beside(drawn["below_peak_db"], waveform) / 20)[:, None]
@@ -142,21 +140,16 @@ class AutomaticGain(Augmentation):
         torch.Size([2, 16000])
     """
 
+    ranges: ClassVar = {"time_s": (1e-3, 100), "strength": (0, 1)}
+
     time_s: tuple[float, float] = (0.05, 1.0)
     strength: tuple[float, float] = (0.3, 1.0)
     max_gain_db: float = 25.0
     sample_rate: int = SAMPLE_RATE
 
     def __post_init__(self) -> None:
-        check_range("time_s", self.time_s, 1e-3, 100)
-        check_range("strength", self.strength, 0, 1)
+        super().__post_init__()
         check_between("max_gain_db", self.max_gain_db, 0, 100)
-
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {
-            "time_s": uniform((n_rows,), self.time_s, generator),
-            "strength": uniform((n_rows,), self.strength, generator),
-        }
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         n_samples, n_block = waveform.shape[1], max(1, round(_BLOCK_S * self.sample_rate))
@@ -183,9 +176,6 @@ class AutomaticGain(Augmentation):
 class RandomEqualizer(Augmentation):
     """Give each row a random smooth frequency response, at the power it had and without delay.
 
-    A countermeasure that knows corpora by their channel learns nothing about synthesis; with this
-    the long-term spectrum tells it less.
-
     Args:
         gain_db: Range of the gain at each point; from point to point it runs straight, in dB.
         n_points: From 0 Hz to half the sample rate, evenly on the Mel scale.
@@ -201,7 +191,7 @@ class RandomEqualizer(Augmentation):
     sample_rate: int = SAMPLE_RATE
 
     def __post_init__(self) -> None:
-        check_gain("gain_db", self.gain_db)
+        check_range("gain_db", self.gain_db, *GAIN_DB)
         check_between("n_points", self.n_points, 2)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
@@ -218,10 +208,7 @@ class RandomEqualizer(Augmentation):
         curve_db = gain_db[:, left] * (1 - share) + gain_db[:, left + 1] * share
         spectrum = torch.fft.rfft(waveform, n=n_fft) * 10 ** (curve_db / 20)
         filtered = torch.fft.irfft(spectrum, n=n_fft)[:, :n_samples]
-        power, new_power = (x.square().sum(dim=1, keepdim=True) for x in (waveform, filtered))
-        tiny = torch.finfo(waveform.dtype).tiny
-        result: Tensor = filtered * (power / new_power.clamp_min(tiny)).sqrt()
-        return result
+        return _at_level(filtered, waveform)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +229,8 @@ class RandomBandLimit(Augmentation):
         torch.Size([2, 16000])
     """
 
+    ranges: ClassVar = {"high_hz": (0, math.inf), "low_hz": (0, math.inf)}
+
     high_hz: tuple[float, float] = (3000.0, 8000.0)
     low_hz: tuple[float, float] = (0.0, 0.0)
     sample_rate: int = SAMPLE_RATE
@@ -249,12 +238,6 @@ class RandomBandLimit(Augmentation):
     def __post_init__(self) -> None:
         check_range("high_hz", self.high_hz, 0, self.sample_rate / 2)
         check_range("low_hz", self.low_hz, 0, self.high_hz[0])
-
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {
-            "high_hz": uniform((n_rows,), self.high_hz, generator),
-            "low_hz": uniform((n_rows,), self.low_hz, generator),
-        }
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         low, high = (
@@ -291,19 +274,11 @@ class ColouredNoise(Augmentation):
         20.0
     """
 
+    ranges: ClassVar = {"snr_db": SNR_DB, "slope_db": GAIN_DB}
+    needs_seed = True
+
     snr_db: tuple[float, float] = (8.0, 40.0)
     slope_db: tuple[float, float] = (-7.0, 2.0)
-
-    def __post_init__(self) -> None:
-        check_snr("snr_db", self.snr_db)
-        check_gain("slope_db", self.slope_db)
-
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {
-            "snr_db": uniform((n_rows,), self.snr_db, generator),
-            "slope_db": uniform((n_rows,), self.slope_db, generator),
-            "seed": seeds(n_rows, generator),
-        }
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         noise = coloured_noise(waveform, beside(drawn["slope_db"], waveform), drawn["seed"])
@@ -347,7 +322,7 @@ class RecordedNoise(Augmentation):
     n_clips: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
-        check_snr("snr_db", self.snr_db)
+        check_range("snr_db", self.snr_db, *SNR_DB)
         check_range("n_clips", self.n_clips, 1)
         _check_clips("clips", self.clips)
 
@@ -373,6 +348,12 @@ class RecordedNoise(Augmentation):
                     excerpt = samples[(place + int(offset * len(samples))) % len(samples)]
                     row += excerpt / level(excerpt).clamp_min(_TINY)
         return add_noise(waveform, beside(noise, waveform), drawn["snr_db"])
+
+
+def _at_level(waveform: Tensor, like: Tensor) -> Tensor:
+    """Return waveforms (n_rows, time) with the power of others."""
+    own = level(waveform)
+    return waveform * torch.where(own > 0, level(like) / own, 0)[:, None]
 
 
 def _check_clips(name: str, clips: Sequence[Tensor]) -> None:
@@ -407,26 +388,18 @@ class RandomRoom(Augmentation):
         (True, True)
     """
 
+    ranges: ClassVar = {"decay_s": (1e-3, 10), "direct_db": GAIN_DB}
+    needs_seed = True
+
     decay_s: tuple[float, float] = (0.1, 0.6)
     direct_db: tuple[float, float] = (-3.0, 12.0)
     sample_rate: int = SAMPLE_RATE
-
-    def __post_init__(self) -> None:
-        check_range("decay_s", self.decay_s, 1e-3, 10)
-        check_gain("direct_db", self.direct_db)
-
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {
-            "decay_s": uniform((n_rows,), self.decay_s, generator),
-            "direct_db": uniform((n_rows,), self.direct_db, generator),
-            "seed": seeds(n_rows, generator),
-        }
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         # As long for every row, so that nothing depends on the others; later sound is below -60 dB.
         n_taps = min(waveform.shape[1], math.ceil(self.decay_s[1] * self.sample_rate))
         wet = fir_filter(waveform, self._response(waveform, drawn, n_taps))
-        return wet * (level(waveform) / level(wet).clamp_min(_TINY))[:, None]
+        return _at_level(wet, waveform)
 
     def _response(self, like: Tensor, drawn: Drawn, n_taps: int) -> Tensor:
         """Return `(n_rows, n_taps)`: first 1, then noise of the energy 10^(−direct_db / 10)."""
@@ -464,23 +437,16 @@ class RecordedRoom(Augmentation):
         return {"response": integers((n_rows,), (0, len(self.responses) - 1), generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        taps = [self.responses[k] for k in drawn["response"].tolist()]
-        return reverberate(waveform, pad_sequence(taps, batch_first=True))
-
-
-def reverberate(waveform: Tensor, taps: Tensor) -> Tensor:
-    """Convolve waveforms `(n_rows, time)` with room impulse responses `(n_rows, n_taps)`."""
-    taps = taps.to(waveform.dtype)
-    taps = taps / level(taps)[:, None]
-    direct = taps.abs().argmax(dim=1, keepdim=True)
-    delay = int(direct.max())
-    # Rows whose direct path is earlier wait for the latest.
-    place = torch.arange(taps.shape[1] + delay) - (delay - direct)
-    inside = (place >= 0) & (place < taps.shape[1])
-    taps = taps.gather(1, place.clamp(0, taps.shape[1] - 1)) * inside
-    wet = fir_filter(waveform, taps, delay)
-    wet_level = level(wet)
-    return wet * torch.where(wet_level > 0, level(waveform) / wet_level, 0)[:, None]
+        chosen = [self.responses[k] for k in drawn["response"].tolist()]
+        taps = pad_sequence(chosen, batch_first=True).to(waveform.dtype)
+        taps = taps / level(taps)[:, None]
+        direct = taps.abs().argmax(dim=1, keepdim=True)
+        delay = int(direct.max())
+        # Rows whose direct path is earlier wait for the latest.
+        place = torch.arange(taps.shape[1] + delay) - (delay - direct)
+        inside = (place >= 0) & (place < taps.shape[1])
+        taps = taps.gather(1, place.clamp(0, taps.shape[1] - 1)) * inside
+        return _at_level(fir_filter(waveform, taps, delay), waveform)
 
 
 @dataclass(frozen=True, kw_only=True)

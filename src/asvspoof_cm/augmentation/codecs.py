@@ -292,10 +292,8 @@ class SpeechCoder(Augmentation):
         check_range("strength", self.strength, 0, 1)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {
-            "n_pulses": integers((n_rows,), self.n_pulses, generator),
-            "strength": uniform((n_rows,), self.strength, generator),
-        }
+        n_pulses = integers((n_rows,), self.n_pulses, generator)
+        return {"n_pulses": n_pulses, "strength": uniform((n_rows,), self.strength, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         n_samples, n_part = waveform.shape[1], self.sample_rate // 200

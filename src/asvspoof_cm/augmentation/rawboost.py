@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from asvspoof_cm._util import check_between, check_gain, check_range, check_snr
+from asvspoof_cm._util import check_between, check_range
 from asvspoof_cm.augmentation.base import (
+    GAIN_DB,
+    SNR_DB,
     Augmentation,
     Drawn,
     beside,
@@ -55,7 +57,7 @@ class NotchBands:
         check_range("centre_hz", self.centre_hz, 0, self.sample_rate / 2)
         check_range("width_hz", self.width_hz, 1)
         check_range("n_taps", self.n_taps, 1)
-        check_gain("gain_db", self.gain_db)
+        check_range("gain_db", self.gain_db, *GAIN_DB)
 
     def draw(
         self,
@@ -141,7 +143,7 @@ class ConvolutiveNoise(Augmentation):
 
     def __post_init__(self) -> None:
         check_between("n_orders", self.n_orders, 1)
-        check_gain("bias_db", self.bias_db)
+        check_range("bias_db", self.bias_db, *GAIN_DB)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         return self.bands.draw(n_rows, self.n_orders, generator, self.bias_db)
@@ -218,7 +220,7 @@ class StationaryNoise(Augmentation):
     snr_db: tuple[float, float] = (10.0, 40.0)
 
     def __post_init__(self) -> None:
-        check_snr("snr_db", self.snr_db)
+        check_range("snr_db", self.snr_db, *SNR_DB)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         return {

@@ -7,20 +7,20 @@ text gives formulas, the probability and the SNR. The ranges are those of the au
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import scipy.signal
 import torch
 from torch import Tensor
 
-from asvspoof_cm._util import check_between, check_range, check_snr
+from asvspoof_cm._util import check_between, check_range
 from asvspoof_cm.augmentation.base import (
+    SNR_DB,
     Augmentation,
     Drawn,
     beside,
     integers,
     row_noise,
-    seeds,
     uniform,
 )
 from asvspoof_cm.augmentation.compose import OneOf, RandomApply
@@ -166,14 +166,10 @@ class WhiteNoise(Augmentation):
         20.0
     """
 
+    ranges: ClassVar = {"snr_db": SNR_DB}
+    needs_seed = True
+
     snr_db: tuple[float, float] = (10.0, 40.0)
-
-    def __post_init__(self) -> None:
-        check_snr("snr_db", self.snr_db)
-
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        snr_db = uniform((n_rows,), self.snr_db, generator)
-        return {"snr_db": snr_db, "seed": seeds(n_rows, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         return add_noise(waveform, row_noise(waveform, drawn["seed"]), drawn["snr_db"])

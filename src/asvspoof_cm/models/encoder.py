@@ -53,9 +53,9 @@ class EncoderConfig:
         dropout: In the head.
         encoder_lr: The learning rate of the encoders, as a share of the head's.
         frame_head: Whether the model has a head that tells human from synthetic speech in each
-            frame: `Encoder.frames`.
-        speech_head: Whether it has a head that tells speech from its absence: `Encoder.speech`.
-            Both heads together also tell it for each frame.
+            frame: `Encoder.outputs`.
+        speech_head: Whether it has a head that tells speech from its absence. Both heads
+            together also tell it for each frame.
         architecture: The configurations of transformers models, by name. `Encoder` fills it in, so
             that a checkpoint needs neither network nor folder.
 
@@ -163,7 +163,7 @@ class FrameHead(nn.Module):
 
 
 class Frames(NamedTuple):
-    """What `Encoder.frames` returns. Frame k stands for the time from k to k + 1 hops."""
+    """What the heads for frames say. Frame k stands for the time from k to k + 1 hops."""
 
     logits: Tensor
     """The log-odds of human against synthetic speech in each frame, shape (batch, n_frames)."""
@@ -181,9 +181,9 @@ class Outputs(NamedTuple):
     logits: Tensor
     """As the model itself returns them."""
     frames: Frames | None
-    """As `Encoder.frames` returns it; None without a frame head."""
+    """None without a frame head."""
     speech_logits: Tensor | None
-    """As `Encoder.speech` returns it; None without a speech head."""
+    """The log-odds that a waveform holds speech, shape (batch,); None without a speech head."""
 
 
 class Encoder(Countermeasure):
@@ -289,29 +289,6 @@ class Encoder(Countermeasure):
         logits: Tensor = self.classifier(self.dropout(embedding))
         return logits
 
-    def frames(self, waveform: Tensor) -> Frames:
-        """Return a logit for each frame of waveforms (batch, time); the model needs a frame head.
-
-        Example:
-            >>> model = Encoder(EncoderConfig(frame_head=True)).eval()
-            >>> logits, hop_s, _ = model.frames(torch.randn(2, 32000))
-            >>> logits.shape, hop_s
-            (torch.Size([2, 100]), 0.02)
-        """
-        _required(self.frame_head, "frame_head")
-        return self._score_frames(self._frames(waveform))
-
-    def speech(self, waveform: Tensor) -> Tensor:
-        """Return the log-odds (batch,) that waveforms (batch, time) hold speech.
-
-        Example:
-            >>> model = Encoder(EncoderConfig(speech_head=True)).eval()
-            >>> model.speech(torch.randn(2, 32000)).shape
-            torch.Size([2])
-        """
-        _required(self.speech_head, "speech_head")
-        return self._score_speech(self.embed(waveform))
-
     def outputs(self, waveform: Tensor) -> Outputs:
         """Return what every head says of waveforms (batch, time), from one pass.
 
@@ -322,12 +299,15 @@ class Encoder(Countermeasure):
         """
         frames = self._frames(waveform)
         embedding, _ = self._pool(frames)
-        return Outputs(
-            embedding,
-            self.classify(embedding),
-            None if self.frame_head is None else self._score_frames(frames),
-            None if self.speech_head is None else self._score_speech(embedding),
-        )
+        logits, scored, speech = self.classify(embedding), None, None
+        if self.frame_head is not None:
+            of_frames, spoken = self.frame_head(self.dropout(frames)), None
+            if self.frame_speech_head is not None:
+                spoken = self.frame_speech_head(self.dropout(frames)).squeeze(-1)
+            scored = Frames(of_frames, self._hop_length() / SAMPLE_RATE, spoken)
+        if self.speech_head is not None:
+            speech = self.speech_head(self.dropout(embedding)).squeeze(-1)
+        return Outputs(embedding, logits, scored, speech)
 
     def attend(self, waveform: Tensor) -> Attended:
         """Return logits and the weight of each frame, the mean over the channels."""
@@ -346,18 +326,6 @@ class Encoder(Countermeasure):
     def _hop_length(self) -> int:
         return max(encoder.hop_length for encoder in self._encoders())
 
-    def _score_frames(self, frames: Tensor) -> Frames:
-        logits = _required(self.frame_head, "frame_head")(self.dropout(frames))
-        speech = None
-        if self.frame_speech_head is not None:
-            speech = self.frame_speech_head(self.dropout(frames)).squeeze(-1)
-        return Frames(logits, self._hop_length() / SAMPLE_RATE, speech)
-
-    def _score_speech(self, embedding: Tensor) -> Tensor:
-        head = _required(self.speech_head, "speech_head")
-        logits: Tensor = head(self.dropout(embedding)).squeeze(-1)
-        return logits
-
     def _frames(self, waveform: Tensor) -> Tensor:
         check_waveform_batch(waveform, max(encoder.n_least for encoder in self._encoders()))
         waveform = waveform / (waveform.abs().amax(dim=-1, keepdim=True) + 1e-8)
@@ -374,16 +342,6 @@ class Encoder(Countermeasure):
         weights = self.attention(frames)
         embedding: Tensor = self.norm(attentive_statistics(frames.to(weights.dtype), weights))
         return embedding, weights
-
-
-def _required(head: nn.Module | None, name: str) -> nn.Module:
-    """Return a head that is optional, or say how to get it."""
-    if head is None:
-        raise ValueError(
-            f"the model must have a {name.replace('_', ' ')}; build it with "
-            f"EncoderConfig({name}=True) and train it."
-        )
-    return head
 
 
 def _normalize(layer: Tensor) -> Tensor:

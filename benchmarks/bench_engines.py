@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -131,7 +130,7 @@ def size_rows(engines: Sequence[str], small: Corpus, large: Corpus) -> list[Row]
 
 @dataclass(frozen=True)
 class Corpus:
-    """A tar, and a dataset on disk, with the same clips."""
+    """A folder and a dataset on disk with the same clips."""
 
     folder: Path
     names: Sequence[str]
@@ -147,18 +146,15 @@ def write_corpus(folder: Path, n_clips: int) -> Corpus:
     for _ in range(N_CLIPS):
         file = io.BytesIO()
         noise = rng.uniform(0.05, 0.3) * rng.standard_normal(round(CROP_S * RATE))
-        soundfile.write(file, noise, RATE, format="WAV")
+        soundfile.write(file, noise, RATE, format="FLAC")
         contents.append(file.getvalue())
     names = [f"u{k:06}" for k in range(n_clips)]
-    cells = [contents[k % N_CLIPS] for k in range(n_clips)]
-    with tarfile.open(folder / "clips.tar", "w") as tar:
-        for name, content in zip(names, cells, strict=True):
-            member = tarfile.TarInfo(f"{name}.wav")
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
     audio = [
-        {"bytes": cell, "path": f"{name}.wav"} for name, cell in zip(names, cells, strict=True)
+        {"bytes": contents[k % N_CLIPS], "path": f"{name}.flac"} for k, name in enumerate(names)
     ]
+    (folder / "clips").mkdir()
+    for cell in audio:
+        (folder / "clips" / cell["path"]).write_bytes(cell["bytes"])
     datasets.disable_progress_bars()
     datasets.Dataset.from_dict({"utterance": names, "audio": audio}).save_to_disk(folder / "rows")
     (folder / "names.txt").write_text("\n".join(names))
@@ -168,12 +164,12 @@ def write_corpus(folder: Path, n_clips: int) -> Corpus:
 def loop_scores(corpus: Corpus, model: nn.Module) -> dict[str, float]:
     """Score clip after clip, as one writes it down first."""
     scores = {}
-    with tarfile.open(corpus.folder / "clips.tar") as tar, torch.inference_mode():
-        for member in tar:
-            samples, _ = soundfile.read(tar.extractfile(member), dtype="float32")
+    with torch.inference_mode():
+        for name in corpus.names:
+            samples, _ = soundfile.read(corpus.folder / "clips" / f"{name}.flac", dtype="float32")
             waveform = torch.from_numpy(samples / np.abs(samples).max())
             spoof, bonafide = model(waveform[None])[0].tolist()
-            scores[member.name.removesuffix(".wav")] = bonafide - spoof
+            scores[name] = bonafide - spoof
     return scores
 
 
@@ -312,7 +308,7 @@ def score_shard(job: Job, k: int) -> None:
     """Score one shard."""
     scorer = Scorer(job.model, device="cpu", **OPTIONS)
     scorer.score_protocol(
-        *(job.protocol(), job.corpus / "clips.tar", job.work / f"scores-{k}.tsv"),
+        *(job.protocol(), job.corpus / "clips", job.work / f"scores-{k}.tsv"),
         shard=(k, job.n_workers),
         n_threads=1,
     )
@@ -332,8 +328,12 @@ def score_on_ray(job: Job) -> dict[str, float]:
         _temp_dir=str(job.work / "ray"),
     )
     ray.data.DataContext.get_current().enable_progress_bars = False
+    rows = [
+        {"utterance": name, "audio": str(job.corpus / "clips" / f"{name}.flac")}
+        for name in job.protocol().utterance.tolist()
+    ]
     scored = score_ray(
-        job.corpus / "clips.tar",
+        ray.data.from_items(rows, override_num_blocks=max(2, len(rows) // (4 * BATCH))),
         model=job.model,
         concurrency=job.n_workers,
         n_rows=BATCH,

@@ -156,9 +156,8 @@ def backend_rows(folder: Path, n_rounds: int) -> list[Row]:
     try:
         from asvspoof_cm.export import export_onnx, load_onnx
 
-        for name, int8 in (("ONNX Runtime", False), ("ONNX Runtime, int8", True)):
-            export_onnx(model, folder / f"{int8}.onnx", int8=int8)
-            backends[name] = load_onnx(folder / f"{int8}.onnx")
+        export_onnx(model, folder / "model.onnx")
+        backends["ONNX Runtime"] = load_onnx(folder / "model.onnx")
     except ImportError:
         pass
     scorers = {name: Scorer(backend, device="cpu") for name, backend in backends.items()}

@@ -65,7 +65,7 @@ class InThisProcess:
     """Decodes without a process of its own, so that a test starts at once."""
 
     def __init__(self, settings):
-        self.settings, self.running, self.n_replaced = settings, {None}, 0
+        self.settings, self.n_replaced = settings, 0
 
     async def start(self):
         pass
@@ -239,7 +239,7 @@ def test_slices_of_a_timeline_have_its_windows(n_samples, n_window, n_hop):
             found.append((rest, stop))
         return found
 
-    slices = timeline_slices(n_samples, n_window, n_hop, 3)
+    slices = [*timeline_slices(n_samples, n_window, n_hop, 3)]
     assert [window for part in slices for window in starts(*part)] == starts(0, n_samples)
     assert max(len(starts(*part)) for part in slices) <= 4
 
@@ -679,33 +679,36 @@ async def decoders():
     await made.close()
 
 
-def only(decoders):
-    (decoder,) = decoders.running
-    return decoder
+LONG = encode(noise(50.0, 48000), 48000)
+
+
+async def pid_of(decoders):
+    (pool,) = decoders.pools
+    return await asyncio.wrap_future(pool.schedule(os.getpid))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-async def test_a_decoder_may_die(decoders):
+async def test_a_decoder_may_die(decoders, monkeypatch):
     n_before = decoders.n_replaced
-    os.kill(only(decoders).pid, signal.SIGKILL)  # idle: nobody notices
-    await until(lambda: not only(decoders).is_alive)
+    os.kill(await pid_of(decoders), signal.SIGKILL)  # idle: the next file is not to blame
     assert len((await decoders.decode(WAV)).waveform) == 32000
     assert decoders.n_replaced - n_before == 1
-    pid = only(decoders).pid
-    os.kill(pid, signal.SIGSTOP)
-    task = asyncio.ensure_future(decoders.decode(WAV))
-    await asyncio.sleep(0.05)
+    pid, (pool,) = await pid_of(decoders), decoders.pools
+    begun, schedule = [], pool.schedule
+    recorded = lambda *a, **k: begun.append(schedule(*a, **k)) or begun[0]  # noqa: E731
+    monkeypatch.setattr(pool, "schedule", recorded)
+    task = asyncio.ensure_future(decoders.decode(LONG))
+    await until(lambda: begun and begun[0].running())
     os.kill(pid, signal.SIGKILL)  # with a file: that file is refused
     with pytest.raises(RefusedError, match="the decoder died on it"):
         await task
+    monkeypatch.undo()
     assert len((await decoders.decode(WAV)).waveform) == 32000
-    pid = only(decoders).pid
     for name in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group by a terminal
-        os.kill(pid, name)
-    os.kill(pid, signal.SIGSTOP)
-    decoders.limit_s = 0.05
-    with pytest.raises(RefusedError, match=r"can't be decoded within 0.05 s"):
-        await decoders.decode(WAV)
+        os.kill(await pid_of(decoders), name)
+    decoders.limit_s = 0.01
+    with pytest.raises(RefusedError, match=r"can't be decoded within 0.01 s"):
+        await decoders.decode(LONG)
     decoders.limit_s = 60.0
     assert len((await decoders.decode(WAV)).waveform) == 32000
     assert decoders.n_replaced - n_before == 3
@@ -713,7 +716,7 @@ async def test_a_decoder_may_die(decoders):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 async def test_a_decoder_has_no_torch_can_write_no_file_and_has_little_memory(decoders):
-    pid = only(decoders).pid
+    pid = await pid_of(decoders)
     assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
     limits = Path(f"/proc/{pid}/limits").read_text()
     assert re.search(r"Max file size +0 +0 ", limits)

@@ -35,11 +35,11 @@ INPUT = "waveform"
 # Of them a file has "logits" and what its model has heads for.
 OUTPUTS = ("logits", "speech", "frames", "frame_speech")
 _DESCRIPTION, _SHA256 = "asvspoof-cm", "asvspoof-cm.sha256"
-_NO_HASH = "0" * 64  # in the place of the hash while the file is hashed
+_NO_HASH = b"0" * 64  # in the place of the hash while the file is hashed
 _LEAST_SAMPLES, _MOST_SAMPLES = 4096, 1 << 24
 
 
-def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bool = False) -> None:
+def export_onnx(model: Countermeasure, path: str | os.PathLike[str]) -> None:
     """Write a model as ONNX: waveform (batch, time) in, logits (batch, 2) out.
 
     The front-end is part of the graph. Batch and time may be any; for AASIST, whose graph has a
@@ -50,9 +50,6 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bo
     Args:
         model: The model.
         path: The file to write or replace, such as ``tfparn.onnx``.
-        int8: Store the weights of linear layers as int8 and multiply in int8 (dynamic
-            quantisation): a quarter of the size. Scores change in the third digit; docs/onnx.md
-            has figures.
 
     Raises:
         ImportError: Without the extra ``onnx``.
@@ -77,16 +74,12 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str], *, int8: bo
     # Shapes of inner values only help readers, and some contradict ONNX's own inference.
     del proto.graph.value_info[:]
     kept = {name: model.meta.get(name) for name in ("calibration", "segments")}
-    described = {"input": asdict(model.input), "hop_s": hop_s, **kept}
+    described = json.dumps({"input": asdict(model.input), "hop_s": hop_s, **kept})
+    onnx.helper.set_model_props(proto, {_DESCRIPTION: described, _SHA256: _NO_HASH.decode()})
+    content = proto.SerializeToString()
+    found = hashlib.sha256(content).hexdigest()
     with atomic_path(path) as temporary:
-        if int8:
-            _write_int8(proto, temporary)
-            proto = onnx.load(temporary)
-        properties = {_DESCRIPTION: json.dumps(described), _SHA256: _NO_HASH}
-        onnx.helper.set_model_props(proto, properties)
-        content = proto.SerializeToString()
-        found = hashlib.sha256(content).hexdigest()
-        temporary.write_bytes(content.replace(_NO_HASH.encode(), found.encode()))
+        temporary.write_bytes(content.replace(_NO_HASH, found.encode()))
 
 
 class OnnxModel:
@@ -98,8 +91,8 @@ class OnnxModel:
         runtime = import_extra("onnxruntime", "onnx")
         self.path = Path(path)
         content = self.path.read_bytes()
-        self.sha256 = hashlib.sha256(content).hexdigest()
         _check_hash(content, path)
+        self.sha256 = hashlib.sha256(content).hexdigest()
         options = runtime.SessionOptions()
         if n_threads is None:
             n_threads = int(os.environ.get("OMP_NUM_THREADS", 0))
@@ -108,34 +101,13 @@ class OnnxModel:
             self._session = runtime.InferenceSession(
                 content, options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # onnxruntime has a class for each kind, all of them private
-            raise ValueError(
-                f"{path} is not an ONNX model that can be run ({one_line(error)})"
-            ) from error
-        inputs, self._names = (
-            [node.name for node in nodes]
-            for nodes in (self._session.get_inputs(), self._session.get_outputs())
-        )
-        if inputs != [INPUT] or self._names[:1] != ["logits"] or {*self._names} - {*OUTPUTS}:
-            raise ValueError(
-                f"{path} must have the input {INPUT!r} and the output 'logits', as export_onnx "
-                f"writes them; it has {[*inputs, *self._names]}."
-            )
-        stored = self._session.get_modelmeta().custom_metadata_map.get(_DESCRIPTION)
-        if stored is None:
-            raise ValueError(
-                f"{path} does not say which input it takes: it was exported by version 0.1.0. "
-                "Export the checkpoint again."
-            )
-        try:
-            described = json.loads(stored)
+            described = json.loads(self._session.get_modelmeta().custom_metadata_map[_DESCRIPTION])
             self.input = InputSettings.from_dict(described.pop("input"))
-            self._hop_s = float(described.pop("hop_s", 0.0))
-            self.meta: dict[str, Any] = {k: v for k, v in described.items() if v is not None}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(
-                f"{path} does not say which input it takes ({one_line(error)})"
-            ) from error
+            self._hop_s = float(described.pop("hop_s"))
+        except Exception as error:  # onnxruntime has a class for each kind, all of them private
+            raise ValueError(f"{path} can't be used as a model ({one_line(error)})") from error
+        self._names = [node.name for node in self._session.get_outputs()]
+        self.meta: dict[str, Any] = {k: v for k, v in described.items() if v is not None}
         self.frame_head = "frames" in self._names
 
     def __repr__(self) -> str:
@@ -172,7 +144,7 @@ def load_onnx(path: str | os.PathLike[str], *, n_threads: int | None = None) -> 
 
     Raises:
         ImportError: Without the extra ``onnx``.
-        ValueError: The file is not such a model.
+        ValueError: The file is not such a model, or damaged.
 
     Example:
         >>> from asvspoof_cm.scorer import Scorer
@@ -182,17 +154,15 @@ def load_onnx(path: str | os.PathLike[str], *, n_threads: int | None = None) -> 
 
 
 def _check_hash(content: bytes, path: str | os.PathLike[str]) -> None:
-    """Raise where a file with a hash inside is another than the one that was written."""
+    """Raise unless a file is what `export_onnx` wrote, by the hash in its metadata."""
     # The property in the file: its name, the tag and the length of its value, its value.
     stored = re.search(re.escape(_SHA256).encode() + rb"\x12\x40([0-9a-f]{64})", content)
-    if stored is None:
-        # Without a description it is of version 0.1.0 or of another program: that is said later.
-        damaged = b"\x0a" + bytes([len(_DESCRIPTION)]) + _DESCRIPTION.encode() in content
-    else:
-        hashed = content.replace(stored[1], _NO_HASH.encode())
-        damaged = hashlib.sha256(hashed).hexdigest().encode() != stored[1]
-    if damaged:
-        raise ValueError(f"{path} is damaged: its content is not what was written.")
+    found = b"" if stored is None else content.replace(stored[1], _NO_HASH)
+    if stored is None or hashlib.sha256(found).hexdigest().encode() != stored[1]:
+        raise ValueError(
+            f"{path} is damaged, or export_onnx did not write it: the hash in its metadata is "
+            "not its own. Export the checkpoint again."
+        )
 
 
 def _heads(model: Any, example: Any) -> tuple[nn.Module, list[str], float]:
@@ -201,23 +171,25 @@ def _heads(model: Any, example: Any) -> tuple[nn.Module, list[str], float]:
 
     if not hasattr(model, "outputs"):
         return model, ["logits"], 0.0
-    with torch.no_grad():
-        found = model.outputs(example)
-    _, _, frames, speech = found
-    has = (True, speech is not None, frames is not None, bool(frames) and frames[2] is not None)
 
     class Heads(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = model
 
-        def forward(self, waveform: Any) -> Any:
+        def every(self, waveform: Any) -> tuple[Any, ...]:
             _, logits, frames, speech = self.model.outputs(waveform)
-            every = (logits, speech, *((None, None) if frames is None else (frames[0], frames[2])))
-            return tuple(each for each in every if each is not None)
+            of_frames = (None, None) if frames is None else (frames[0], frames[2])
+            return (logits, speech, *of_frames)
 
-    names = [name for name, is_there in zip(OUTPUTS, has, strict=True) if is_there]
-    return Heads().eval(), names, 0.0 if frames is None else float(frames[1])
+        def forward(self, waveform: Any) -> Any:
+            return tuple(each for each in self.every(waveform) if each is not None)
+
+    heads = Heads().eval()
+    with torch.no_grad():
+        found, frames = heads.every(example), model.outputs(example).frames
+    names = [name for name, each in zip(OUTPUTS, found, strict=True) if each is not None]
+    return heads, names, 0.0 if frames is None else float(frames.hop_s)
 
 
 def _trace(heads: nn.Module, example: Any, names: list[str], any_length: bool) -> Any:
@@ -226,14 +198,13 @@ def _trace(heads: nn.Module, example: Any, names: list[str], any_length: bool) -
     import torch
 
     buffer = io.BytesIO()
-    axes = {INPUT: {0: "batch", 1: "time"}, **{name: {0: "batch"} for name in names}}
     export: Any = torch.onnx.export
     export(
         heads,
         (example,),
         buffer,
         dynamo=False,
-        dynamic_axes=axes,
+        dynamic_axes={INPUT: {0: "batch", 1: "time"}, **{name: {0: "batch"} for name in names}},
         input_names=[INPUT],
         output_names=names,
     )
@@ -247,7 +218,7 @@ def _capture(heads: nn.Module, example: Any, names: list[str], any_length: bool)
     shapes = {0: torch.export.Dim("batch", min=1)}
     if any_length:
         shapes[1] = torch.export.Dim("time", min=_LEAST_SAMPLES, max=_MOST_SAMPLES)
-    program = torch.onnx.export(
+    program: Any = torch.onnx.export(
         heads,
         (example,),
         dynamo=True,
@@ -255,46 +226,21 @@ def _capture(heads: nn.Module, example: Any, names: list[str], any_length: bool)
         input_names=[INPUT],
         output_names=names,
     )
-    if program is None:
-        raise RuntimeError("torch.onnx.export returned no program.")
-    proto = program.model_proto
     # The exporter fixes an axis rather than fail where a model turns out to depend on it.
-    axes = proto.graph.input[0].type.tensor_type.shape.dim
+    axes = program.model_proto.graph.input[0].type.tensor_type.shape.dim
     if not all(axes[k].dim_param for k in shapes):
         raise RuntimeError(f"the model was traced for one size only: {axes}.")
-    return proto
-
-
-def _write_int8(proto: Any, path: Path) -> None:
-    import_extra("onnxruntime", "onnx")
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    with _quiet():
-        # Only products with constant weights: attention, front-end and classifier stay in float.
-        # Seven bits a weight: with eight, the sums of two products overflow 16 bits on processors
-        # without VNNI and scores are wrong, not just rough.
-        quantize_dynamic(
-            proto,
-            path,
-            weight_type=QuantType.QInt8,
-            per_channel=True,
-            reduce_range=True,
-            op_types_to_quantize=["MatMul"],
-            extra_options={"MatMulConstBOnly": True},
-        )
+    return program.model_proto
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the exporters' own progress, hints and deprecations from the user."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "root")]
-    levels = [logger.level for logger in loggers]
+    level = logging.root.manager.disable
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
+        logging.disable(logging.WARNING)
         try:
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+            logging.disable(level)

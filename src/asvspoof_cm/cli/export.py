@@ -19,12 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", dest="path", metavar="ONNX", type=Path, required=True, help="file to write"
     )
-    parser.add_argument("--int8", action="store_true", help="quantise linear layers to int8")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the ONNX file."""
     from asvspoof_cm.export import export_onnx
 
-    export_onnx(load_model(args), args.path, int8=args.int8)
+    export_onnx(load_model(args), args.path)
     return 0

@@ -1,4 +1,4 @@
-"""What runs a scorer elsewhere: a service, Ray, datasets, speech_spoof_bench."""
+"""What runs a scorer inside other systems: Ray, Hugging Face datasets, speech_spoof_bench."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 from asvspoof_cm._util import lazy_exports
 
 if TYPE_CHECKING:
-    from asvspoof_cm.engines.on_datasets import (
-        protocol_from_dataset as protocol_from_dataset,
-        score_batch_function as score_batch_function,
-    )
-    from asvspoof_cm.engines.on_ray import fit_ray as fit_ray, score_ray as score_ray
+    from asvspoof_cm.engines.on_datasets import score_batch_function as score_batch_function
+    from asvspoof_cm.engines.on_ray import score_ray as score_ray
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -1,15 +1,15 @@
-"""Scoring inside ``dataset.map`` of Hugging Face datasets, and protocols from datasets."""
+"""Scoring inside ``dataset.map`` of Hugging Face datasets."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from asvspoof_cm._util import import_extra
-from asvspoof_cm.data.protocol import Protocol
-from asvspoof_cm.engines.cells import ScoreCells, cell_entry
-from asvspoof_cm.labels import LABELS
+import numpy as np
+
+from asvspoof_cm.data.folder import Entry
+from asvspoof_cm.scorer.files import score_entries
 from asvspoof_cm.scorer.scorer import Scorer
 
 
@@ -27,7 +27,7 @@ def score_batch_function(
         scorer: The scorer.
         column: The column of the audio. Its values are ``{"array": …, "sampling_rate": …}``;
             ``{"bytes": …, "path": …}`` as ``Audio(decode=False)`` gives them, which needs no codec
-            package; or bytes.
+            package; bytes; or paths.
         n_threads: Threads that decode; None is one for each core, up to four.
 
     Example:
@@ -38,78 +38,45 @@ def score_batch_function(
         >>> batch = score({"audio": [{"array": np.zeros(16000), "sampling_rate": 16000}, b"?"]})
         >>> math.isnan(batch["log-odds"][1]), batch["cm_error"][0]
         (True, '')
-        >>> batch["cm_error"][1]
-        'the audio is not an audio file that libsndfile reads (Format not recognised.)'
+        >>> batch["cm_error"][1].startswith("the audio is not an audio file")
+        True
     """
-    return ScoreCells(scorer, column, cell_entry, n_threads)
+    return ScoreCells(scorer, column, n_threads)
 
 
-def protocol_from_dataset(
-    dataset: Any,
-    *,
-    utterance: str,
-    label: str | None = None,
-    words: Mapping[Any, str] | None = None,
-    **columns: str,
-) -> Protocol:
-    """Return the protocol of a dataset's rows; streaming datasets are read to their end.
+class ScoreCells:
+    """Scores a column of a batch of rows; a class and not a closure, because engines pickle it."""
 
-    Args:
-        dataset: A ``Dataset`` or ``IterableDataset`` of Hugging Face datasets.
-        utterance: The column of the names, or that of the audio, whose paths are then the names,
-            without the extension, as `asvspoof_cm.data.audio_entries` names them in a Parquet file.
-        label: The column of the labels: words of the protocols, or a ``ClassLabel`` whose names are
-            such words. None makes the protocol unlabelled.
-        words: What each value of that column means, such as ``{0: "bonafide", 1: "spoof"}``.
-            Numbers without names have no meaning that could be guessed: they need this.
-        **columns: Other columns of a `Protocol`, such as ``speaker="client_id"``.
+    def __init__(self, scorer: Scorer, column: str, n_threads: int | None) -> None:
+        self.scorer, self.column, self.n_threads = scorer, column, n_threads
 
-    Raises:
-        ValueError: A column is not there, or the meaning of a label is not known.
-
-    Example:
-        >>> import datasets
-        >>> rows = datasets.Dataset.from_dict({"file": ["a", "b"], "fake": [True, False]})
-        >>> words = {True: "spoof", False: "bonafide"}
-        >>> protocol_from_dataset(rows, utterance="file", label="fake", words=words)
-        Protocol(datasets: 2 utterances, 1 bonafide, 1 spoof)
-    """
-    datasets = import_extra("datasets", "datasets")
-    features = dataset.features or {}
-    wanted = [utterance, *([] if label is None else [label]), *columns.values()]
-    missing = [name for name in wanted if features and name not in features]
-    if missing:
-        raise ValueError(f"the dataset has no column {missing[0]!r}; it has {[*features]}.")
-    dataset = dataset.select_columns(list(dict.fromkeys(wanted)))
-    if isinstance(features.get(utterance), datasets.Audio):
-        dataset = dataset.cast_column(utterance, datasets.Audio(decode=False))
-    if words is None:
-        meaning: Any = features.get(label)
-        is_named = isinstance(meaning, datasets.ClassLabel)
-        words = dict(enumerate(meaning.names)) if is_named else {word: word for word in LABELS}
-    found: dict[str, list[Any]] = {name: [] for name in wanted}
-    for batch in dataset.iter(batch_size=1000):
-        for name in found:
-            found[name].extend(batch[name])
-    labels = None
-    if label is not None:
-        unknown = [value for value in found[label] if value not in words]
-        if unknown:
-            raise ValueError(
-                f"`words` must say what each label means, such as {{0: 'bonafide', 1: 'spoof'}}; "
-                f"got the label {unknown[0]!r}, and {dict(words)}."
-            )
-        labels = [words[value] for value in found[label]]
-    others: dict[str, Any] = {
-        field: [str(value) for value in found[name]] for field, name in columns.items()
-    }
-    names = [_name(value) for value in found[utterance]]
-    return Protocol.from_columns(names, labels, format="datasets", **others)
+    def __call__(self, batch: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+        """Return the scores, named by their unit, NaN where there is none, and `cm_error`."""
+        if self.column not in batch:
+            raise ValueError(f"`column` must be one of {[*batch]}; got {self.column!r}.")
+        entries = map(_entry, batch[self.column])
+        scored = [*score_entries(self.scorer, entries, n_threads=self.n_threads)]
+        return {
+            self.scorer.unit: [math.nan if each.score is None else each.score for each in scored],
+            "cm_error": [each.error or "" for each in scored],
+        }
 
 
-def _name(value: Any) -> str:
-    if isinstance(value, Mapping):
-        if value.get("path") is None:
-            raise ValueError("`utterance`: the audio has no path; name another column.")
-        return str(Path(value["path"]).with_suffix(""))
-    return str(value)
+def _entry(cell: Any) -> Entry:
+    """Return the audio of one cell as something to score."""
+    if isinstance(cell, bytes):
+        return Entry("the audio", cell)
+    if isinstance(cell, str):
+        return Entry(cell, cell)
+    if isinstance(cell, Mapping):
+        if cell.get("array") is not None:
+            return Entry("the audio", np.asarray(cell["array"]), cell["sampling_rate"])
+        name = None if cell.get("path") is None else str(cell["path"])
+        audio = name if cell.get("bytes") is None else cell["bytes"]
+        if audio is not None:
+            return Entry(name or "the audio", audio)
+    wrong = ValueError(
+        'audio must be bytes, a path, {"array", "sampling_rate"} or {"bytes", "path"}; got '
+        f"{type(cell).__name__}. Cast the column: dataset.cast_column(name, Audio(decode=False))."
+    )
+    return Entry("the audio", wrong)

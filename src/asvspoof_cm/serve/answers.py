@@ -8,34 +8,29 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from asvspoof_cm.metrics import ASVSPOOF5
 
+
+def about(text: str, **limits: Any) -> Any:
+    """Return a field with a description and its limits."""
+    return Field(description=text, **limits)
+
+
+Prior = Annotated[float, about("The prior probability of spoof.", ge=1e-6, le=1 - 1e-6)]
 Cost = Annotated[float, Field(ge=1e-3, le=1e6)]
 Channel = Annotated[
     Literal["mix"] | Annotated[int, Field(ge=0, le=63)] | None,
-    Field(description='A channel, counted from 0, or "mix", their average.'),
+    about('A channel, counted from 0, or "mix", their average.'),
 ]
-Llr = Annotated[
-    float | None,
-    Field(
-        description="The log-likelihood ratio of human against synthetic speech; null where the "
-        "model is not calibrated."
-    ),
-]
+Llr = Annotated[float | None, about("The log-likelihood ratio of human against synthetic speech.")]
+Window_s = Annotated[float | None, about("The length; a crop's unless given.", ge=0.1, le=60)]
 
 
 class ScoreQuery(BaseModel):
     """The parameters of ``POST /v1/score``."""
 
     model_config = ConfigDict(extra="forbid")
-    prior: Annotated[
-        float,
-        Field(ge=1e-6, le=1 - 1e-6, description="The probability of spoof before listening."),
-    ] = ASVSPOOF5.p_spoof
-    c_miss: Annotated[Cost, Field(description="What it costs to call human speech a spoof.")] = (
-        ASVSPOOF5.c_miss
-    )
-    c_fa: Annotated[Cost, Field(description="What it costs to call a spoof human.")] = (
-        ASVSPOOF5.c_fa
-    )
+    prior: Prior = ASVSPOOF5.p_spoof
+    c_miss: Annotated[Cost, about("What it costs to refuse a human.")] = ASVSPOOF5.c_miss
+    c_fa: Annotated[Cost, about("What it costs to accept a spoof.")] = ASVSPOOF5.c_fa
     channel: Channel = None
 
 
@@ -43,60 +38,49 @@ class TimelineQuery(BaseModel):
     """The parameters of ``POST /v1/timeline``."""
 
     model_config = ConfigDict(extra="forbid")
-    window_s: Annotated[
-        float | None,
-        Field(ge=0.1, le=60, description="The length of a window; that of a crop unless given."),
-    ] = None
-    hop_s: Annotated[
-        float, Field(ge=0.05, le=60, description="From the start of a window to the next.")
-    ] = 1.0
+    window_s: Window_s = None
+    hop_s: Annotated[float, about("From start to start.", ge=0.05, le=60)] = 1.0
     channel: Channel = None
 
 
 class CalibrationName(BaseModel):
     """Which calibration made the log-likelihood ratios."""
 
-    name: Annotated[str, Field(description="Empty where it has none.")]
-    sha256: Annotated[str, Field(description="Of its map and of the conditions it was fitted for.")]
+    name: Annotated[str, about("Empty where it has none.")]
+    sha256: Annotated[str, about("Of its map and of the conditions it was fitted for.")]
 
 
 class Identity(BaseModel):
     """What scored."""
 
     name: str
-    sha256: Annotated[str | None, Field(description="Of the weights and the configuration.")]
+    sha256: Annotated[str | None, about("Of the weights and the configuration.")]
     calibration: CalibrationName | None
 
 
 class _About(BaseModel):
     duration_s: Annotated[float, Field(gt=0)]
-    resampled_from: Annotated[
-        int | None, Field(description="The file's sampling rate where it is not the model's.")
-    ]
+    resampled_from: Annotated[int | None, about("The file's rate where it is not the model's.")]
     n_channels: int
     model: Identity
 
 
 class ScoreAnswer(_About):
-    """The score of a recording."""
+    """The score of a recording; without a calibration there is no LLR and no verdict."""
 
-    score: Annotated[float, Field(description="Higher means human.")]
+    score: Annotated[float, about("Higher means human.")]
     unit: Literal["llr", "log-odds", "bonafide-logit"]
     llr: Llr
-    lowest_llr: Annotated[float | None, Field(description="That of the worst passage.")]
-    crop_scores: Annotated[
-        list[float], Field(min_length=1, description="The score of each crop on its own.")
-    ]
-    prior: Annotated[float, Field(description="The probability of spoof that was assumed.")]
-    probability: Annotated[
-        float | None, Field(ge=0, le=1, description="Of human speech, given `llr` and `prior`.")
-    ]
-    threshold: Annotated[float, Field(description="The least `llr` whose verdict is bonafide.")]
+    lowest_llr: Annotated[float | None, about("That of the worst passage.")]
+    crop_scores: Annotated[list[float], Field(min_length=1)]
+    prior: Annotated[float, about("The prior probability of spoof that was assumed.")]
+    probability: Annotated[float | None, about("Of human speech.", ge=0, le=1)]
+    threshold: Annotated[float, about("The least LLR whose verdict is bonafide.")]
     verdict: Annotated[
         Literal["bonafide", "spoof", "abstain"] | None,
-        Field(description="The cheapest, given prior and costs; null without a calibration."),
+        about("The cheapest, given prior and costs; it abstains without speech to judge."),
     ]
-    warnings: Annotated[list[str], Field(description="What makes the score doubtful.")]
+    warnings: Annotated[list[str], about("What makes the score doubtful.")]
 
 
 class Window(BaseModel):
@@ -106,7 +90,7 @@ class Window(BaseModel):
     end_s: float
     score: float
     llr: Llr
-    has_speech: Annotated[bool, Field(description="Without speech the score means nothing.")]
+    has_speech: Annotated[bool, about("Without speech the score means nothing.")]
     warnings: list[str]
 
 
@@ -137,7 +121,7 @@ class Limits(BaseModel):
 class ModelAnswer(Identity):
     """What scores, and within which limits."""
 
-    note: Annotated[str, Field(description="What to know about the model.")]
+    note: Annotated[str, about("What to know about the model.")]
     sample_rate: int
     crop_s: float
     costs: Costs
@@ -153,14 +137,7 @@ class Status(BaseModel):
 class Problem(BaseModel):
     """What is wrong: a word for programs, a sentence for people."""
 
-    code: Annotated[
-        str,
-        Field(
-            description="bad_form, bad_parameter, body_timeout, busy, internal, "
-            "method_not_allowed, not_decodable, not_found, not_ready, not_scorable, timeout, "
-            "too_large, too_long, unauthorized."
-        ),
-    ]
+    code: str
     message: str
 
 
@@ -170,20 +147,15 @@ class ErrorAnswer(BaseModel):
     error: Problem
 
 
-_HEADER: Final = {"required": True, "schema": {"type": "string"}}
-REFUSED: Final[dict[str, Any]] = {"model": ErrorAnswer, "description": "The message says why."}
-UNAUTHORIZED: Final = {
-    **REFUSED,
-    "description": "The service asks for a token.",
-    "headers": {"WWW-Authenticate": _HEADER},
-}
-BUSY: Final = {
-    **REFUSED,
-    "description": "The service can't take another request now.",
-    "headers": {"Retry-After": {**_HEADER, "description": "Seconds to wait."}},
-}
+def _refused(description: str, *headers: str) -> dict[str, Any]:
+    sent = {name: {"required": True, "schema": {"type": "string"}} for name in headers}
+    return {"model": ErrorAnswer, "description": description, **({"headers": sent} if sent else {})}
+
+
+UNAUTHORIZED: Final = _refused("The service asks for a token.", "WWW-Authenticate")
+BUSY: Final = _refused("The service can't take another request now.", "Retry-After")
 SCORING: Final[dict[int | str, dict[str, Any]]] = {
-    **dict.fromkeys((408, 413, 422, 504), REFUSED),
+    **{status: _refused("The message says why.") for status in (408, 413, 422, 504)},
     401: UNAUTHORIZED,
     503: BUSY,
 }

@@ -7,7 +7,7 @@ import hmac
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -33,7 +33,7 @@ from starlette.requests import ClientDisconnect  # noqa: E402
 
 from asvspoof_cm.audio import InMemory  # noqa: E402
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts  # noqa: E402
-from asvspoof_cm.scorer import Scorer, ScoreResult, Timeline  # noqa: E402
+from asvspoof_cm.scorer import Scorer, ScoreResult  # noqa: E402
 from asvspoof_cm.scorer.scorer import Utterance  # noqa: E402
 from asvspoof_cm.serve import answers  # noqa: E402
 from asvspoof_cm.serve.batching import Batcher  # noqa: E402
@@ -42,11 +42,7 @@ from asvspoof_cm.serve.settings import RefusedError, ServiceSettings  # noqa: E4
 
 logger = logging.getLogger("asvspoof_cm.serve")
 
-HERE = Path(__file__).parent
-PAGE: Final = {
-    "/": "index.html",
-    **{f"/{name}": name for name in ("page.css", "page.js", "recorder.js")},
-}
+PAGE: Final = Path(__file__).parent / "page"
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -63,7 +59,9 @@ DESCRIPTION = (
 )
 LATENCIES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SLICE_WINDOWS = 16
-CLIENT_GONE = 499
+CLIENT_GONE = 499  # nobody receives it, but it is counted
+
+Work = Callable[[InMemory], Awaitable[dict[str, Any]]]
 
 
 def create_app(scorer: Scorer, settings: ServiceSettings | None = None) -> FastAPI:
@@ -119,8 +117,9 @@ def create_app(scorer: Scorer, settings: ServiceSettings | None = None) -> FastA
     app.get("/metrics", response_class=Response, **told)(service.metrics)
     app.get("/healthz", response_model=answers.Status)(service.healthz)
     app.get("/readyz", response_model=answers.Status, responses={503: answers.BUSY})(service.readyz)
-    for path, name in PAGE.items():
-        app.add_route(path, partial(_file, HERE / "page" / name), include_in_schema=False)
+    for name in ("index.html", "page.css", "page.js", "recorder.js"):
+        path = "/" if name == "index.html" else f"/{name}"
+        app.add_route(path, partial(_file, PAGE / name), include_in_schema=False)
     for kind in (RefusedError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _on_error)
     app.add_middleware(_Outermost, service=service)
@@ -165,8 +164,7 @@ class Service:
 
     def __init__(self, scorer: Scorer, settings: ServiceSettings) -> None:
         self.scorer, self.settings = scorer, settings
-        self.sample_rate, self.crop_s = scorer.input.sample_rate, scorer.input.crop_s
-        self.channel = scorer.one_channel()
+        self.sample_rate, self.channel = scorer.input.sample_rate, scorer.one_channel()
         about, calibration = scorer.settings(), scorer.calibration
         self.identity = {
             "name": settings.name or about["model"],
@@ -180,7 +178,7 @@ class Service:
             max_duration_s=settings.max_duration_s,
         )
         self.batcher: Batcher[Utterance, ScoreResult] = Batcher(
-            partial(score_together, scorer),
+            self._score_together,
             max_batch=settings.max_batch,
             max_wait_s=settings.max_wait_s,
             n_coming=lambda: self.n_to_score,
@@ -188,7 +186,6 @@ class Service:
         )
         self.n_inside = self.n_to_score = self.n_buffered = 0
         self.is_ready = False
-        self.seconds_each = 0.1
         self._make_counters()
 
     def _make_counters(self) -> None:
@@ -197,27 +194,22 @@ class Service:
         def made(kind: Any, name: str, text: str, *labels: str, **options: Any) -> Any:
             return kind(f"asvspoof_cm_{name}", text, labels, registry=registry, **options)
 
-        self.requests = made(
-            prometheus.Counter, "requests", "Requests, by path and status.", "path", "status"
-        )
-        self.audio_s = made(prometheus.Counter, "audio_seconds", "Seconds of audio decoded.")
-        self.latency = made(
-            *(prometheus.Histogram, "request_seconds", "From the first byte to the answer."),
-            buckets=LATENCIES_S,
-        )
-        self.batches = made(
-            *(prometheus.Histogram, "batch_requests", "Requests in a batch."),
-            buckets=(1, 2, 4, 8, 16, 32, 64),
-        )
+        counter, histogram, gauge = prometheus.Counter, prometheus.Histogram, prometheus.Gauge
+        self.requests = made(counter, "requests", "By path and status.", "path", "status")
+        self.audio_s = made(counter, "audio_seconds", "Seconds of audio decoded.")
+        text = "From the first byte to the answer."
+        self.latency = made(histogram, "request_seconds", text, buckets=LATENCIES_S)
+        sizes = (1, 2, 4, 8, 16, 32, 64)
+        self.batches = made(histogram, "batch_requests", "Requests in a batch.", buckets=sizes)
         for name, text, value in (
             ("requests_inside", "Requests whose audio has arrived.", lambda: self.n_inside),
             ("queue", "Requests that wait for a batch.", lambda: self.batcher.n_waiting),
             ("buffered_bytes", "Bytes of bodies that are not decoded.", lambda: self.n_buffered),
             ("decoders_replaced", "Decoders that died.", lambda: self.decoders.n_replaced),
         ):
-            made(prometheus.Gauge, name, text).set_function(value)
+            made(gauge, name, text).set_function(value)
         names = ("name", "sha256")
-        model = made(prometheus.Gauge, "model_info", "The model that scores.", *names)
+        model = made(gauge, "model_info", "The model that scores.", *names)
         model.labels(*(str(self.identity[name]) for name in names)).set(1)
 
     async def start(self) -> None:
@@ -264,19 +256,18 @@ class Service:
         self, request: Request, query: Annotated[answers.TimelineQuery, Query()]
     ) -> dict[str, Any]:
         """Score a recording in windows along time."""
-        work = partial(self._timeline, query.window_s or self.crop_s, query.hop_s)
+        work = partial(self._timeline, query.window_s or self.scorer.input.crop_s, query.hop_s)
         return await self._answer(request, query.channel, work)
 
     async def model(self) -> dict[str, Any]:
         """Tell what scores, and within which limits."""
-        limits = ("max_body_bytes", "max_duration_s", "max_windows")
         return {
             **self.identity,
             "note": self.settings.note,
             "sample_rate": self.sample_rate,
-            "crop_s": self.crop_s,
+            "crop_s": self.scorer.input.crop_s,
             "costs": asdict(ASVSPOOF5),
-            "limits": {name: getattr(self.settings, name) for name in limits},
+            "limits": {name: getattr(self.settings, name) for name in answers.Limits.model_fields},
         }
 
     async def healthz(self) -> dict[str, str]:
@@ -285,7 +276,7 @@ class Service:
 
     async def readyz(self) -> dict[str, str]:
         """Tell whether requests would be answered now."""
-        if not (self.is_ready and self.decoders.running):
+        if not self.is_ready:
             raise RefusedError(503, "not_ready", "not ready.", Retry_After="1")
         return {"status": "ready"}
 
@@ -323,13 +314,7 @@ class Service:
 
     def _check_places(self) -> None:
         if self.n_inside >= self.settings.max_requests:
-            raise self.busy(f"with {self.n_inside} requests")
-
-    def busy(self, why: str) -> RefusedError:
-        """Return what a client is told that should come again later."""
-        wait_s = min(60, max(1, math.ceil(self.n_inside * self.seconds_each)))
-        message = f"the service is busy {why}; try again in {wait_s} s."
-        return RefusedError(503, "busy", message, Retry_After=str(wait_s))
+            raise busy(f"with {self.n_inside} requests")
 
     async def _work(self, body: Body, channel: int | str | None, work: Work) -> dict[str, Any]:
         if not isinstance(channel, int):
@@ -350,18 +335,15 @@ class Service:
         self, request: Request, work: Awaitable[dict[str, Any]]
     ) -> dict[str, Any]:
         """Return the result of `work`, which ends if the client hangs up or time runs out."""
-        start = time.perf_counter()
         task = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(_disconnect(request))
         try:
             limit_s = self.settings.time_limit_s
             await asyncio.wait({task, gone}, timeout=limit_s, return_when="FIRST_COMPLETED")
             if task.done():
-                each = (time.perf_counter() - start) / self.n_inside
-                self.seconds_each += 0.1 * (each - self.seconds_each)
                 return task.result()
             if gone.done():
-                raise _client_gone()
+                raise RefusedError(CLIENT_GONE, "client_gone", "the client hung up.")
             raise RefusedError(
                 504, "timeout", f"no answer within {limit_s:g} s; try shorter audio, or later."
             )
@@ -376,6 +358,13 @@ class Service:
         del source
         return (await self.batcher.submit(utterance)).as_dict(costs)
 
+    def _score_together(self, utterances: Sequence[Utterance]) -> list[ScoreResult | Exception]:
+        """Score a batch; where one utterance can't be scored, the others still are."""
+        return [
+            RefusedError(422, "not_scorable", result) if isinstance(result, str) else result
+            for _, result in self.scorer.score_utterances(enumerate(utterances))
+        ]
+
     async def _timeline(self, window_s: float, hop_s: float, source: InMemory) -> dict[str, Any]:
         rate, n_samples = self.sample_rate, source.n_samples
         n_window, n_hop = round(window_s * rate), round(hop_s * rate)
@@ -387,59 +376,37 @@ class Service:
                 f"`hop_s` must be at least {n_samples / rate / most:.3f} for this audio: a "
                 f"timeline has at most {most} windows.",
             )
-        windows = []
+        is_llr, windows = self.scorer.unit == "llr", []
         for start, stop in timeline_slices(n_samples, n_window, n_hop, SLICE_WINDOWS):
             part = partial(self.scorer.timeline, source.waveform[start:stop], rate)
             line = await self.batcher.run(partial(part, window_s=window_s, hop_s=hop_s))
-            windows += self._windows(line, start / rate)
+            windows += [
+                {
+                    "start_s": start / rate + window.start_s,
+                    "end_s": start / rate + window.end_s,
+                    "score": window.score,
+                    "llr": window.score if is_llr else None,
+                    "has_speech": window.has_speech,
+                    "warnings": [*window.warnings],
+                }
+                for window in line
+            ]
         return {"window_s": window_s, "hop_s": hop_s, "windows": windows}
-
-    def _windows(self, line: Timeline, offset_s: float) -> list[dict[str, Any]]:
-        llrs: Sequence[float | None] = [None] * len(line)
-        if self.scorer.unit == "llr":
-            llrs = line.score.tolist()
-        elif self.scorer.unit == "log-odds" and self.scorer.calibration is not None:
-            llrs = self.scorer.calibration.apply(line.score).tolist()
-        return [
-            {
-                "start_s": offset_s + window.start_s,
-                "end_s": offset_s + window.end_s,
-                "score": window.score,
-                "llr": llr,
-                "has_speech": window.has_speech,
-                "warnings": [*window.warnings],
-            }
-            for window, llr in zip(line, llrs, strict=True)
-        ]
-
-
-Work = Callable[[InMemory], Awaitable[dict[str, Any]]]
-
-
-def score_together(
-    scorer: Scorer, utterances: Sequence[Utterance]
-) -> list[ScoreResult | Exception]:
-    """Score a batch; where one utterance can't be scored, the others still are."""
-    return [
-        RefusedError(422, "not_scorable", result) if isinstance(result, str) else result
-        for _, result in scorer.score_utterances(enumerate(utterances))
-    ]
 
 
 def timeline_slices(
     n_samples: int, n_window: int, n_hop: int, n_windows: int
-) -> list[tuple[int, int]]:
-    """Return parts of up to `n_windows` windows; their timelines together are that of the whole.
+) -> Iterator[tuple[int, int]]:
+    """Yield parts of up to `n_windows` windows; their timelines together are that of the whole.
 
     Others have their turn between two parts, and a client that has gone is noticed.
     """
     n_whole = max(0, (n_samples - n_window) // n_hop + 1)
-    slices = []
     first = 0
     while n_whole - first > n_windows:
-        slices.append((first * n_hop, (first + n_windows - 1) * n_hop + n_window))
+        yield first * n_hop, (first + n_windows - 1) * n_hop + n_window
         first += n_windows
-    return [*slices, (first * n_hop, n_samples)]
+    yield first * n_hop, n_samples
 
 
 class Body:
@@ -465,7 +432,7 @@ class Body:
             message = f"the body must arrive within {settings.body_limit_s:g} s."
             raise RefusedError(408, "body_timeout", message) from None
         except ClientDisconnect:
-            raise _client_gone() from None
+            raise RefusedError(CLIENT_GONE, "client_gone", "the client hung up.") from None
         if not self.content:
             raise RefusedError(422, "not_decodable", "the body must hold audio; it is empty.")
 
@@ -503,7 +470,7 @@ class Body:
             if self.n_bytes > settings.max_body_bytes:
                 raise self._too_large()
             if self.service.n_buffered > settings.max_buffered_bytes:
-                raise self.service.busy("with large bodies")
+                raise busy("with large bodies")
             yield chunk
 
     def _too_large(self) -> RefusedError:
@@ -511,9 +478,10 @@ class Body:
         return RefusedError(413, "too_large", f"the body must have at most {limit} bytes.")
 
 
-def _client_gone() -> RefusedError:
-    """Return what ends a request whose client hung up; nobody receives it, but it is counted."""
-    return RefusedError(CLIENT_GONE, "client_gone", "the client hung up.")
+def busy(why: str) -> RefusedError:
+    """Return what a client is told that should come again later."""
+    message = f"the service is busy {why}; try again in a second."
+    return RefusedError(503, "busy", message, Retry_After="1")
 
 
 async def _disconnect(request: Request) -> None:
@@ -548,26 +516,21 @@ class _Outermost:
         await self.app(scope, receive, send_counted)
 
 
-# Errors
-
-
-def _refusal(error: RefusedError) -> Response:
-    content = {"error": {"code": error.code, "message": error.message}}
-    return JSONResponse(content, error.status, headers=error.headers)
-
-
 async def _on_error(request: Request, error: Any) -> Response:
     """Tell a client what was wrong."""
     match error:
         case RefusedError():
-            return _refusal(error)
+            refused = error
         case RequestValidationError():
-            return _refusal(RefusedError(422, "bad_parameter", _what_is_wrong(error)))
+            refused = RefusedError(422, "bad_parameter", _what_is_wrong(error))
         case HTTPException():
             code = "method_not_allowed" if error.status_code == 405 else "not_found"
             headers = error.headers or {}
-            return _refusal(RefusedError(error.status_code, code, f"{error.detail}.", **headers))
-    return _refusal(RefusedError(500, "internal", "the service made an error."))
+            refused = RefusedError(error.status_code, code, f"{error.detail}.", **headers)
+        case _:
+            refused = RefusedError(500, "internal", "the service made an error.")
+    content = {"error": {"code": refused.code, "message": refused.message}}
+    return JSONResponse(content, refused.status, headers=refused.headers)
 
 
 def _what_is_wrong(error: RequestValidationError) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -75,12 +76,9 @@ class Batcher(Generic[Item, Result]):
                 self._arrived.clear()
                 await self._arrived.wait()
             await self._wait_for_company()
-            batch: dict[asyncio.Future[Result], Item] = {}
-            while self._waiting and len(batch) < self._max_batch:
-                future = next(iter(self._waiting))
-                item = self._waiting.pop(future)
-                if not future.done():
-                    batch[future] = item
+            chosen = [*islice(self._waiting, self._max_batch)]
+            batch = {future: self._waiting.pop(future) for future in chosen}
+            batch = {future: item for future, item in batch.items() if not future.done()}
             if not batch:  # all of them went while the batch waited
                 continue
             self._n_before = len(batch)

@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import multiprocessing
 import os
 import signal
 import sys
 import threading
-from collections.abc import Coroutine
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +23,8 @@ from asvspoof_cm._util import one_line
 from asvspoof_cm.audio import AudioFile, InMemory
 from asvspoof_cm.serve.settings import RefusedError
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from pebble import ProcessPool
 
 logger = logging.getLogger("asvspoof_cm.serve")
 
@@ -52,9 +51,8 @@ def decode(
             n_frames = _BLOCK_VALUES // file.n_channels
             n_block = max(1, n_frames * sample_rate // file.native_rate)
             starts = range(0, file.n_samples, n_block)
-            waveform = np.concatenate([file.read(start, n_block) for start in starts])
             return InMemory(
-                waveform,
+                np.concatenate([file.read(start, n_block) for start in starts]),
                 file.native_rate,
                 n_channels=file.n_channels,
                 channels_differ=file.channels_differ,
@@ -84,112 +82,74 @@ class Decoders:
         self.n_processes, self.limit_s = n_processes, limit_s
         self.sample_rate, self.max_duration_s = sample_rate, max_duration_s
         self.n_replaced = 0
-        self.running: set[_Decoder] = set()
-        self._idle: asyncio.Queue[_Decoder] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.pools: set[ProcessPool] = set()
+        self._idle: asyncio.Queue[ProcessPool] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[InMemory]] = set()
 
     async def start(self) -> None:
         """Start the processes and wait until they are ready."""
-        for decoder in await asyncio.gather(*(self._launch() for _ in range(self.n_processes))):
-            self._idle.put_nowait(decoder)
+        pools = [self._new_pool() for _ in range(self.n_processes)]
+        await asyncio.gather(*(asyncio.wrap_future(pool.schedule(os.getpid)) for pool in pools))
+        for pool in pools:
+            self._idle.put_nowait(pool)
 
     async def close(self) -> None:
         """End the processes."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(decoder.end() for decoder in self.running))
+        for pool in self.pools:
+            pool.stop()  # type: ignore[no-untyped-call]
+        await asyncio.gather(*(asyncio.to_thread(pool.join) for pool in self.pools))
 
     async def decode(self, content: bytes, channel: int | None = None) -> InMemory:
         """Decode a file in the next idle process; it gets 422 also where that process died."""
-        while not (decoder := await self._idle.get()).is_alive:
-            self._spawn(self._replace(decoder))  # it died idle: this file is not to blame
-        # A caller that is cancelled must not leave a process in the middle of a file.
-        return await asyncio.shield(self._spawn(self._decode(decoder, content, channel)))
-
-    async def _decode(self, decoder: _Decoder, content: bytes, channel: int | None) -> InMemory:
-        work = decoder.pool.schedule(
-            decode, (content, self.sample_rate, self.max_duration_s, channel)
-        )
-        try:
-            decoded = await asyncio.wait_for(asyncio.wrap_future(work), self.limit_s)
-        except RefusedError:
-            self._idle.put_nowait(decoder)
-            raise
-        except Exception as error:
-            self._spawn(self._replace(decoder))
-            late = isinstance(error, TimeoutError)
-            why = f" within {self.limit_s:g} s." if late else ": the decoder died on it."
-            raise _undecodable(f"the audio can't be decoded{why}") from None
-        self._idle.put_nowait(decoder)
-        return decoded
-
-    async def _replace(self, decoder: _Decoder) -> None:
-        self.n_replaced += 1
-        logger.warning("a decoder is replaced")
-        await decoder.end()
-        self.running.discard(decoder)
-        delay_s = 1.0
-        while True:
-            try:
-                self._idle.put_nowait(await self._launch())
-                return
-            except (OSError, RuntimeError) as error:
-                logger.error("%s Trying again.", error)
-            await asyncio.sleep(delay_s)
-            delay_s = min(60.0, 2 * delay_s)
-
-    async def _launch(self) -> _Decoder:
-        decoder = _Decoder()
-        self.running.add(decoder)
-        try:
-            await decoder.start()
-        except BaseException:
-            self.running.discard(decoder)
-            await decoder.end()
-            raise
-        return decoder
-
-    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(self._decode(content, channel))
         self._tasks.add(task)
         task.add_done_callback(self._forget)
-        return task
+        # A caller that is cancelled must not leave a process in the middle of a file.
+        return await asyncio.shield(task)
 
-    def _forget(self, task: asyncio.Task[Any]) -> None:
+    async def _decode(self, content: bytes, channel: int | None, n_tries: int = 2) -> InMemory:
+        from pebble import ProcessExpired
+
+        pool = await self._idle.get()
+        arguments = (content, self.sample_rate, self.max_duration_s, channel)
+        try:
+            return await asyncio.wrap_future(pool.schedule(decode, arguments, timeout=self.limit_s))
+        except TimeoutError:
+            self._count_replaced()
+            message = f"the audio can't be decoded within {self.limit_s:g} s."
+            raise _undecodable(message) from None
+        except (ProcessExpired, RuntimeError) as error:
+            pool = await self._replace(pool)
+            if isinstance(error, ProcessExpired) or n_tries == 1:
+                message = "the audio can't be decoded: the decoder died on it."
+                raise _undecodable(message) from None
+        finally:
+            self._idle.put_nowait(pool)
+        # The process died idle, and the file is not to blame.
+        return await self._decode(content, channel, n_tries - 1)
+
+    async def _replace(self, pool: ProcessPool) -> ProcessPool:
+        self._count_replaced()
+        self.pools.discard(pool)
+        pool.stop()  # type: ignore[no-untyped-call]
+        await asyncio.to_thread(pool.join)
+        return self._new_pool()
+
+    def _new_pool(self) -> ProcessPool:
+        from pebble import ProcessPool
+
+        pool = ProcessPool(1, initializer=_prepare, context=_Context())
+        self.pools.add(pool)
+        return pool
+
+    def _count_replaced(self) -> None:
+        self.n_replaced += 1
+        logger.warning("a decoder is replaced")
+
+    def _forget(self, task: asyncio.Task[InMemory]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # whoever asked may have gone
-
-
-class _Decoder:
-    """A pool of one process."""
-
-    def __init__(self) -> None:
-        from pebble import ProcessPool
-
-        self.pool = ProcessPool(1, initializer=_prepare, context=_Context())
-        self.pid = 0
-
-    async def start(self) -> None:
-        """Wait until the process is ready."""
-        try:
-            self.pid = await asyncio.wrap_future(self.pool.schedule(os.getpid))
-        except RuntimeError as error:
-            raise RuntimeError(f"a decoder can't be started ({error}).") from error
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the process lives; the pool finds out a little later."""
-        return any(child.pid == self.pid for child in multiprocessing.active_children())
-
-    async def end(self) -> None:
-        """Kill the process."""
-        self.pool.stop()  # type: ignore[no-untyped-call]
-        for child in multiprocessing.active_children():
-            if child.pid == self.pid:
-                child.kill()
-        await asyncio.to_thread(self.pool.join)
 
 
 class _Process(SpawnProcess):

@@ -116,7 +116,7 @@ def test_a_damaged_file_is_refused(tmp_path):
         damaged = bytearray(content)
         damaged[place] ^= 1
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match="model.onnx is damaged"):
+        with pytest.raises(ValueError, match=r"model\.onnx is damaged"):
             load_onnx(path)
 
 

@@ -31,12 +31,13 @@ LAYERS = [
     "report",
     "plots",
     "engines",
+    "serve",
     "cli",
     "__init__",
     "__main__",
 ]
 TORCH_FREE = {"labels", "metrics", "calibration", "runs", "report", "data.protocol", "_util"}
-TORCH_FREE |= {"engines.service.decoding"}
+TORCH_FREE |= {"audio", "export", "scorer", "scorer.files", "serve.decoding", "cli.score"}
 
 
 def _layer(path: Path) -> str:

@@ -166,7 +166,7 @@ def _run(
                 )
             for answer in itertools.islice(answers, n_per_turn):
                 clip = given.pop(0)
-                n_out_of_order += answer.path != clip.path
+                n_out_of_order += answer.name != str(clip.path)
                 files.add(clip, answer.score)
             for clip in itertools.islice(requests, n_per_turn):
                 service.add(clip, ask(http, clip, statuses))

@@ -106,7 +106,7 @@ def test_bad_options_are_one_line(command, tmp_path, capsys, monkeypatch):
     for options, message in (
         (["--token-file", str(tmp_path / "token")], "`token` must have at least 8 characters"),
         (["--token-file", "nowhere"], "nowhere: No such file or directory"),
-        (["--max-batch", "0"], "`max_batch` must be positive; got 0"),
+        (["--max-batch", "0"], "--max-batch must be positive; got 0"),
     ):
         assert main([*command, *options]) == 2
         error = capsys.readouterr().err

@@ -20,22 +20,18 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "recipes"))
 
-import numpy as np
-import soundfile
 import torch
 
 from asvspoof_cm import cli, save_checkpoint
@@ -43,7 +39,6 @@ from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.data import write_miniature
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from harness import RESULTS, Row, render_results, write_results
-from manyvoices.__main__ import main as build_corpus
 
 N_EPOCHS = 4
 TINY = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_feedforward": 8, "n_mels": 16}
@@ -121,58 +116,7 @@ def score(data: Path) -> Command:
     return Command(run, lambda out: _files(out))
 
 
-def _repository(folder: Path, n_clips: int) -> list[list[str]]:
-    rng = np.random.default_rng(0)
-    work = folder / "repos" / "ada" / "page"
-    work.mkdir(parents=True)
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(work)]
-    for k in range(n_clips):
-        swell = np.abs(np.sin(np.arange(24000) / 2000 + k))
-        soundfile.write(work / f"{k}.wav", 0.3 * swell * rng.standard_normal(24000), 16000)
-    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "clips"]):
-        subprocess.run([*git, *arguments], check=True, capture_output=True)
-    lines = []
-    for k in range(n_clips):
-        named = subprocess.run(
-            [*git, "rev-parse", f"HEAD:{k}.wav"], check=True, capture_output=True, text=True
-        )
-        split = "dev" if k % 4 == 0 else "train"
-        lines.append(
-            [split, "ada/page", named.stdout.strip(), f"{k}.wav", "bonafide", "-", f"s{k}"]
-        )
-    return lines
-
-
-def gather(data: Path) -> Command:
-    """``manyvoices gather`` of a repository made on the spot."""
-    header = ["split", "repo", "blob", "path", "label", "generator", "speaker"]
-    lines = [header, *_repository(data, 12)]
-    (data / "index.tsv").write_text("".join("\t".join(line) + "\n" for line in lines))
-    command = ["gather", "--repos", data / "repos", "--index", data / "index.tsv"]
-
-    def run(out: Path) -> int:
-        return build_corpus([*map(str, command), "--out", str(out)])
-
-    return Command(run, _files)
-
-
-def copies(data: Path) -> Command:
-    """``manyvoices copies`` of those clips, with the vocoders that need no weights."""
-    gather(data).run(data / "corpus")
-    command = ["copies", data / "corpus", "--weights", data / "none"]
-
-    def run(out: Path) -> int:
-        return build_corpus([*map(str, command), "--out", str(out)])
-
-    return Command(run, _files)
-
-
-COMMANDS: dict[str, Callable[[Path], Command]] = {
-    "train": train,
-    "score": score,
-    "gather": gather,
-    "copies": copies,
-}
+COMMANDS: dict[str, Callable[[Path], Command]] = {"train": train, "score": score}
 
 
 def _plain(value: Any) -> Any:
@@ -323,12 +267,6 @@ def _difference(expected: Any, found: Any) -> str:
     return f"other: parts {[k for k, (a, b) in enumerate(parts) if a != b]}"
 
 
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="crashes-") as folder:
-        yield Path(folder)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Torment the chosen commands; 1 where there are findings."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -339,8 +277,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     rows = []
     for name in args.only:
-        with _folder() as work:
-            outcome = torment(name, args.n, args.seed, work)
+        with tempfile.TemporaryDirectory(prefix="crashes-") as work:
+            outcome = torment(name, args.n, args.seed, Path(work))
         note = (
             f"{outcome.n_by_operation} of them right before a file operation; "
             f"{outcome.n_finished} results, all as undisturbed"

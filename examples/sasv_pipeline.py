@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from asvspoof_cm import BONAFIDE, Scorer, load_audio, read_protocol
-from asvspoof_cm.audio import as_mono, as_waveform
+from asvspoof_cm.audio import as_audio, as_mono
 from asvspoof_cm.augmentation import CopySynthesis
 from asvspoof_cm.calibration import Calibration, fuse_sasv
 from asvspoof_cm.labels import SAMPLE_RATE
@@ -108,7 +108,7 @@ class Verifier:
             raise ValueError("`waveforms` must hold at least one utterance; got none.")
         vectors = []
         for k, waveform in enumerate(waveforms):
-            speech = prepare_speech(torch.from_numpy(as_waveform(_as_audio(waveform), sample_rate)))
+            speech = prepare_speech(_at_16k(_as_audio(waveform), sample_rate))
             if len(speech) < self.min_speech_s * SAMPLE_RATE:
                 raise ValueError(
                     f"`waveforms[{k}]` must have {self.min_speech_s:g} s of speech; it has "
@@ -129,7 +129,7 @@ class Verifier:
             result = self.scorer.score(audio, sample_rate, detail=True)
             if not result.has_speech:
                 return Decision(accept=False, reason="bad audio", detail="; ".join(result.warnings))
-            speech = prepare_speech(torch.from_numpy(as_waveform(audio, sample_rate)))
+            speech = prepare_speech(_at_16k(audio, sample_rate))
             if len(speech) < self.min_speech_s * SAMPLE_RATE:
                 return self._too_short(len(speech) / SAMPLE_RATE, "speech")
             cosine = float(enrolled @ self.encoder.embed(speech))
@@ -165,6 +165,10 @@ def decide_trial(
         sasv_llr=sasv_llr,
         warnings=warnings,
     )
+
+
+def _at_16k(waveform: NDArray[Any] | Tensor, sample_rate: int) -> Tensor:
+    return torch.from_numpy(as_audio(waveform, sample_rate, SAMPLE_RATE).waveform)
 
 
 def _as_audio(waveform: ArrayLike | Tensor) -> NDArray[Any] | Tensor:

@@ -223,9 +223,9 @@ def test_unreadable_file(tmp_path, speechlike, monkeypatch):
         ({"sample_rate": 0}, "`sample_rate` must be a whole number"),
         ({"sample_rate": -16000}, "`sample_rate` must be a whole number"),
         ({"sample_rate": float("nan")}, "`sample_rate` must be a whole number"),
-        ({"start_s": -1.0}, "`start_s` must be finite and not negative"),
-        ({"start_s": float("nan")}, "`start_s` must be finite"),
-        ({"duration_s": 0.0}, "`duration_s` must be finite and positive"),
+        ({"start_s": -1.0}, "`start_s` must not be negative"),
+        ({"start_s": float("nan")}, "`start_s` must not be negative"),
+        ({"duration_s": 0.0}, "`duration_s` must be positive and finite"),
         ({"start_s": 99.0}, r"`start_s` must lie inside the file; got 99\.0 s"),
     ],
 )

@@ -1,10 +1,15 @@
-"""Formats that need more than libsndfile: Ogg, whose damage it passes over, and those of PyAV."""
+"""Opening a sound: with libsndfile, whose reading of Ogg passes over damage, or else with PyAV."""
 
 from __future__ import annotations
 
+import io
+import os
+import stat
 import struct
 import zlib
 from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,6 +28,73 @@ _WITHOUT_DURATION = ("aac", "ac3", "amr", "eac3", "mp3", "mpeg", "mpegts")
 _TOLERANCE_S = 0.2
 
 _MAX_CHANNELS = 8  # of more, PyAV reads planes that are not there
+
+
+def open_sound(source: Any, name: str) -> Any:
+    """Open a path, bytes or a file object with libsndfile, or else with PyAV."""
+    if not isinstance(source, str | os.PathLike):
+        return _open(_as_file(source), name)
+    path = Path(source)
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(f"an audio file is needed; {name} is a directory.")
+    if not stat.S_ISREG(status.st_mode):  # a pipe would wait, and a device never ends
+        raise ValueError(f"an audio file must be a regular file; {name} is not one.")
+    if not os.access(path, os.R_OK):
+        raise PermissionError(f"{name} can't be read: permission denied.")
+    file = path.open("rb")
+    try:
+        # By its name it is read faster; as bytes, because names need not be valid text, but
+        # Windows has no such names.
+        opened = _open(file, name, path if os.name == "nt" else os.fsencode(path))
+    except BaseException:
+        file.close()
+        raise
+    if isinstance(opened, AvFile):
+        opened.owns_file = True
+    else:
+        file.close()
+    return opened
+
+
+def _as_file(source: Any) -> Any:
+    if isinstance(source, bytes | bytearray | memoryview):
+        return io.BytesIO(source)
+    if not hasattr(source, "read"):
+        raise TypeError(
+            f"`source` must be a path, bytes or a file object; got {type(source).__name__}."
+        )
+    if not isinstance(source.read(0), bytes):
+        raise TypeError("`source` must be open in binary mode; got a text file.")
+    if not (hasattr(source, "seekable") and source.seekable()):
+        return io.BytesIO(source.read())
+    source.seek(0)
+    return source
+
+
+def _open(file: Any, name: str, target: Any = None) -> Any:
+    if not (magic := file.read(4)):
+        raise ValueError(f"{name} is empty.")
+    file.seek(0)
+    if magic == b"OggS":
+        check_ogg(file, name)
+        file.seek(0)
+    try:
+        return _sequential()(target or file)
+    except (RuntimeError, TypeError) as error:
+        # soundfile raises TypeError for a .raw file, whose format can't be known.
+        return AvFile(file, name, reason=getattr(error, "error_string", error))
+
+
+@lru_cache(maxsize=1)
+def _sequential() -> Any:
+    """Return a SoundFile that does not seek to where it already is after each read.
+
+    That seek costs a FLAC a second decoding, and fails at the end of one of unknown length.
+    """
+    import soundfile
+
+    return type("SequentialSoundFile", (soundfile.SoundFile,), {"seekable": lambda _: False})
 
 
 def check_ogg(file: BinaryIO, name: str) -> None:

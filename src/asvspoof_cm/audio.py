@@ -13,31 +13,29 @@ and the filters of SciPy are imported when they are first needed.
 
 from __future__ import annotations
 
-import io
-import math
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asvspoof_cm._formats import UNKNOWN_LENGTH, AvFile, as_float, check_ogg
+from asvspoof_cm._formats import UNKNOWN_LENGTH, as_float, open_sound
 from asvspoof_cm._util import (
     MAX_RATE,
     MIN_RATE,
     check_between,
     check_choice,
     check_float,
+    check_not_negative,
     check_one_waveform,
     check_positive,
+    check_positive_finite,
     check_rate,
 )
 from asvspoof_cm.labels import SAMPLE_RATE
@@ -76,15 +74,8 @@ CROP_SAMPLES = 64000
 MAX_CHANNELS = 64
 """The most channels that a header may announce."""
 
-BAD_AUDIO = (
-    OSError,
-    ValueError,
-    TypeError,
-    ArithmeticError,
-    RuntimeError,
-    MemoryError,
-    ImportError,
-)
+_BAD_BYTES = (OSError, ValueError, TypeError, ArithmeticError, RuntimeError)
+BAD_AUDIO = (*_BAD_BYTES, MemoryError, ImportError)
 """What a hostile file can make of its reader; other errors are those of the code."""
 
 _DIFFERENCE = 0.1  # the share of their power that channels don't share, where they differ
@@ -192,25 +183,20 @@ def load_audio(
 
     Raises:
         OSError: The file is missing, is a directory or can't be read.
-        ValueError: The file is empty, not audio, truncated, damaged, or holds NaN or infinite
-            samples.
+        ValueError: The file is empty, not audio, truncated, damaged, or holds NaN or infinity.
 
     Example:
         >>> import tempfile, soundfile
-        >>> path = Path(tempfile.mkdtemp()) / "tone.wav"
-        >>> tone = np.sin(np.arange(44100) * 0.05)
-        >>> soundfile.write(path, np.stack([tone, tone], axis=1), 44100)
-        >>> load_audio(path).shape
-        torch.Size([16000])
+        >>> path = tempfile.mkdtemp() + "/tone.wav"
+        >>> soundfile.write(path, np.sin(np.arange(44100) * 0.05), 44100)
         >>> load_audio(path, start_s=0.25, duration_s=0.5).shape
         torch.Size([8000])
     """
     import torch
 
-    if not (math.isfinite(start_s) and start_s >= 0):
-        raise ValueError(f"`start_s` must be finite and not negative; got {start_s}.")
-    if duration_s is not None and not (math.isfinite(duration_s) and duration_s > 0):
-        raise ValueError(f"`duration_s` must be finite and positive, or None; got {duration_s}.")
+    check_not_negative(start_s=start_s)
+    if duration_s is not None:
+        check_positive_finite(duration_s=duration_s)
     with AudioFile(path, sample_rate=sample_rate, channel=channel) as file:
         start = round(start_s * sample_rate)
         if start >= file.n_samples:
@@ -226,11 +212,9 @@ class AudioFile:
     """An open audio file whose samples are read, mono and resampled, from anywhere in it.
 
     Use it where the length must be known before the part to read is chosen, or to go through a
-    long file in blocks; `load_audio` is the short form.
-
-    What libsndfile does not read (m4a, AAC, WebM, AMR, WMA, the sound of videos) is decoded by
-    PyAV, the extra ``av``. Such a file is decoded once to know its length, and again up to the part
-    that is read: for training, convert it to FLAC or WAV.
+    long file in blocks. What libsndfile does not read (m4a, AAC, WebM, AMR, WMA, videos) is decoded
+    by PyAV, the extra ``av``: once to know the length, and again up to each part. For training,
+    convert such files to FLAC or WAV.
 
     Args:
         source: A file, the bytes of one, or a file object, which must be open in binary mode.
@@ -242,12 +226,12 @@ class AudioFile:
         n_samples: Its length at `sample_rate`.
         native_rate: Its own sampling rate.
         n_channels: Its channels.
-        channels_differ: Whether the channels that were averaged so far are not alike: more than a
-            tenth of their power is in what they do not share, as where each has its own speaker.
+        channels_differ: Whether the channels averaged so far are not alike: more than a tenth of
+            their power is in what they do not share, as where each has its own speaker.
 
     Example:
         >>> import tempfile, soundfile
-        >>> path = Path(tempfile.mkdtemp()) / "noise.flac"
+        >>> path = tempfile.mkdtemp() + "/noise.flac"
         >>> soundfile.write(path, 0.1 * np.ones(32000), 8000)
         >>> with AudioFile(path) as file:
         ...     file.n_samples, file.native_rate, file.read(100, 16000).shape
@@ -266,24 +250,21 @@ class AudioFile:
         self.channel = channel
         is_path = isinstance(source, str | os.PathLike)
         self.name = name or (str(source) if is_path else "the audio")
-        self._file = _open(source, self.name)
+        self._file = open_sound(source, self.name)
         try:
             self.native_rate: int = self._file.samplerate
             self.n_channels: int = self._file.channels
             self._next_frame: int | None = 0
             self._power = self._own_power = 0.0
-            is_rate = MIN_RATE <= self.native_rate <= MAX_RATE
-            if not (is_rate and 1 <= self.n_channels <= MAX_CHANNELS):
+            if not (
+                MIN_RATE <= self.native_rate <= MAX_RATE and 1 <= self.n_channels <= MAX_CHANNELS
+            ):
                 raise ValueError(
                     f"{self.name} must have {MIN_RATE} to {MAX_RATE} Hz and at most "
                     f"{MAX_CHANNELS} channels; its header says {self.native_rate} Hz and "
                     f"{self.n_channels} channels."
                 )
-            if channel is not None and not 0 <= channel < self.n_channels:
-                raise ValueError(
-                    f"`channel` must be from 0 to {self.n_channels - 1}: {self.name} has "
-                    f"{self.n_channels} channels; got {channel}."
-                )
+            _check_channel(channel, self.n_channels, self.name)
             self.n_frames = self._count_frames()
             if self.n_frames == 0:
                 raise ValueError(f"{self.name} holds no samples.")
@@ -300,10 +281,7 @@ class AudioFile:
 
     def read(self, start: int = 0, n_samples: int | None = None) -> Array:
         """Return up to `n_samples` samples from sample `start`, both counted at `sample_rate`."""
-        if start < 0 or (n_samples is not None and n_samples < 0):
-            raise ValueError(
-                f"`start` and `n_samples` must not be negative; got {start} and {n_samples}."
-            )
+        check_not_negative(start=start, n_samples=n_samples or 0)
         stop = self.n_samples if n_samples is None else min(start + n_samples, self.n_samples)
         if stop <= start:
             return np.empty(0, np.float32)
@@ -412,99 +390,34 @@ def _average(frames: Array) -> tuple[Array, float, float]:
         return mono, power, power - frames.shape[1] * float(np.vdot(mono, mono))
 
 
-def _open(source: Any, name: str) -> Any:
-    """Open a path, bytes or a file object with libsndfile, or else with PyAV."""
-    if not isinstance(source, str | os.PathLike):
-        return _open_file(_as_file(source), name)
-    path = Path(source)
-    _check_path(path, name)
-    file = path.open("rb")
-    try:
-        # By its name it is read faster; as bytes, because names need not be valid text, but
-        # Windows has no such names.
-        opened = _open_file(file, name, path if os.name == "nt" else os.fsencode(path))
-    except BaseException:
-        file.close()
-        raise
-    if isinstance(opened, AvFile):
-        opened.owns_file = True
-    else:
-        file.close()
-    return opened
-
-
-def _open_file(file: Any, name: str, target: Any = None) -> Any:
-    if not (magic := file.read(4)):
-        raise ValueError(f"{name} is empty.")
-    file.seek(0)
-    if magic == b"OggS":
-        check_ogg(file, name)
-        file.seek(0)
-    try:
-        return _sequential()(target or file)
-    except (RuntimeError, TypeError) as error:
-        # soundfile raises TypeError for a .raw file, whose format can't be known.
-        return AvFile(file, name, reason=getattr(error, "error_string", error))
-
-
-def _check_path(path: Path, name: str) -> None:
-    status = path.stat()
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(f"an audio file is needed; {name} is a directory.")
-    if not stat.S_ISREG(status.st_mode):  # a pipe would wait, and a device never ends
-        raise ValueError(f"an audio file must be a regular file; {name} is not one.")
-    if not os.access(path, os.R_OK):
-        raise PermissionError(f"{name} can't be read: permission denied.")
-
-
-def _as_file(source: Any) -> Any:
-    if isinstance(source, bytes | bytearray | memoryview):
-        return io.BytesIO(source)
-    if not hasattr(source, "read"):
-        raise TypeError(
-            f"`source` must be a path, bytes or a file object; got {type(source).__name__}."
+def _check_channel(channel: int | None, n_channels: int, name: str) -> None:
+    if channel is not None and not 0 <= channel < n_channels:
+        raise ValueError(
+            f"`channel` must be from 0 to {n_channels - 1}: {name} has {n_channels} channels; got "
+            f"{channel}."
         )
-    if not isinstance(source.read(0), bytes):
-        raise TypeError("`source` must be open in binary mode; got a text file.")
-    if not (hasattr(source, "seekable") and source.seekable()):
-        return io.BytesIO(source.read())
-    source.seek(0)
-    return source
 
 
-@lru_cache(maxsize=1)
-def _sequential() -> Any:
-    """Return a SoundFile that does not seek to where it already is after each read.
-
-    That seek costs a FLAC a second decoding, and fails at the end of one of unknown length.
-    """
-    import soundfile
-
-    return type("SequentialSoundFile", (soundfile.SoundFile,), {"seekable": lambda _: False})
-
-
+@dataclass(eq=False)
 class InMemory:
     """A waveform (time,), read as an `AudioFile` is.
 
-    Args:
+    Attributes:
         waveform: The samples, at the rate at which they are wanted.
         native_rate: The rate that they had before.
         n_channels: The channels that they had.
         channels_differ: Whether they are the average of channels that are not alike.
     """
 
-    def __init__(
-        self,
-        waveform: Array,
-        native_rate: int,
-        *,
-        n_channels: int = 1,
-        channels_differ: bool = False,
-    ) -> None:
-        self.waveform = waveform
-        self.n_samples = len(waveform)
-        self.native_rate = native_rate
-        self.n_channels, self.channels_differ = n_channels, channels_differ
+    waveform: Array
+    native_rate: int
+    n_channels: int = 1
+    channels_differ: bool = False
+
+    @property
+    def n_samples(self) -> int:
+        """The number of samples."""
+        return len(self.waveform)
 
     def read(self, start: int = 0, n_samples: int | None = None) -> Array:
         """Return up to `n_samples` samples from sample `start`."""
@@ -651,32 +564,25 @@ def peak_normalize(waveform: Tensor) -> Tensor:
     if waveform.shape[-1] == 0:
         raise ValueError("`waveform` must hold at least one sample; got none.")
     peak = torch.maximum(waveform.amax(dim=-1, keepdim=True), -waveform.amin(dim=-1, keepdim=True))
-    return waveform / torch.where(peak > 0, peak, torch.ones_like(peak))
+    return waveform / peak.masked_fill(peak == 0, 1)
 
 
 def set_level(crops: Array, normalization: Normalization, peak: float | None = None) -> Array:
     """Return crops (..., time) of an utterance, divided as `normalization` says.
 
-    Args:
-        crops: Float array of shape (..., time).
-        normalization: What to divide by.
-        peak: The largest magnitude of the utterance; only "utterance" needs it.
+    `peak` is the largest magnitude of the utterance; only "utterance" needs it.
 
     Example:
         >>> set_level(np.array([0.0, 0.25], np.float32), "utterance", peak=0.5)
         array([0. , 0.5], dtype=float32)
     """
-    if normalization == "crop":
-        highest, lowest = crops.max(axis=-1, keepdims=True), crops.min(axis=-1, keepdims=True)
-        largest = np.maximum(highest, -lowest)
-        largest[largest == 0] = 1
-        crops = crops / largest
-    elif normalization == "utterance":
-        if peak is None:
-            raise ValueError('`peak` must be that of the utterance with "utterance"; got None.')
-        if peak > 0:
-            crops = crops / np.float32(peak)
-    return crops
+    if normalization == "none":
+        return crops
+    if normalization == "utterance" and peak is None:
+        raise ValueError('`peak` must be that of the utterance with "utterance"; got None.')
+    highest, lowest = crops.max(axis=-1, keepdims=True), crops.min(axis=-1, keepdims=True)
+    largest = np.maximum(highest, -lowest) if peak is None or normalization == "crop" else peak
+    return np.asarray(crops / np.where(largest == 0, 1, largest), np.float32)
 
 
 # Crops
@@ -800,34 +706,19 @@ def as_mono(waveform: Waveform, *, allow_empty: bool = False, channel: int | Non
     are averaged unless `channel` says which to take. More channels than 64, or than samples, are
     refused as (time, channels).
     """
-    return _as_audio(waveform, allow_empty, channel, 0).waveform
+    return as_audio(waveform, allow_empty=allow_empty, channel=channel).waveform
 
 
 def as_audio(
     waveform: Waveform,
     sample_rate: int = SAMPLE_RATE,
-    new_rate: int = SAMPLE_RATE,
+    new_rate: int | None = None,
     *,
     channel: int | None = None,
+    allow_empty: bool = False,
 ) -> InMemory:
     """Return what `as_mono` does, resampled to `new_rate`, to be read as a file is."""
-    audio = _as_audio(waveform, False, channel, check_rate(sample_rate))
-    audio.waveform = resample(audio.waveform, audio.native_rate, new_rate)
-    audio.n_samples = len(audio.waveform)
-    return audio
-
-
-def as_waveform(
-    waveform: Waveform, sample_rate: int = SAMPLE_RATE, new_rate: int = SAMPLE_RATE
-) -> Array:
-    """Return what `as_mono` does, resampled to `new_rate`."""
-    return as_audio(waveform, sample_rate, new_rate).waveform
-
-
-def _as_audio(
-    waveform: Waveform, allow_empty: bool, channel: int | None, sample_rate: int
-) -> InMemory:
-    """Return a waveform of any dtype as one channel of float32."""
+    sample_rate = check_rate(sample_rate)
     samples = _as_array(waveform)
     shape = samples.shape
     if samples.ndim not in (1, 2):
@@ -840,19 +731,13 @@ def _as_audio(
             f"fewer than samples; got {shape}. Did you pass (time, channels)? Transpose it: "
             "waveform.T."
         )
-    n_channels = shape[0] if samples.ndim == 2 else 1
-    if channel is not None and not 0 <= channel < n_channels:
-        raise ValueError(
-            f"`channel` must be from 0 to {n_channels - 1}: `waveform` has {n_channels} channels; "
-            f"got {channel}."
-        )
-    mono, differ = as_float(samples), False
-    if not mono.size:
-        mono = mono.reshape(-1)
-    elif mono.ndim == 2 and (n_channels == 1 or channel is not None):
-        mono = mono[channel or 0]
-    elif mono.ndim == 2:
-        mono, power, own_power = _average(mono.T)
+    frames = as_float(samples).reshape(-1, shape[-1]) if samples.size else np.zeros((1, 0), "f")
+    _check_channel(channel, len(frames), "`waveform`")
+    differ = False
+    if len(frames) == 1 or channel is not None:
+        mono = frames[channel or 0]
+    else:
+        mono, power, own_power = _average(frames.T)
         differ = own_power > _DIFFERENCE * power
     is_finite = np.isfinite(mono)
     if not is_finite.all():
@@ -863,26 +748,25 @@ def _as_audio(
         )
     # A copy where torch could not write: it would warn.
     mono = np.require(mono, requirements=["C", "W"])
-    return InMemory(mono, sample_rate, n_channels=n_channels, channels_differ=differ)
+    mono = resample(mono, sample_rate, new_rate or sample_rate)
+    return InMemory(mono, sample_rate, n_channels=len(frames), channels_differ=differ)
 
 
 def _as_array(waveform: Any) -> NDArray[Any]:
     if isinstance(waveform, bytes | bytearray | memoryview):
-        raise TypeError(
-            f"`waveform` must be an array of samples; got {len(waveform)} raw bytes. Decode a file "
-            "with AudioFile(content), or raw samples with numpy.frombuffer."
-        )
-    if isinstance(waveform, str | os.PathLike):
-        raise TypeError(
-            f"`waveform` must be an array of samples; got the path {waveform!r}. Read it with "
-            "load_audio, or score it with Scorer.score_files."
-        )
-    if hasattr(waveform, "read"):
-        raise TypeError("`waveform` must be an array of samples; got a file. Use load_audio.")
-    if isinstance(waveform, np.ma.MaskedArray):
+        came, hint = f"{len(waveform)} raw bytes", "numpy.frombuffer gives samples"
+    elif isinstance(waveform, str | os.PathLike):
+        came, hint = f"the path {waveform!r}", "Scorer.score_files takes it"
+    elif hasattr(waveform, "read"):
+        came, hint = "a file", "Scorer.score_files takes it"
+    elif isinstance(waveform, np.ma.MaskedArray):
         raise TypeError("`waveform` must not be masked: which samples are meant? Fill or cut it.")
-    if hasattr(waveform, "detach"):
+    elif hasattr(waveform, "detach"):
         samples = waveform.detach().cpu()
         is_half = samples.is_floating_point() and samples.itemsize == 2  # NumPy has no bfloat16
         return np.asarray(samples.float() if is_half else samples)
-    return np.asarray(waveform)
+    else:
+        return np.asarray(waveform)
+    raise TypeError(
+        f"`waveform` must be an array of samples; got {came}. Read it with load_audio; {hint}."
+    )

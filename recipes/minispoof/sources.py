@@ -6,6 +6,7 @@ language, so that a volunteer who recorded two packages in one language cannot s
 
 from __future__ import annotations
 
+import csv
 import re
 import shutil
 import subprocess
@@ -25,14 +26,6 @@ LANGUAGES: Final[Mapping[str, str]] = {
     "E": "en it cs nl be uk he ar wa tn zh",
 }
 
-_RECORDED: Final[Mapping[str, str]] = {
-    "tuxpaint": "fr ru ro ca bg es be el da",
-    "ktuberling": "ca da de el en fr gl lt ru sl uk wa",
-    "klettres": "ar cs da de en en_GB es fr he hu it lt ml nb nl ru tn uk",
-    "asterisk": "en es fr it ru",
-    "fillets": "cs nl",
-}
-
 _SPLIT_OF: Final = {
     language: split for split, languages in LANGUAGES.items() for language in languages.split()
 }
@@ -47,7 +40,7 @@ DROPPED: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One speaker, as far as a package tells."""
+    """A line of ``sources.tsv``: one speaker, as far as a package tells."""
 
     name: str
     language: str
@@ -67,73 +60,12 @@ class Source:
 
 
 def _catalogue() -> Iterator[Source]:
-    for language in _RECORDED["tuxpaint"].split():
-        yield Source(
-            name=f"tuxpaint_{language}",
-            language=language,
-            package="tuxpaint-stamps-default",
-            pattern=rf"_desc_{language}\.ogg$",
-            codec="vorbis-44k",
-            licence="GPL-2+",
-        )
-    for language in _RECORDED["ktuberling"].split():
-        yield Source(
-            name=f"ktuberling_{language}",
-            language=language,
-            package="ktuberling-data",
-            pattern=rf"/sounds/{language}/.*\.(ogg|wav)$",
-            codec="vorbis-22k" if language == "ca" else "vorbis-44k",
-            licence="GPL-2+",
-        )
-    for locale in _RECORDED["klettres"].split():
-        yield Source(
-            name=f"klettres_{locale}",
-            language=locale.split("_")[0],
-            package="klettres-data",
-            pattern=rf"/klettres/{locale}/.*\.ogg$",
-            codec="vorbis-44k",
-            licence="GPL-2+",
-        )
-    for language in _RECORDED["asterisk"].split():
-        yield Source(
-            name=f"asterisk_{language}",
-            language=language,
-            package=f"asterisk-core-sounds-{language}-g722",
-            pattern=r"\.g722$",
-            codec="g722",
-            licence="CC-BY-3.0" if language in ("it", "ru") else "CC-BY-SA-3.0",
-        )
-    for language in _RECORDED["fillets"].split():
-        for role in "mv":  # the two fish, each with its actor
-            yield Source(
-                name=f"fillets_{language}_{role}",
-                language=language,
-                package=f"fillets-ng-data-{language}",
-                pattern=rf"/sound/.*/{language}/[^/-]+-{role}-[^/]*\.ogg$",
-                codec="vorbis-22k",
-                licence="GPL-2",
-            )
-    for speaker, number, licence in (("liu", 3, "GPL-3 / LGPL-3"), ("lo", 5, "CC-BY-3.0")):
-        yield Source(
-            name=f"gcin_{speaker}",
-            language="zh",
-            package="gcin-voice",
-            pattern=rf"/ogg/[^/]*/{number}\.ogg$",
-            codec="vorbis-44k",
-            licence=licence,
-            most_parts=12,
-        )
-    yield Source(
-        name="festvoxru_nsh",
-        language="ru",
-        package="festvox-ru",
-        pattern=r"\.wav$",
-        codec="pcm",
-        licence="BSD-like",
-    )
+    with Path(__file__).with_name("sources.tsv").open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+            yield Source(**{**line, "most_parts": int(line["most_parts"])})
 
 
-SOURCES: Final = tuple(source for source in _catalogue() if source.name not in DROPPED)
+SOURCES: Final = tuple(_catalogue())
 PACKAGES: Final = tuple(dict.fromkeys(source.package for source in SOURCES))
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 __all__ = ["LFCC", "LogMel", "SincConv", "mel_filterbank"]
 
 Padding = Literal["reflect", "constant"] | None
+Scale = Literal["mel", "linear"]
 
 
 def hz_to_mel(frequency: Tensor) -> Tensor:
@@ -34,10 +35,11 @@ def mel_filterbank(
     sample_rate: int = 16000,
     f_min: float = 0.0,
     f_max: float | None = None,
+    scale: Scale = "mel",
 ) -> Tensor:
-    """Return triangular Mel filters of height 1, float32 of shape (n_mels, n_fft // 2 + 1).
+    """Return triangular filters of height 1, float32 of shape (n_mels, n_fft // 2 + 1).
 
-    The corners of the triangles are equally spaced on the Mel scale from `f_min` to `f_max`.
+    The corners of the triangles are equally spaced on the scale from `f_min` to `f_max`.
 
     Args:
         n_mels: The number of bands.
@@ -45,13 +47,22 @@ def mel_filterbank(
         sample_rate: In Hz.
         f_min: The lower edge of the lowest band, in Hz.
         f_max: The upper edge of the highest band, in Hz; None is half the sample rate.
+        scale: "mel", or "linear" for that of Hz.
 
     Example:
         >>> mel_filterbank().shape
         torch.Size([160, 513])
     """
-    f_max = _highest(f_min, f_max, sample_rate)
-    return _triangles(_mel_points(f_min, f_max, n_mels + 2), n_fft, sample_rate).float()
+    f_max = sample_rate / 2 if f_max is None else f_max
+    if not 0 <= f_min < f_max <= sample_rate / 2:
+        raise ValueError(
+            "`f_min` and `f_max` must satisfy 0 ≤ f_min < f_max ≤ sample_rate / 2; "
+            f"got {f_min}, {f_max} at {sample_rate} Hz."
+        )
+    corners = torch.linspace(f_min, f_max, n_mels + 2, dtype=torch.float64)
+    if scale == "mel":
+        corners = _mel_points(f_min, f_max, n_mels + 2)
+    return _triangles(corners, n_fft, sample_rate).float()
 
 
 def slaney_filterbank(n_mels: int, n_fft: int) -> Tensor:
@@ -65,30 +76,6 @@ def slaney_filterbank(n_mels: int, n_fft: int) -> Tensor:
     corners = torch.where(mel < 15, mel * 200 / 3, 1000 * torch.exp(rate * (mel - 15)))
     filters = _triangles(corners, n_fft, 16000)
     return (filters * 2 / (corners[2:] - corners[:-2])[:, None]).float()
-
-
-def linear_filterbank(
-    n_bands: int,
-    n_fft: int,
-    *,
-    sample_rate: int = 16000,
-    f_min: float = 0.0,
-    f_max: float | None = None,
-) -> Tensor:
-    """Return what `mel_filterbank` does, with corners equally spaced in Hz."""
-    f_max = _highest(f_min, f_max, sample_rate)
-    corners = torch.linspace(f_min, f_max, n_bands + 2, dtype=torch.float64)
-    return _triangles(corners, n_fft, sample_rate).float()
-
-
-def _highest(f_min: float, f_max: float | None, sample_rate: int) -> float:
-    f_max = sample_rate / 2 if f_max is None else f_max
-    if not 0 <= f_min < f_max <= sample_rate / 2:
-        raise ValueError(
-            "`f_min` and `f_max` must satisfy 0 ≤ f_min < f_max ≤ sample_rate / 2; "
-            f"got {f_min}, {f_max} at {sample_rate} Hz."
-        )
-    return f_max
 
 
 def _triangles(corners: Tensor, n_fft: int, sample_rate: int) -> Tensor:
@@ -153,9 +140,10 @@ def power_spectrogram(
     padding: Padding = "reflect",
 ) -> Tensor:
     """Return |X|² of the `stft` X, with its arguments."""
+    n_fft = n_fft or len(window)
     # ONNX export by tracing, as recurrent layers need, knows no complex numbers.
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        return _real_power(waveform, window, hop_length, n_fft or len(window), padding)
+        return _real_power(waveform, window, hop_length, n_fft, padding)
     spectrum = stft(waveform, window, hop_length=hop_length, n_fft=n_fft, padding=padding)
     return spectrum.real.square() + spectrum.imag.square()
 
@@ -217,15 +205,16 @@ class LogMel(nn.Module):
         floor: float = 1e-6,
         n_window: int | None = None,
         window: Callable[[int], Tensor] = torch.hann_window,
-        scale: Literal["mel", "linear"] = "mel",
+        scale: Scale = "mel",
     ) -> None:
         super().__init__()
         if floor <= 0:
             raise ValueError(f"`floor` must be positive; got {floor}.")
         self.n_fft, self.hop_length, self.floor = n_fft, hop_length, floor
         self.register_buffer("window", window(n_window or n_fft), persistent=False)
-        build = mel_filterbank if scale == "mel" else linear_filterbank
-        filterbank = build(n_mels, n_fft, sample_rate=sample_rate, f_min=f_min, f_max=f_max)
+        filterbank = mel_filterbank(
+            n_mels, n_fft, sample_rate=sample_rate, f_min=f_min, f_max=f_max, scale=scale
+        )
         self.register_buffer("filterbank", filterbank, persistent=False)
 
     def forward(self, waveform: Tensor) -> Tensor:
@@ -278,7 +267,7 @@ class LFCC(nn.Module):
         super().__init__()
         self.n_fft, self.hop_length = n_fft, hop_length
         self.register_buffer("window", torch.hamming_window(n_window), persistent=False)
-        filterbank = linear_filterbank(n_bands, n_fft, sample_rate=sample_rate)
+        filterbank = mel_filterbank(n_bands, n_fft, sample_rate=sample_rate, scale="linear")
         self.register_buffer("filterbank", filterbank, persistent=False)
 
     def forward(self, waveform: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The public surface: what is exported, and that importing it does nothing else."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -22,6 +23,16 @@ def test_every_exported_name_resolves_and_is_documented():
         value = getattr(asvspoof_cm, name)
         assert not callable(value) or value.__doc__, name
     assert set(asvspoof_cm.__all__) <= set(dir(asvspoof_cm))
+
+
+def test_every_exported_name_is_in_a_guide():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    no_guides = ("changelog.md", "design.md", "benchmarks.md", "differences.md")
+    text = "\n".join(page.read_text() for page in pages if page.name not in no_guides)
+    code = " ".join(re.findall(r"^```.*?^```|`[^`\n]+`", text, re.DOTALL | re.MULTILINE))
+    assert not {name for name in asvspoof_cm.__all__ if not re.search(rf"\b{name}\b", code)}
+    assert {"LogMel", "SincConv"} <= set(asvspoof_cm.__all__)
+    assert 50 <= len(asvspoof_cm.__all__) <= 65
 
 
 def test_names_are_listed_once_and_resolved_on_first_use():

@@ -14,15 +14,22 @@ if TYPE_CHECKING:
     from asvspoof_cm.audio import (
         fix_length as fix_length,
         load_audio as load_audio,
-        peak_normalize as peak_normalize,
         resample as resample,
         tta_crops as tta_crops,
     )
-    from asvspoof_cm.augmentation import RawBoost as RawBoost, TFPARNAugment as TFPARNAugment
+    from asvspoof_cm.augmentation import (
+        Codec as Codec,
+        Compose as Compose,
+        OneOf as OneOf,
+        RandomApply as RandomApply,
+        RawBoost as RawBoost,
+        TFPARNAugment as TFPARNAugment,
+    )
     from asvspoof_cm.calibration import (
         Calibration as Calibration,
         decide as decide,
         fit_calibration as fit_calibration,
+        fit_fusion as fit_fusion,
         probability as probability,
     )
     from asvspoof_cm.checkpoint import (
@@ -31,12 +38,31 @@ if TYPE_CHECKING:
         load_published_aasist as load_published_aasist,
         save_checkpoint as save_checkpoint,
     )
-    from asvspoof_cm.data.dataset import SpoofDataset as SpoofDataset, make_loader as make_loader
-    from asvspoof_cm.data.protocol import Protocol as Protocol, read_protocol as read_protocol
-    from asvspoof_cm.export import export_onnx as export_onnx, load_onnx as load_onnx
-    from asvspoof_cm.frontends import LFCC as LFCC, LogMel as LogMel, SincConv as SincConv
-    from asvspoof_cm.labels import BONAFIDE as BONAFIDE, SPOOF as SPOOF
+    from asvspoof_cm.data import (
+        Protocol as Protocol,
+        Segment as Segment,
+        SpoofDataset as SpoofDataset,
+        make_loader as make_loader,
+        matched_pairs as matched_pairs,
+        read_protocol as read_protocol,
+        read_segments as read_segments,
+        write_miniature as write_miniature,
+    )
+    from asvspoof_cm.export import (
+        export_onnx as export_onnx,
+        load_onnx as load_onnx,
+    )
+    from asvspoof_cm.frontends import (
+        LFCC as LFCC,
+        LogMel as LogMel,
+        SincConv as SincConv,
+    )
+    from asvspoof_cm.labels import (
+        BONAFIDE as BONAFIDE,
+        SPOOF as SPOOF,
+    )
     from asvspoof_cm.losses import (
+        LOSSES as LOSSES,
         focal_loss as focal_loss,
         focal_pairwise_loss as focal_pairwise_loss,
         pairwise_ranking_loss as pairwise_ranking_loss,
@@ -46,11 +72,14 @@ if TYPE_CHECKING:
         LCNN as LCNN,
         TFPARN as TFPARN,
         AASISTConfig as AASISTConfig,
+        CosineHead as CosineHead,
         Countermeasure as Countermeasure,
         Encoder as Encoder,
+        EncoderConfig as EncoderConfig,
         RawNet2 as RawNet2,
         RawNet2Config as RawNet2Config,
         ResNet as ResNet,
+        ResNetConfig as ResNetConfig,
         TFPARNConfig as TFPARNConfig,
     )
     from asvspoof_cm.scorer import Scorer as Scorer, StreamingScorer as StreamingScorer

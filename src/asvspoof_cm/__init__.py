@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     )
     from asvspoof_cm.scorer import Scorer as Scorer, StreamingScorer as StreamingScorer
     from asvspoof_cm.training import (
-        Objective as Objective,
         Recipe as Recipe,
         System as System,
         fit as fit,

@@ -28,7 +28,6 @@ from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.metrics import bootstrap, evaluate_segments
 from asvspoof_cm.scorer.timeline import (
     SegmentSettings,
-    cells,
     hysteresis,
     moving_average,
     without_short,
@@ -59,7 +58,7 @@ def measure(checkpoint: Path, splices: Path) -> tuple[SegmentSettings, dict[str,
         path = splices / row["path"]
         whole.append(scorer.score_file(path).score)
         with AudioFile(path) as source:
-            values, heard, hop_s = along[row["utterance"]] = cells(scorer, source)
+            values, heard, hop_s = along[row["utterance"]] = scorer.cells(source)
         lowest.append(np.nanmin(moving_average(values, heard, _n(1.0, hop_s))))
     fitted = _calibrated(truth, along)
     along = {

@@ -1,7 +1,5 @@
 """Calibration and fusion: known likelihood ratios, optimality, invariances, limits."""
 
-import json
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -10,11 +8,16 @@ from scipy.stats import norm
 from asvspoof_cm import calibration as calibration_module, metrics
 from asvspoof_cm.calibration import (
     Calibration,
+    adapt_calibration,
+    costs_at,
     decide,
     fit_calibration,
     fit_fusion,
     fuse_sasv,
+    load_settings,
     probability,
+    save_settings,
+    threshold_for,
 )
 from asvspoof_cm.metrics import DetectionCosts, SasvCosts
 
@@ -61,21 +64,6 @@ def test_affine_changes_neither_eer_nor_min_dcf_and_reaches_it(trials):
     assert after.cllr == pytest.approx(after.min_cllr, abs=3e-3)
 
 
-def test_isotonic_reaches_the_minimum_costs(trials):
-    scores, labels = trials
-    calibration = fit_calibration(np.sinh(scores), labels, method="isotonic")
-    llr = calibration.apply(np.sinh(scores))
-    minimum = metrics.evaluate(scores, labels)
-    assert metrics.cllr(llr[labels == 1], llr[labels == 0]) == pytest.approx(
-        minimum.min_cllr, abs=2e-4
-    )
-    act = metrics.act_dcf(llr[labels == 1], llr[labels == 0]).value
-    assert act == pytest.approx(minimum.min_dcf.value, abs=1e-3)
-    assert (np.diff(calibration.apply(np.linspace(-1e4, 1e4, 999))) >= 0).all()
-    middle = np.linspace(-1, 3, 21)
-    np.testing.assert_allclose(calibration.apply(np.sinh(middle)), middle - 1, atol=0.25)
-
-
 def test_separable_data_stay_finite():
     scores, labels = [1.0, 2.0, 3.0, -1.0, -2.0, -3.0], [1, 1, 1, 0, 0, 0]
     affine = fit_calibration(scores, labels)
@@ -83,30 +71,162 @@ def test_separable_data_stay_finite():
     assert np.isfinite(affine.offset)
     far = fit_calibration(np.array(scores) * 1e8, labels)
     assert far.scale * 1e8 == pytest.approx(affine.scale, rel=1e-3)
-    isotonic = fit_calibration(scores, labels, method="isotonic")
-    # One error added to the three trials of each class: ratios of 3/4 against 1/4.
-    assert isotonic.apply([-9.0, 9.0]) == pytest.approx([-np.log(3), np.log(3)])
-
-
-def test_isotonic_on_unbalanced_tiny_sets():
-    only_one_spoof = fit_calibration([0.0, 1.0, 2.0, -1.0], [1, 1, 1, 0], method="isotonic")
-    values = only_one_spoof.apply([-1.0, 0.0, 2.0])
-    assert np.isfinite(values).all()
-    assert (np.diff(values) >= 0).all()
-    constant = fit_calibration([0.0, 0.0, 0.0], [1, 0, 0], method="isotonic")
-    assert constant.apply([0.0, 5.0]) == pytest.approx([0.0, 0.0])
+    # Three of each show no more than one error among four would.
+    assert np.abs(far.apply([-1e99, 1e99])) == pytest.approx(np.log(4))
 
 
 def test_fit_is_deterministic(trials):
     assert fit_calibration(*trials) == fit_calibration(*trials)
 
 
-@pytest.mark.parametrize("method", ["affine", "isotonic"])
-def test_json_round_trip(trials, method):
-    calibration = fit_calibration(*trials, method=method)
-    back = Calibration.from_dict(json.loads(json.dumps(calibration.as_dict())))
-    assert back == calibration
-    np.testing.assert_array_equal(back.apply(trials[0]), calibration.apply(trials[0]))
+def test_small_objects_are_kept(trials, tmp_path):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(["target", "nontarget", "spoof"], 50)
+    things = (
+        fit_calibration(*trials, fitted_for={"n_crops": 5}, name="phone"),
+        fit_fusion(rng.normal(size=(150, 2)), labels),
+        threshold_for(trials[0][:500]),
+    )
+    for thing in things:
+        save_settings(tmp_path / "kept.json", thing)
+        assert load_settings(tmp_path / "kept.json") == thing
+    (tmp_path / "kept.json").write_text("[1]")
+    with pytest.raises(ValueError, match="must be a file that save_settings wrote"):
+        load_settings(tmp_path / "kept.json")
+    with pytest.raises(ValueError, match="isotonic calibrations are gone"):
+        Calibration.from_dict({"kind": "isotonic", "knots": [[0.0, 0.0]]})
+    stored = {"kind": "affine", "scale": 2.0, "offset": 0.5, "knots": [], "fitted_for": {}}
+    assert Calibration.from_dict(stored) == Calibration(scale=2.0, offset=0.5)
+
+
+def test_name_and_hash():
+    one, other = Calibration(scale=2.0, name="a"), Calibration(scale=2.0, name="b")
+    assert one.sha256 == other.sha256 != Calibration(scale=2.1, name="a").sha256
+
+
+def few(seed, n=30, shift=0.0):
+    """LLRs of n recordings of each class, moved by what a channel does."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(np.repeat([4, -4], n) + shift, np.sqrt(8)), np.repeat([1, 0], n)
+
+
+def test_few_files_do_not_make_enormous_ratios():
+    """60 files that are told apart gave a plain prompt an LLR of 28.7."""
+    scores = np.linspace(2, 6, 30)
+    labels = np.repeat([1, 0], 30)
+    fitted = fit_calibration(np.concatenate([scores, -scores]), labels)
+    assert fitted.scale * 6 > 10  # what a line through all would say
+    assert fitted.apply(6.0) == pytest.approx(np.log(31))
+    assert (np.diff(fitted.apply(np.linspace(-3, 3, 99))) > 0).all()
+    low, high = fitted.interval([0.0, 4.0])
+    assert (low <= fitted.apply([0.0, 4.0])).all()
+    assert (fitted.apply([0.0, 4.0]) <= high).all()
+    near = fit_calibration(np.concatenate([scores, -scores]), labels, towards=Calibration())
+    assert 1 < near.scale < 1.5
+    with pytest.raises(ValueError, match="must come from a fit"):
+        Calibration().interval([0.0])
+
+
+def test_the_interval_holds_the_truth():
+    truth, at = [], np.array([-2.0, 0.0, 2.0])
+    for seed in range(200):
+        low, high = fit_calibration(*few(seed, 200), prior=0.5).interval(at)
+        truth.append((low <= at) & (at <= high))
+    assert 0.9 < np.mean(truth) < 0.99
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0, 2.0])
+def test_with_few_files_the_own_map_is_a_good_start(shift):
+    """The costs on many recordings, calibrated on 10 of each class of the same channel."""
+    costs = DetectionCosts()
+    many, labels = few(0, 20_000, shift)
+
+    def cost(towards):
+        found = []
+        for seed in range(1, 40):
+            llr = fit_calibration(*few(seed, 10, shift), towards=towards).apply(many)
+            found.append(metrics.act_dcf(llr[labels == 1], llr[labels == 0], costs).value)
+        return np.mean(found)
+
+    unchanged = metrics.act_dcf(many[labels == 1], many[labels == 0], costs).value
+    assert cost(Calibration()) < unchanged + 0.012
+    if shift < 2:
+        assert cost(Calibration()) < cost(None)
+    else:
+        assert cost(Calibration()) < unchanged - 0.05
+
+
+@pytest.mark.parametrize(
+    ("n_human", "n_fake", "gain", "harm"), [(5, 5, 2.0, 0.5), (20, 20, 3.0, 0.4)]
+)
+def test_adaptation_never_harms_much_and_helps_where_a_channel_shifts(n_human, n_fake, gain, harm):
+    """In points of the mean of both error rates at the threshold, exactly, for Gaussian scores."""
+    threshold, spread = DetectionCosts().threshold, np.sqrt(8)
+
+    def change(shift):
+        rng = np.random.default_rng(1)
+        errors = []
+        for _ in range(200):
+            human = rng.normal(4 + shift, spread, n_human)
+            fake = rng.normal(-4 + shift, spread, n_fake)
+            moved = adapt_calibration(Calibration(), human, fake).offset
+            for offset in (0.0, moved):
+                at = threshold - shift - offset
+                missed, passed = norm.cdf((at - 4) / spread), norm.sf((at + 4) / spread)
+                errors.append(50 * (missed + passed))
+        return np.mean(errors[1::2]) - np.mean(errors[::2])
+
+    assert change(0.0) < harm
+    assert change(2.0) < -gain
+    shifts = np.linspace(-3, 3, 13)
+    weights = norm.pdf(shifts) / norm.pdf(shifts).sum()
+    assert weights @ [change(shift) for shift in shifts] < 0
+
+
+def test_people_alone_raise_ratios_only():
+    rng = np.random.default_rng(0)
+    with pytest.warns(UserWarning, match="people alone show that they are refused too often"):
+        refused = adapt_calibration(Calibration(), rng.normal(-3, 2, 40))
+    assert 2 < refused.offset < 7
+    with pytest.warns(UserWarning, match="people alone"):
+        assert adapt_calibration(Calibration(), rng.normal(6, 1, 40)).offset == 0.0
+    with pytest.warns(UserWarning, match="people alone"):
+        fitted = fit_calibration(
+            rng.normal(-3, 2, 40), np.ones(40), towards=Calibration(), name="x"
+        )
+    assert (fitted.scale, fitted.name) == (1.0, "x")
+    assert fitted.offset > 2
+    with pytest.raises(ValueError, match="no spoof trial"):
+        fit_calibration([1.0, 2.0], [1, 1])
+
+
+def test_a_threshold_says_what_people_show():
+    forty = threshold_for(np.linspace(1, 5, 40), 0.01)
+    assert (forty.threshold, forty.is_shown, forty.n_needed) == (1.0, False, 299)
+    assert "40 people cannot show 1 %; 299 without an error can." in str(forty)
+    enough = threshold_for(np.linspace(1, 5, 299), 0.01)
+    assert enough.is_shown
+    assert enough.refusal_rate.value == 0
+    assert "as 299 people show." in str(enough)
+    assert not threshold_for(np.linspace(1, 5, 298), 0.01).is_shown
+    many = threshold_for(np.random.default_rng(0).permutation(np.arange(10_000.0)), 0.01)
+    assert 0.007 < many.refusal_rate.value < 0.009  # room for chance
+    assert many.refusal_rate.low < many.refusal_rate.value < many.refusal_rate.high <= 0.01
+    assert threshold_for(np.zeros(1000), 0.01).threshold == 0.0
+    with pytest.raises(ValueError, match="`refuse_at_most` must lie between 0 and 1"):
+        threshold_for([1.0], 1.0)
+
+
+def test_a_threshold_keeps_its_promise():
+    """Of 400 customers each, in at most one of twenty banks more than 2 % of all are refused."""
+    rng = np.random.default_rng(0)
+    rates = [norm.cdf(threshold_for(rng.normal(size=400), 0.02).threshold) for _ in range(1000)]
+    assert np.mean(np.array(rates) > 0.02) < 0.06
+
+
+def test_costs_of_a_threshold():
+    for threshold in (-5.0, 0.0, 3.0):
+        assert costs_at(threshold, p_spoof=0.2, c_miss=2).threshold == pytest.approx(threshold)
 
 
 def test_probability_is_bayes_rule():

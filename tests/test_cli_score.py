@@ -1,5 +1,6 @@
 """``asvspoof-cm score`` and ``export``, and the adapter to the benchmark arena."""
 
+import argparse
 import io
 import json
 import math
@@ -13,7 +14,7 @@ import soundfile
 import torch
 
 from asvspoof_cm.audio import InputSettings
-from asvspoof_cm.calibration import Calibration, decide, probability
+from asvspoof_cm.calibration import Calibration, decide, load_settings, probability
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.cli import main
 from asvspoof_cm.data import write_miniature
@@ -130,8 +131,8 @@ def test_protocol(run, tmp_path):
         (["--protocol", "p", "--audio", "d"], "--protocol needs --audio and --out, and no FILE."),
         (["a.wav", *PROTOCOL], "--protocol needs --audio and --out, and no FILE."),
         (["a.wav", "--shard", "0/2"], "--shard needs --out, a table of its own for each part."),
-        (["a.wav", "--json", "--out", "x.tsv"], "--json needs an --out that ends in .jsonl; got"),
-        (["a.wav", "--out", "x.zip"], "--out must end in .tsv, .jsonl; got x.zip. A submission"),
+        (["a.wav", "--json", "--out", "x.tsv"], "--json prints, --out writes a table; choose one."),
+        (["a.wav", "--out", "x.zip"], "--out must end in .tsv; got x.zip. A submission"),
         (["a.wav", "--timeline", "--crops", "1"], "--crops has no effect along time."),
         (["a.wav", "--segments", "--worst"], "--worst has no effect along time."),
         ([*PROTOCOL, "--timeline"], "--protocol has no effect along time."),
@@ -180,20 +181,22 @@ def test_inputs_and_outputs(run, files, tmp_path, monkeypatch):
     assert [score for _, score in listed] == [*by_name.values()]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(files[0].read_bytes())))
     assert [name for name, _ in scored("-")] == ["-"]
-    for ending in ("tsv", "jsonl"):
-        out = tmp_path / f"scores.{ending}"
-        for n_before in (0, 2):
-            code, lines, err = run(folder.parent, "--out", out)
-            assert (code, lines) == (0, [])
-            assert ("of them before" in err) == (n_before == 2)
-        if ending == "jsonl":
-            rows = [json.loads(line) for line in out.read_text().splitlines()]
-            names, scores = ([row[k] for row in rows] for k in ("filename", "score"))
-        else:  # what evaluate reads
-            found = read_scores(out)
-            names, scores = found.filename.tolist(), found.cm.tolist()
-        assert names == [*by_name]
-        assert scores == pytest.approx([*map(float, by_name.values())], abs=1e-5)
+    out = tmp_path / "scores.tsv"
+    for n_before in (0, 2):
+        code, lines, err = run(folder.parent, "--out", out)
+        assert (code, lines) == (0, [])
+        assert ("of them before" in err) == (n_before == 2)
+    found = read_scores(out)  # what evaluate reads
+    assert found.filename.tolist() == [*by_name]
+    assert found.cm.tolist() == pytest.approx([*map(float, by_name.values())], abs=1e-5)
+
+
+def test_options_are_few():
+    from asvspoof_cm.cli import score
+
+    parser = argparse.ArgumentParser(add_help=False)
+    score.add_arguments(parser)
+    assert sum(bool(action.option_strings) for action in parser._actions) <= 18
 
 
 def test_what_was_scored_before_a_failure_is_kept(run, files, tmp_path):
@@ -319,3 +322,69 @@ def test_arena(tmp_path):
     system.unload()
     with pytest.raises(RuntimeError):
         system.score_batch(audios, [16000, 16000])
+
+
+# calibrate
+
+
+@pytest.fixture
+def recordings(tmp_path):
+    """Ten people and ten fakes: what is loud is a person to the model of these tests."""
+    rng = np.random.default_rng(0)
+    for kind, level in (("human", 0.3), ("fake", 0.02)):
+        (tmp_path / kind).mkdir()
+        for k in range(10):
+            audio = level * rng.standard_normal(20_000)
+            soundfile.write(tmp_path / kind / f"{k}.wav", audio, 16000, subtype="FLOAT")
+    return tmp_path / "human", tmp_path / "fake"
+
+
+@pytest.fixture
+def calibrate(checkpoint, capsys):
+    def run(*args):
+        code = main(["calibrate", *map(str, args), "--model", str(checkpoint), "--device", "cpu"])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_calibrate_from_recordings_to_a_threshold(calibrate, recordings, tmp_path, capsys):
+    human, fake = recordings
+    options = ["--human", human, "--fake", fake, "--name", "phone", "--refuse-at-most", 0.2]
+    code, out, err = calibrate(*options, "--out", tmp_path / "own.json")
+    assert (code, err) == (0, "")
+    assert "from 10 people and 10 fakes" in out
+    assert "10 people cannot show 20 %; 14 without an error can." in out
+    kept = load_settings(tmp_path / "own.json")
+    assert (kept.name, kept.n_bonafide, kept.fitted_for["n_crops"]) == ("phone", 10, 5)
+    assert calibrate(*options, "--out", tmp_path / "own.pt")[:2][0] == 0
+    own = Scorer.from_checkpoint(tmp_path / "own.pt", device="cpu")
+    assert own.calibration == kept
+    c_fa = out.split("--c-fa ")[1].split()[0]
+    arguments = ["score", str(human), "--model", str(tmp_path / "own.pt"), "--device", "cpu"]
+    main([*arguments, "--c-fa", c_fa])
+    verdicts = [row.split("\t")[2] for row in capsys.readouterr().out.splitlines()[1:]]
+    assert verdicts.count("spoof") <= 1  # the lowest may fall to the last digit of the cost
+
+
+@pytest.mark.filterwarnings("always:people alone")
+def test_calibrate_with_people_alone_and_what_it_refuses(calibrate, recordings, tmp_path):
+    human, _ = recordings
+    soundfile.write(human / "silence.wav", np.zeros(20_000), 16000)
+    code, out, err = calibrate("--human", human, "--out", tmp_path / "own.json")
+    assert code == 0
+    assert "warning: people alone show that they are refused too often" in err
+    assert "left out: silence: no speech to judge" in err
+    assert "from 10 people and 0 fakes" in out
+    for arguments, message in (
+        (["--human", human, "--out", "own.tsv"], "--out must end in .pt or .json; got own.tsv."),
+        (["--human", tmp_path / "no", "--out", "own.pt"], "none of the recordings can be scored"),
+        (
+            ["--human", human, "--out", tmp_path / "x.json", "--refuse-at-most", 2],
+            "--refuse-at-most must lie between 0 and 1",
+        ),
+    ):
+        code, _, err = calibrate(*arguments)
+        assert code == 2
+        assert message in err

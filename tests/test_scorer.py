@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ from asvspoof_cm.models import (
     TFPARNConfig,
 )
 from asvspoof_cm.scorer import Scorer, StreamingScorer
-from asvspoof_cm.scorer.scorer import NO_SPEECH, run, run_batches
+from asvspoof_cm.scorer.scorer import NO_SPEECH, run_batches
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 
@@ -236,28 +235,24 @@ def test_embedding_needs_a_model_that_embeds():
 # The forward loop
 
 
-def test_run_is_the_function_itself():
-    """In batches, tuples and types included, without gradients and in float32."""
+def test_run_batches_is_the_function_itself():
+    """In order, without gradients and in float32."""
     weight = torch.ones(1, requires_grad=True)
     waveforms = torch.arange(20.0).reshape(5, 4)
-
-    def function(batch):
-        return (batch.double() * weight, batch.long().sum(dim=1), "plain")
-
-    scaled, sums, plain = run(function, waveforms, batch_size=2)
-    assert torch.equal(scaled, waveforms)
-    assert scaled.dtype == torch.float32
-    assert not scaled.requires_grad
+    batches = waveforms.split(2)
+    found = torch.cat([*run_batches(lambda x: x.double() * weight, batches, device="cpu")])
+    assert torch.equal(found, waveforms)
+    assert found.dtype == torch.float32
+    assert not found.requires_grad
+    sums = torch.cat([*run_batches(lambda x: x.long().sum(dim=1), batches, device="cpu")])
     assert torch.equal(sums, waveforms.long().sum(dim=1))
-    assert plain == "plain"
-    assert torch.equal(run(lambda batch: batch, waveforms.numpy(), batch_size=32), waveforms)
 
 
 @pytest.mark.parametrize(
     ("precision", "dtype"),
     [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
 )
-def test_run_under_autocast(precision, dtype):
+def test_run_batches_under_autocast(precision, dtype):
     seen = []
 
     def function(batch):
@@ -265,7 +260,7 @@ def test_run_under_autocast(precision, dtype):
         seen.append(product.dtype)
         return product
 
-    found = run(function, torch.ones(3, 4), precision=precision)
+    (found,) = run_batches(function, [torch.ones(3, 4)], device="cpu", precision=precision)
     assert seen == [dtype]
     assert found.dtype == torch.float32
     assert torch.equal(found, torch.full((3, 2), 4.0))
@@ -284,7 +279,8 @@ def test_results_come_one_batch_late():
         events.append(f"run {batch.item():g}")
         return batch
 
-    events.extend(f"got {result.item():g}" for result in run_batches(function, batches()))
+    found = run_batches(function, batches(), device="cpu")
+    events.extend(f"got {result.item():g}" for result in found)
     expected = "read 0, run 0, read 1, run 1, got 0, read 2, run 2, got 1, got 2"
     assert ", ".join(events) == expected
 
@@ -404,15 +400,19 @@ def test_channels_are_averaged(scorer, n_channels):
 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 44100, 96000, 192000])
-def test_rates(scorer, rate):
-    """Of a sound within the band of both rates, against another resampler."""
-    waveform = np.sin(2 * np.pi * 440 * np.arange(3 * rate) / rate)
+def test_rates(rate):
+    """Of a sound within the band of both rates, against another resampler.
+
+    By a model without a logarithm: images 80 dB down are all that a log-Mel has in empty bands.
+    """
+    scorer = Scorer(Spy(), device="cpu", n_crops=1)
+    waveform = np.cos(2 * np.pi * 440 * np.arange(6 * rate) / rate)
     result = scorer.score(waveform, rate, detail=True)
     assert result.resampled_from == rate
-    assert result.duration_s == pytest.approx(3.0, abs=1e-3)
+    assert result.duration_s == pytest.approx(6.0, abs=1e-3)
     divisor = np.gcd(rate, 16000)
     other = resample_poly(waveform, 16000 // divisor, rate // divisor, window=("kaiser", 12.0))
-    assert result.score == pytest.approx(scorer.score(other), abs=0.02)
+    assert result.score == pytest.approx(scorer.score(other), abs=1e-3)
 
 
 def test_resampling_does_not_alias():
@@ -504,8 +504,7 @@ NO_LOGITS = r"`model` must map waveforms .* to logits \(batch, 2\), .* \(1, 2\) 
             ([np.ones(100).astype(dtype)], TypeError, "hold floats, signed integers or uint8")
             for dtype in ("uint16", "bool", "complex64", "str")
         ),
-        (["a.wav"], TypeError, "must be an array of samples; got the path 'a.wav'. Read it with"),
-        ([Path("a.wav")], TypeError, "got the path"),
+        (["a.wav"], FileNotFoundError, "a.wav"),
         ([np.ma.masked_equal(speech(1), 0)], TypeError, "`waveform` must not be masked"),
         *(
             ([np.zeros(100), rate], ValueError, NOT_A_RATE)
@@ -564,7 +563,7 @@ def test_a_forked_process_scores(monkeypatch):
 def test_a_batch_says_which_is_bad(scorer):
     with pytest.raises(ValueError, match=r"`waveforms\[1\]`: `waveform` must be finite"):
         scorer.score_batch([speech(1), np.array([np.nan]), speech(1)])
-    with pytest.raises(TypeError, match=r"`waveforms\[0\]`: `waveform` must hold floats"):
+    with pytest.raises(ValueError, match=r"`waveforms\[0\]`: `waveform` must hold floats"):
         scorer.score_batch([np.array(["a"])])
     with pytest.raises(ValueError, match="got 1 rates for 2 utterances"):
         scorer.score_batch([speech(1), speech(1)], [16000])
@@ -581,7 +580,7 @@ def test_a_score_that_is_not_finite_is_an_error():
     scorer = Scorer(lambda waveform: torch.full((len(waveform), 2), torch.nan))
     with pytest.raises(ValueError, match=r"can't be scored: the model's logits are not finite"):
         scorer.score(speech(1))
-    with pytest.raises(ValueError, match=r"`waveforms\[0\]` can't be scored"):
+    with pytest.raises(ValueError, match=r"`waveforms\[0\]`: the model's logits are not finite"):
         scorer.score_batch([speech(1)])
 
 

@@ -1,4 +1,4 @@
-"""From scores to log-likelihood ratios, probabilities and decisions; fusion with speaker scores.
+"""From scores to log-likelihood ratios, verdicts and thresholds; fusion with speaker scores.
 
 A log-likelihood ratio (LLR) is positive where a trial is likelier bonafide than spoofed, whatever
 the prior; with a prior it gives a probability, and with costs a decision. NumPy and SciPy only.
@@ -8,35 +8,60 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, log_softmax, logsumexp
+from scipy.special import betaincinv, expit, log_softmax, logsumexp
 
-from asvspoof_cm._util import FloatArray, as_scores, check_choice, split_by_label
+from asvspoof_cm._util import (
+    FloatArray,
+    Plain,
+    as_labels,
+    as_scores,
+    check_inside_unit,
+    split_by_label,
+    write_json,
+)
 from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
-from asvspoof_cm.metrics.track1 import ASVSPOOF5, DetectionCosts, pool_adjacent_violators
+from asvspoof_cm.metrics.intervals import Interval
+from asvspoof_cm.metrics.track1 import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.metrics.track2 import ASVSPOOF5_SASV, SasvCosts
 
 __all__ = [
     "Calibration",
     "LinearFusion",
+    "Threshold",
     "Verdict",
+    "adapt_calibration",
+    "costs_at",
     "decide",
     "fit_calibration",
     "fit_fusion",
     "fuse_sasv",
+    "load_settings",
     "probability",
+    "save_settings",
+    "threshold_for",
 ]
 
 # Weight of the squared slope (of standardised scores) in a fit, for each unit of the lowest prior:
 # it keeps separable data finite.
 RIDGE = 1e-8
-_MAX_STEPS = 100
+# How far a channel moves a model's own map, as standard deviations of its slope and offset; for an
+# adaptation, which must not harm where nothing moved, of its offset.
+SLOPE_SPREAD, OFFSET_SPREAD = 0.25, 2.0
+SHIFT_SPREAD = 1.0
+# Clips of people that weigh as much as the belief that the own map is right.
+N_BELIEF = 8
+CERTAINTY = 0.95
 
 
 class Verdict(StrEnum):
@@ -54,65 +79,75 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Calibration:
-    """A map from scores to log-likelihood ratios.
+    """A map from scores s to log-likelihood ratios: a · s + b, bounded.
+
+    With x = a · s + b and n trials of each class in the fit, the ratio is
+
+        log[(e^x + 1 / (n_bonafide + 1)) / (1 + e^x / (n_spoof + 1))]:
+
+    it rises with s, is x in the middle, and stays below log(n_spoof + 1), because no fake among n
+    does not show that there is none among many more.
 
     Attributes:
-        kind: "affine" for scale·s + offset; "isotonic" for straight lines between `knots`.
-        scale: Slope of the affine map, positive.
-        offset: Offset of the affine map.
-        knots: Pairs (score, LLR) of the isotonic map, both non-decreasing.
+        scale: The slope a, positive.
+        offset: The offset b.
+        n_bonafide: Bonafide trials of the fit; 0 where it is not known: no bound.
+        n_spoof: Spoofed trials of the fit.
+        covariance: How sure the fit is: the variance of the scale, their covariance, the variance
+            of the offset; empty where it is not known.
         fitted_for: How the scores were made that it was fitted on, as `Scorer.conditions` says; a
             scorer that makes them otherwise warns. Empty where that is not known.
         name: What it is called in answers and records.
 
     Example:
-        >>> calibration = Calibration(kind="affine", scale=2.0, offset=-1.0)
+        >>> calibration = Calibration(scale=2.0, offset=-1.0)
         >>> calibration, calibration.apply([0.0, 1.0])
-        (Calibration(affine: 2 · score − 1), array([-1.,  1.]))
+        (Calibration(2 · score − 1), array([-1.,  1.]))
         >>> Calibration.from_dict(calibration.as_dict()) == calibration
         True
+        >>> Calibration(n_bonafide=30, n_spoof=30).apply([0.0, 28.7]).round(2)
+        array([0.  , 3.43])
     """
 
-    kind: Literal["affine", "isotonic"] = "affine"
     scale: float = 1.0
     offset: float = 0.0
-    knots: tuple[tuple[float, float], ...] = ()
+    n_bonafide: int = 0
+    n_spoof: int = 0
+    covariance: tuple[float, ...] = ()
     fitted_for: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
 
     def __post_init__(self) -> None:
-        check_choice("kind", self.kind, ("affine", "isotonic"))
-        if self.kind == "affine":
-            if not (np.isfinite(self.scale) and self.scale > 0 and np.isfinite(self.offset)):
-                raise ValueError(
-                    "`scale` must be positive and finite and `offset` finite; got "
-                    f"{self.scale} and {self.offset}."
-                )
-            return
-        knots = np.array(self.knots, dtype=np.float64)
-        if knots.ndim != 2 or knots.shape[1] != 2 or not np.isfinite(knots).all():
+        if not (np.isfinite(self.scale) and self.scale > 0 and np.isfinite(self.offset)):
             raise ValueError(
-                f"`knots` must be finite pairs (score, LLR), at least one; got shape {knots.shape}."
+                "`scale` must be positive and finite and `offset` finite; got "
+                f"{self.scale} and {self.offset}."
             )
-        if (np.diff(knots, axis=0) < 0).any():
-            raise ValueError("`knots` must not decrease, neither in score nor in LLR.")
 
     def __repr__(self) -> str:
-        if self.kind == "isotonic":
-            return f"Calibration(isotonic: {len(self.knots)} knots)"
         sign = "−" if self.offset < 0 else "+"
-        return f"Calibration(affine: {self.scale:.4g} · score {sign} {abs(self.offset):.4g})"
+        return f"Calibration({self.scale:.4g} · score {sign} {abs(self.offset):.4g})"
 
     def apply(self, scores: ArrayLike) -> FloatArray:
-        """Return the log-likelihood ratio of each score, in the same shape.
+        """Return the log-likelihood ratio of each score, in the same shape."""
+        return self._bounded(self.scale * _without_nan("scores", scores) + self.offset)
 
-        An isotonic map is constant outside the scores that it was fitted on.
-        """
+    def interval(self, scores: ArrayLike) -> tuple[FloatArray, FloatArray]:
+        """Return between which ratios that of each score lies, with 95 % certainty of the fit."""
         values = _without_nan("scores", scores)
-        if self.kind == "affine":
-            return np.asarray(self.scale * values + self.offset)
-        at, llr = np.array(self.knots).T
-        return np.asarray(np.interp(values, at, llr))
+        if not self.covariance:
+            raise ValueError("the calibration must come from a fit; this one has no covariance.")
+        of_scale, both, of_offset = self.covariance
+        half = 1.96 * np.sqrt(of_scale * values**2 + 2 * both * values + of_offset)
+        middle = self.scale * values + self.offset
+        return self._bounded(middle - half), self._bounded(middle + half)
+
+    def _bounded(self, llr: FloatArray) -> FloatArray:
+        if not self.n_bonafide or not self.n_spoof:
+            return np.asarray(llr)
+        llr = np.clip(llr, -1e3, 1e3)
+        low, high = -math.log(self.n_bonafide + 1), math.log(self.n_spoof + 1)
+        return np.asarray(np.logaddexp(llr, low) - np.logaddexp(0.0, llr - high))
 
     @property
     def sha256(self) -> str:
@@ -122,15 +157,16 @@ class Calibration:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON or a checkpoint; `from_dict` is the way back."""
-        content = {**asdict(self), "knots": [list(knot) for knot in self.knots]}
-        content["fitted_for"] = dict(self.fitted_for)
-        return content
+        content = {**asdict(self), "covariance": [*self.covariance]}
+        return {**content, "fitted_for": dict(self.fitted_for)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Calibration:
-        """Return the calibration that `as_dict` described."""
-        knots = tuple((float(score), float(llr)) for score, llr in content.get("knots", ()))
-        return cls(**{**content, "knots": knots})
+        """Return the calibration that `as_dict` described, this version's or an older one's."""
+        known = dict(content)
+        if known.pop("kind", "affine") != "affine" or known.pop("knots", ()):
+            raise ValueError("isotonic calibrations are gone; fit one with fit_calibration.")
+        return cls(**{**known, "covariance": tuple(known.get("covariance", ()))})
 
 
 def fit_calibration(
@@ -138,33 +174,37 @@ def fit_calibration(
     labels: ArrayLike,
     prior: float | None = ASVSPOOF5.p_spoof,
     *,
-    method: Literal["affine", "isotonic"] = "affine",
+    towards: Calibration | None = None,
     fitted_for: Mapping[str, Any] | None = None,
+    name: str = "",
 ) -> Calibration:
-    """Fit a map from scores to log-likelihood ratios.
+    """Fit a map from scores to log-likelihood ratios: prior-weighted logistic regression.
 
-    "affine" is prior-weighted logistic regression by Newton's method: it minimises the mean
-    cross-entropy of the posterior, each class weighted to its prior. Applied, it changes neither
-    EER nor minDCF. "isotonic" is the best non-decreasing map (pool adjacent violators), with one
-    bonafide trial added below all scores and one spoof above them, so that it stays finite.
+    It minimises the mean cross-entropy of the posterior, each class weighted to its prior. Applied,
+    it changes neither EER nor minDCF.
 
     Args:
         scores: One score per trial, shape (n_trials,). Higher means bonafide.
         labels: 0 or "spoof", 1 or "bonafide" per trial, shape (n_trials,).
         prior: Probability of spoof that the fit is made for; None for the share among the trials.
-            "isotonic" doesn't depend on it.
-        method: "affine" or "isotonic".
+        towards: The map that the fit begins from, and stays near where trials are few: the model's
+            own, ``scorer.calibration``. With it people alone will do, as in `adapt_calibration`.
         fitted_for: How the scores were made: ``scorer.conditions()``.
+        name: What the calibration is called.
 
     Raises:
         ValueError: Also where the fitted slope isn't positive: such scores rank spoofs above
             bonafide trials.
 
     Note:
-        The objective has a ridge of ½·1e-8·π·a² on the slope a of standardised scores, π the lower
-        of the two priors. Separable trials have no finite optimum without it; on others it lowers
-        the slope a little. Measured on Gaussian scores with priors from 0.5 to 1e-6: by less than
-        1e-4 of it where the EER is above 0.6 %, and by less than 1e-3 at 0.15 %.
+        Without `towards` there is a ridge of ½·1e-8·π·a² on the slope a of standardised scores, π
+        the lower of the two priors. Separable trials have no finite optimum without it; on others
+        it lowers the slope a little. Measured on Gaussian scores with priors from 0.5 to 1e-6: by
+        less than 1e-4 of it where the EER is above 0.6 %, and by less than 1e-3 at 0.15 %.
+
+        With `towards`, slope and offset have Gaussian priors around that map, with standard
+        deviations of 0.25 and 2, against the log-likelihood of as many trials as the weights
+        amount to.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -174,26 +214,94 @@ def fit_calibration(
         >>> round(calibration.scale), abs(calibration.offset) < 0.1
         (2, True)
     """
-    check_choice("method", method, ("affine", "isotonic"))
+    about: Any = {"fitted_for": dict(fitted_for or {}), "name": name}
+    if towards is not None:
+        values, is_bonafide = as_scores("scores", scores), as_labels(labels)
+        if is_bonafide.all():
+            adapted = adapt_calibration(towards, towards.apply(values))
+            return replace(adapted, **about)
     bonafide, spoof = split_by_label(scores, labels)
-    if prior is not None:
-        _check_prior(prior)
-    conditions = dict(fitted_for or {})
-    if method == "isotonic":
-        return replace(_fit_isotonic(bonafide, spoof), fitted_for=conditions)
     if prior is None:
         prior = len(spoof) / (len(bonafide) + len(spoof))
+    _check_prior(prior)
+    about |= {"n_bonafide": len(bonafide), "n_spoof": len(spoof)}
     classes = np.repeat([SPOOF, BONAFIDE], [len(spoof), len(bonafide)])
+    priors = np.array([prior, 1.0 - prior])
+    n_effective = 1 / (prior**2 / len(spoof) + (1 - prior) ** 2 / len(bonafide))
     features = np.concatenate([spoof, bonafide])[:, None]
-    weights, biases = _fit_logistic(features, classes, np.array([prior, 1.0 - prior]))
-    scale = float(weights[0, BONAFIDE] - weights[0, SPOOF])
-    offset = float(biases[BONAFIDE] - biases[SPOOF])
+    if towards is not None:
+        about |= {"fitted_for": dict(fitted_for or towards.fitted_for)}
+        design = np.column_stack([features * towards.scale + towards.offset, np.ones(len(classes))])
+        penalty = np.array([[SLOPE_SPREAD], [OFFSET_SPREAD]]) ** -2.0 / n_effective
+        found, curvature = _minimise(design, classes, priors, penalty, np.array([[1.0], [0.0]]))
+        to_scores = np.array([[towards.scale, 0.0], [towards.offset, 1.0]])
+    else:
+        found, curvature, to_scores, exponent = _fit_standardised(features, classes, priors)
+        to_scores = to_scores * np.array([[math.ldexp(1.0, -int(exponent[0]))], [1.0]])
+    scale, offset = (to_scores @ found[:, 0]).tolist()
     if scale <= 0.0:
         raise ValueError(
             f"`scores` must rise from spoof to bonafide; the fitted slope is {scale:.3g}. "
             "Negate them if their sign is flipped; scores at chance level can't be calibrated."
         )
-    return Calibration(kind="affine", scale=scale, offset=offset, fitted_for=conditions)
+    with np.errstate(over="ignore", invalid="ignore"):
+        spread = to_scores @ np.linalg.inv(n_effective * curvature) @ to_scores.T
+    if np.isfinite(spread).all():
+        about["covariance"] = tuple(spread[[0, 0, 1], [0, 1, 1]].tolist())
+    return Calibration(scale=scale, offset=offset, **about)
+
+
+def adapt_calibration(
+    calibration: Calibration, human: ArrayLike, fake: ArrayLike = ()
+) -> Calibration:
+    """Return a calibration whose offset fits a channel of which a few recordings are known.
+
+    With clips of both classes the shift b maximises their likelihood under even odds times a
+    Gaussian prior around no shift, with a standard deviation of 1: few clips move it little.
+
+    With people alone it can rise only, and a warning says so. Of calibrated ratios the mean of
+    e^(−llr) over people is 1; where it is more, they are scored too low. The shift that makes it 1,
+    each term bounded by the number of clips, is taken by the share n / (n + 8).
+
+    Args:
+        calibration: The map in use.
+        human: The LLRs that it gives people, shape (n_human,).
+        fake: Those that it gives synthetic speech, shape (n_fake,).
+
+    Example:
+        >>> with warnings.catch_warnings(action="ignore"):
+        ...     adapted = adapt_calibration(Calibration(), [-2.0, -1.0, 0.5, -3.0])
+        >>> round(adapted.offset, 2)
+        0.68
+    """
+    people = as_scores("human", human)
+    others = np.asarray(fake, dtype=np.float64)
+    if len(others):
+        scores = np.concatenate([as_scores("fake", others), people])
+        classes = np.repeat([SPOOF, BONAFIDE], [len(others), len(people)])
+        n_effective = 4 / (1 / len(others) + 1 / len(people))
+        penalty = np.array([[1e12], [SHIFT_SPREAD**-2 / n_effective]])
+        design = np.column_stack([scores, np.ones(len(scores))])
+        found, _ = _minimise(design, classes, np.full(2, 0.5), penalty, np.array([[1.0], [0.0]]))
+        shift = float(found[1, 0])
+    else:
+        warnings.warn(
+            "people alone show that they are refused too often, never how many fakes pass: the "
+            "ratios can rise only. Add fakes of the same channel.",
+            stacklevel=2,
+        )
+        shift = max(0.0, _shift_of_people(people)) * len(people) / (len(people) + N_BELIEF)
+    return replace(calibration, offset=calibration.offset + shift)
+
+
+def _shift_of_people(llr: FloatArray) -> float:
+    """Return the shift after which the mean of e^(−llr), each at most n, is 1: by bisection."""
+    low, high = -float(llr.max()) - 1, -float(llr.min()) + 1
+    for _ in range(60):
+        middle = (low + high) / 2
+        terms = np.exp(np.minimum(-(llr + middle), math.log(len(llr) + 1)))
+        low, high = (middle, high) if terms.mean() > 1 else (low, middle)
+    return high
 
 
 def probability(llr: ArrayLike, prior: float = ASVSPOOF5.p_spoof) -> FloatArray:
@@ -217,6 +325,108 @@ def decide(llr: ArrayLike, costs: DetectionCosts = ASVSPOOF5) -> NDArray[np.int6
     """
     accept = _without_nan("llr", llr) >= costs.threshold
     return np.where(accept, BONAFIDE, SPOOF)
+
+
+# Thresholds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold(Plain):
+    """A threshold that refuses few people, and what the recordings of them can show about it.
+
+    Attributes:
+        threshold: Accept scores at or above it.
+        refuse_at_most: The share of people that may be refused.
+        n_people: How many scores it comes from.
+        refusal_rate: The share of these people that is refused, and bounds of the true share; each
+            holds with 95 % certainty.
+        n_needed: The people that the wish needs, if none of them is refused.
+    """
+
+    threshold: float
+    refuse_at_most: float
+    n_people: int
+    refusal_rate: Interval
+    n_needed: int
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether these people show that at most the share that was asked for is refused."""
+        return self.refusal_rate.high <= self.refuse_at_most
+
+    def __str__(self) -> str:
+        wish, most = f"{100 * self.refuse_at_most:g} %", f"{100 * self.refusal_rate.high:.2g} %"
+        says = f"threshold {self.threshold:.4f}: at most {most} of all people are refused (95 %)"
+        if self.is_shown:
+            return f"{says}, as {self.n_people} people show."
+        enough = f"{self.n_needed} without an error can"
+        return f"{says}. {self.n_people} people cannot show {wish}; {enough}."
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Threshold:
+        """Return the threshold that `as_dict` described."""
+        return cls(**{**content, "refusal_rate": Interval(**content["refusal_rate"])})
+
+
+def threshold_for(human_scores: ArrayLike, refuse_at_most: float = 0.01) -> Threshold:
+    """Return the highest threshold that is shown to refuse at most a share of people.
+
+    It is one of the scores. The true share of people below the score of rank k + 1 among n has the
+    distribution Beta(k + 1, n − k), whatever the distribution of scores; k is the most whose upper
+    bound, with 95 % certainty, is within the wish. Where there is none, the threshold is the lowest
+    score, and ``is_shown`` is False.
+
+    Args:
+        human_scores: One score for each person, shape (n_people,): several recordings of one are
+            not independent. They must be as those to be decided on: same channel, same scorer.
+        refuse_at_most: The share of people that may be refused.
+
+    Example:
+        >>> scores = np.random.default_rng(0).normal(3, 1, 40)
+        >>> print(threshold_for(scores, 0.01))  # doctest: +NORMALIZE_WHITESPACE
+        threshold 0.6750: at most 7.2 % of all people are refused (95 %).
+        40 people cannot show 1 %; 299 without an error can.
+        >>> threshold_for(np.arange(299.0)).is_shown
+        True
+    """
+    scores = np.sort(as_scores("human_scores", human_scores))
+    check_inside_unit(refuse_at_most=refuse_at_most)
+    n, ranks = len(scores), np.arange(len(scores))
+    highest = betaincinv(ranks + 1, n - ranks, CERTAINTY)
+    k = max(0, int(np.searchsorted(highest, refuse_at_most, side="right")) - 1)
+    n_refused = int(np.searchsorted(scores, scores[k]))  # equal scores are accepted together
+    low = float(betaincinv(n_refused + 1, n - n_refused, 1 - CERTAINTY)) if n_refused else 0.0
+    rate = Interval(value=n_refused / n, low=low, high=float(highest[n_refused]))
+    return Threshold(
+        threshold=float(scores[k]),
+        refuse_at_most=refuse_at_most,
+        n_people=n,
+        refusal_rate=rate,
+        n_needed=math.ceil(math.log(1 - CERTAINTY) / math.log1p(-refuse_at_most)),
+    )
+
+
+def costs_at(
+    threshold: float, p_spoof: float = ASVSPOOF5.p_spoof, c_miss: float = ASVSPOOF5.c_miss
+) -> DetectionCosts:
+    """Return the costs whose Bayes threshold is `threshold`; ``costs.threshold`` is the way back.
+
+    Args:
+        threshold: Accept log-likelihood ratios at or above it.
+        p_spoof: The prior probability of spoof.
+        c_miss: The cost of refusing a person; that of passing a spoof follows.
+
+    Example:
+        >>> costs_at(4.61, p_spoof=0.5).c_fa.__round__()
+        100
+        >>> round(costs_at(-1.5).threshold, 6)
+        -1.5
+    """
+    c_fa = c_miss * (1.0 - p_spoof) / p_spoof * math.exp(threshold)
+    return DetectionCosts(p_spoof=p_spoof, c_miss=c_miss, c_fa=c_fa)
+
+
+# Fusion with speaker verification
 
 
 def fuse_sasv(
@@ -273,6 +483,18 @@ class LinearFusion:
             share = np.log([1.0 - self.costs.rho, self.costs.rho])
         return np.asarray(log_likelihood[:, 0] - logsumexp(log_likelihood[:, 1:] + share, axis=1))
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; `from_dict` is the way back."""
+        weights = [[*of_system] for of_system in self.weights]
+        return {"weights": weights, "biases": [*self.biases], "costs": asdict(self.costs)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> LinearFusion:
+        """Return the fusion that `as_dict` described."""
+        weights = tuple(tuple(of_system) for of_system in content["weights"])
+        costs = SasvCosts(**content["costs"])
+        return cls(weights=weights, biases=tuple(content["biases"]), costs=costs)
+
 
 def fit_fusion(
     scores: ArrayLike, labels: ArrayLike, costs: SasvCosts = ASVSPOOF5_SASV
@@ -317,10 +539,44 @@ def fit_fusion(
     priors = np.array([costs.p_target, costs.p_nontarget, costs.p_spoof])
     if not priors.all():
         raise ValueError(f"`costs` must give every class a positive prior; got {priors.tolist()}.")
-    weights, biases = _fit_logistic(features, classes, priors)
+    found, _, to_scores, exponent = _fit_standardised(features, classes, priors)
+    parameters = np.column_stack([np.zeros(len(to_scores)), to_scores @ found])
+    weights = np.ldexp(parameters[:-1], -exponent[:, None])
     return LinearFusion(
-        weights=tuple(map(tuple, weights.tolist())), biases=tuple(biases.tolist()), costs=costs
+        weights=tuple(map(tuple, weights.tolist())),
+        biases=tuple(parameters[-1].tolist()),
+        costs=costs,
     )
+
+
+# Keeping
+
+
+def save_settings(
+    path: str | os.PathLike[str], thing: Calibration | LinearFusion | Threshold
+) -> None:
+    """Write a calibration, a fusion or a threshold as JSON.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "own.json"
+        >>> save_settings(path, Calibration(scale=2.0))
+        >>> load_settings(path)
+        Calibration(2 · score + 0)
+    """
+    write_json(Path(path), {"type": type(thing).__name__, **thing.as_dict()})
+
+
+def load_settings(path: str | os.PathLike[str]) -> Any:
+    """Return what `save_settings` wrote."""
+    content = json.loads(Path(path).read_text(encoding="utf-8"))
+    kinds = {kind.__name__: kind for kind in (Calibration, LinearFusion, Threshold)}
+    if not isinstance(content, dict) or content.get("type") not in kinds:
+        raise ValueError(f"{path} must be a file that save_settings wrote.")
+    return kinds[content.pop("type")].from_dict(content)
+
+
+# Checks, and the logistic fit
 
 
 def _without_nan(name: str, values: ArrayLike) -> FloatArray:
@@ -341,64 +597,71 @@ def _check_prior(prior: float) -> None:
         )
 
 
-def _fit_isotonic(bonafide: FloatArray, spoof: FloatArray) -> Calibration:
-    scores = np.unique(np.concatenate([bonafide, spoof]))
-    n_bonafide, n_spoof = (
-        np.bincount(np.searchsorted(scores, of_class), minlength=len(scores))
-        for of_class in (bonafide, spoof)
-    )
-    # A bonafide trial below all scores and a spoof above them always join their neighbours.
-    n_bonafide, n_spoof, starts = pool_adjacent_violators(
-        np.concatenate([[1], n_bonafide, [0]]), np.concatenate([[0], n_spoof, [1]])
-    )
-    llr = np.log(n_bonafide / n_bonafide.sum()) - np.log(n_spoof / n_spoof.sum())
-    first = np.maximum(starts - 1, 0)
-    last = np.append(first[1:], len(scores)) - 1
-    at = np.stack([scores[first], scores[last]], axis=1).ravel()
-    knots = np.unique(np.stack([at, np.repeat(llr, 2)], axis=1), axis=0)
-    return Calibration(kind="isotonic", knots=tuple(map(tuple, knots.tolist())))
-
-
-def _fit_logistic(
+def _fit_standardised(
     features: FloatArray, classes: NDArray[np.int64], priors: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Fit log-likelihoods that are linear in the features, each class weighted to its prior.
+) -> tuple[FloatArray, FloatArray, FloatArray, NDArray[np.int32]]:
+    """Fit to standardised features, with a ridge penalty of RIDGE · min π on the weights.
 
-    Minimises Σ_k π_k mean_k[−log softmax(W·z + b + log π)_k] + ½·RIDGE·min π·|W|² over standardised
-    features z, with the parameters of class 0 fixed at zero, by Newton steps with backtracking.
-    From features (n_trials, n_features), classes (n_trials,) and priors (n_classes,) come weights
-    (n_features, n_classes) and biases (n_classes,) on the features as given.
+    Returns the parameters and the curvature of `_minimise`, the matrix that turns parameters into
+    those for features · 2^(−exponent), and the exponents.
     """
     n_trials, n_features = features.shape
-    n_classes = len(priors)
     # By a power of two, which is exact: the squares of enormous features would overflow.
     exponent = np.frexp(np.abs(features).max(axis=0))[1]
     features = np.ldexp(features, -exponent)
     mean, spread = features.mean(axis=0), features.std(axis=0)
     spread = np.where(spread > 0.0, spread, 1.0)
     design = np.column_stack([(features - mean) / spread, np.ones(n_trials)])
+    penalty = np.zeros((n_features + 1, len(priors) - 1))
+    penalty[:-1] = RIDGE * priors.min()
+    found, curvature = _minimise(design, classes, priors, penalty, np.zeros_like(penalty))
+    to_scores = np.diag(np.append(1 / spread, 1.0))
+    to_scores[-1, :-1] = -mean / spread
+    return found, curvature, to_scores, exponent
+
+
+def _minimise(
+    design: FloatArray,
+    classes: NDArray[np.int64],
+    priors: FloatArray,
+    penalty: FloatArray,
+    centre: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Fit log-likelihoods that are linear in a design, each class weighted to its prior.
+
+    Minimises Σ_k π_k mean_k[−log softmax(X·W + log π)_k] + ½·Σ penalty · (W − centre)², with the
+    parameters of class 0 fixed at zero, by Newton steps with backtracking. From a design
+    (n_trials, n_columns) and classes (n_trials,) come W (n_columns, n_classes − 1) and the second
+    derivative, classes outermost.
+    """
+    n_trials, n_classes = len(design), len(priors)
     trial_weight = (priors / np.bincount(classes, minlength=n_classes))[classes]
     truth = np.eye(n_classes)[classes]
-    log_priors = np.log(priors)
-    penalty = np.zeros((n_features + 1, n_classes - 1))
-    penalty[:-1] = RIDGE * priors.min()
 
     def objective(parameters: FloatArray) -> tuple[float, FloatArray]:
-        logits = np.column_stack([np.zeros(n_trials), design @ parameters]) + log_priors
+        logits = np.column_stack([np.zeros(n_trials), design @ parameters]) + np.log(priors)
         log_posterior = log_softmax(logits, axis=1)
         picked = log_posterior[np.arange(n_trials), classes]
-        loss = -float(trial_weight @ picked) + 0.5 * float((penalty * parameters**2).sum())
-        return loss, np.exp(log_posterior)
+        ridge = 0.5 * float((penalty * (parameters - centre) ** 2).sum())
+        return ridge - float(trial_weight @ picked), np.exp(log_posterior)
 
-    parameters = np.zeros((n_features + 1, n_classes - 1))
-    loss, posterior = objective(parameters)
-    for _ in range(_MAX_STEPS):
-        residual = trial_weight[:, None] * (posterior - truth)[:, 1:]
-        gradient = design.T @ residual + penalty * parameters
-        hessian = _hessian(design, trial_weight, posterior[:, 1:]) + np.diag(penalty.T.ravel())
+    def curvature(posterior: FloatArray) -> FloatArray:
+        def block(i: int, j: int) -> FloatArray:
+            weight = trial_weight * posterior[:, i] * ((i == j) - posterior[:, j])
+            return np.asarray(design.T @ (weight[:, None] * design))
+
+        free = range(1, n_classes)
         # A flat direction (a class that no trial is near) gets a tiny curvature, not a division.
-        hessian += 1e-14 * np.eye(len(hessian))
-        step = np.linalg.solve(hessian, gradient.T.ravel()).reshape(gradient.T.shape).T
+        diagonal = np.diag(penalty.T.ravel() + 1e-14)
+        return np.block([[block(i, j) for j in free] for i in free]) + diagonal
+
+    parameters = centre.copy()
+    loss, posterior = objective(parameters)
+    for _ in range(100):
+        residual = trial_weight[:, None] * (posterior - truth)[:, 1:]
+        gradient = design.T @ residual + penalty * (parameters - centre)
+        flat = np.linalg.solve(curvature(posterior), gradient.T.ravel())
+        step = flat.reshape(gradient.T.shape).T
         decrease = float((gradient * step).sum())
         length = 1.0
         while True:
@@ -410,17 +673,4 @@ def _fit_logistic(
             parameters, loss, posterior = parameters - length * step, trial_loss, trial_posterior
         if decrease < 1e-14 or length < 1e-10:
             break
-    weights = np.column_stack([np.zeros(n_features), parameters[:-1] / spread[:, None]])
-    biases = np.concatenate([[0.0], parameters[-1] - mean @ weights[:, 1:]])
-    return np.ldexp(weights, -exponent[:, None]), biases
-
-
-def _hessian(design: FloatArray, weight: FloatArray, posterior: FloatArray) -> FloatArray:
-    """Second derivative of the weighted cross-entropy, classes outermost."""
-    n_free = posterior.shape[1]
-
-    def block(i: int, j: int) -> FloatArray:
-        curvature = weight * posterior[:, i] * ((i == j) - posterior[:, j])
-        return np.asarray(design.T @ (curvature[:, None] * design))
-
-    return np.block([[block(i, j) for j in range(n_free)] for i in range(n_free)])
+    return parameters, curvature(posterior)

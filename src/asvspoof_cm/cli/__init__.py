@@ -25,6 +25,7 @@ __all__ = ["main"]
 COMMANDS: tuple[str, ...] = (
     "score",
     "merge",
+    "calibrate",
     "serve",
     "models",
     "export",

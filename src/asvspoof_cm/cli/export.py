@@ -25,5 +25,5 @@ def run(args: argparse.Namespace) -> int:
     """Write the ONNX file."""
     from asvspoof_cm.export import export_onnx
 
-    export_onnx(load_model(args), args.path)
+    export_onnx(load_model(args.model), args.path)
     return 0

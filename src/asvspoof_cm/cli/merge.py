@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("parts", nargs="+", metavar="TABLE", help="what score --out wrote")
     parser.add_argument(
-        "--out", dest="output", required=True, metavar="PATH", help=".tsv, .jsonl or .zip to write"
+        "--out", dest="output", required=True, metavar="PATH", help=".tsv or .zip to write"
     )
 
 

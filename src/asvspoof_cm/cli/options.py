@@ -33,22 +33,20 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_model(args: argparse.Namespace) -> Countermeasure:
+def load_model(name: str | None) -> Countermeasure:
     """Return the model that ``--model`` names."""
     from asvspoof_cm.checkpoint import load_checkpoint, load_pretrained
 
-    if args.model is not None and is_file(args.model):
-        return load_checkpoint(args.model)
-    return load_pretrained(args.model)
+    return load_checkpoint(name) if name is not None and is_file(name) else load_pretrained(name)
 
 
-def load_scorer(args: argparse.Namespace, **options: Any) -> Scorer:
+def load_scorer(name: str | None, **options: Any) -> Scorer:
     """Return a scorer of the model that ``--model`` names; PyTorch is not imported for ONNX."""
     from asvspoof_cm.scorer import Scorer
 
-    if args.model is not None and args.model.lower().endswith(".onnx"):
-        return Scorer.from_onnx(args.model, **options)
-    return Scorer(load_model(args), **options)
+    if name is not None and name.lower().endswith(".onnx"):
+        return Scorer.from_onnx(name, **options)
+    return Scorer(load_model(name), **options)
 
 
 def is_file(text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -32,131 +32,98 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "exit code is 1 where a file failed or held no speech to judge; with --protocol, only "
         "where one failed."
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "files",
         nargs="*",
         metavar="FILE",
         help="audio files, folders, lists of files (.txt; .csv or .tsv with a column path); - is "
         "audio on standard input",
     )
-    parser.add_argument("--protocol", metavar="P", help="score the utterances that it lists")
-    parser.add_argument(
-        "--audio",
-        metavar="DIR",
-        help="where the files of the protocol, or of lists, are (default: the list's folder)",
-    )
-    parser.add_argument(
-        "--out",
-        dest="output",
-        metavar="PATH",
-        type=Path,
-        help="table to append to: .tsv, or .jsonl with details",
-    )
-    parser.add_argument(
-        "--json", action="store_const", const=True, help="print JSON lines, with details"
-    )
-    parser.add_argument(
-        "--shard",
-        metavar="K/N",
-        type=_shard,
-        help="score part K of N only, K from 0, to an --out of its own; merge joins them",
-    )
+    add("--protocol", metavar="P", help="score the utterances that it lists")
+    text = "where the files of the protocol, or of lists, are (default: the list's folder)"
+    add("--audio", metavar="DIR", help=text)
+    add("--out", dest="output", metavar="TSV", type=Path, help="table to append to")
+    add("--json", action="store_true", help="print JSON lines, with details")
+    text = "score part K of N only, K from 0, to an --out of its own; merge joins them"
+    add("--shard", metavar="K/N", type=_shard, help=text)
     add_model(parser)
     add_device(parser)
-    parser.add_argument(
-        "--crops", dest="n_crops", type=int, metavar="N", help="crops of each file (the model's)"
-    )
-    parser.add_argument(
-        "--score", choices=UNITS, help="unit of the scores (llr with a calibration, else log-odds)"
-    )
-    parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
-    parser.add_argument(
-        "--channel",
-        type=_channel,
-        default="mix",
-        metavar="C",
-        help="of several channels: their mix (the default), each on its own, or one, from 0",
-    )
+    add("--crops", dest="n_crops", type=int, metavar="N", help="crops of each file (the model's)")
+    text = "unit of the scores (llr with a calibration, else log-odds)"
+    add("--score", choices=UNITS, help=text)
+    add("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
+    text = "of several channels: their mix (the default), each on its own, or one, from 0"
+    add("--channel", type=_channel, default="mix", metavar="C", help=text)
     for name, dest, default, text in (
         ("--prior", "p_spoof", 0.05, "probability of spoof before listening"),
         ("--c-miss", "c_miss", 1.0, "cost of taking bonafide for spoof"),
         ("--c-fa", "c_fa", 10.0, "cost of taking spoof for bonafide"),
     ):
-        parser.add_argument(name, dest=dest, type=float, metavar="X", help=f"{text} ({default:g})")
-    parser.add_argument(
-        "--worst", action="store_const", const=True, help="decide by the worst passage"
-    )
-    parser.add_argument(
-        "--timeline", action="store_const", const=True, help="a row for each second instead"
-    )
-    parser.add_argument(
-        "--segments", action="store_const", const=True, help="a row for each segment instead"
-    )
-    parser.add_argument("--plot", metavar="DIR", type=Path, help="draw timelines as DIR/NAME.png")
+        text = f"{text} ({default:g})"
+        add(name, dest=dest, type=float, default=default, metavar="X", help=text)
+    add("--worst", action="store_true", help="decide by the worst passage")
+    add("--timeline", action="store_true", help="a row for each second instead")
+    add("--segments", action="store_true", help="a row for each segment instead")
+    add("--plot", metavar="DIR", type=Path, help="draw timelines as DIR/NAME.png")
 
 
 def run(args: argparse.Namespace) -> int:
     """Score what the arguments name."""
-    from asvspoof_cm.data.folder import find_audio
+    from asvspoof_cm.data.folder import Entry, find_audio
     from asvspoof_cm.metrics import DetectionCosts
     from asvspoof_cm.scorer import files
 
-    given = {name: vars(args)[name] for name in ("p_spoof", "c_miss", "c_fa")}
-    costs = DetectionCosts(**{name: value for name, value in given.items() if value is not None})
+    costs = DetectionCosts(p_spoof=args.p_spoof, c_miss=args.c_miss, c_fa=args.c_fa)
     is_along = bool(args.timeline or args.segments or args.plot)
-    _refuse(args)
-    if args.output is not None and not is_along:
+    _refuse(args, is_along=is_along)
+    if args.output is not None:
         files.check_table(args.output)
-    scorer = load_scorer(
-        args,
-        device=args.device,
-        n_crops=args.n_crops,
-        score=args.score,
-        precision=args.precision,
-        channel=args.channel,
+    names = ("device", "n_crops", "score", "precision", "channel")
+    scorer = load_scorer(args.model, **{name: vars(args)[name] for name in names})
+    entries: Iterable[Entry] = (
+        Entry("-", sys.stdin.buffer.read()) for path in args.files if path == "-"
     )
     if args.protocol is not None:
-        entries: Iterable[Entry] = files.protocol_entries(args.protocol, args.audio)
-    else:
-        named = [path for path in args.files if path != "-"]
-        entries = find_audio(named, root=args.audio, each_channel=args.channel == "each")
-        if len(named) < len(args.files):
-            entries = _with_standard_input(entries)
+        entries = files.protocol_entries(args.protocol, args.audio)
+    elif "-" not in args.files:
+        entries = find_audio(args.files, root=args.audio, each_channel=args.channel == "each")
     if is_along:
         return _along(scorer, args, entries, costs)
     if args.output is None:
         return _print(scorer, args, entries, costs)
-    done = files.write_table(
-        scorer,
-        entries,
-        args.output,
-        shard=args.shard or (0, 1),
-        progress=True,
-        costs=costs,
-        worst=bool(args.worst),
-        say=_say_of,
-    )
+    options: Any = {"costs": costs, "worst": args.worst, "shard": args.shard or (0, 1)}
+    done = files.write_table(scorer, entries, args.output, progress=True, say=_say_of, **options)
     sys.stderr.write(f"{done}\n")
     return 1 if done.n_failed or (args.protocol is None and done.n_without_speech) else 0
 
 
-def _refuse(args: argparse.Namespace) -> None:
+def _refuse(args: argparse.Namespace, *, is_along: bool) -> None:
     """Refuse options that contradict each other or would have no effect."""
-    if args.protocol is None and not args.files:
-        raise ValueError("give FILE… or --protocol.")
-    if args.protocol is not None and (args.files or args.audio is None or args.output is None):
-        raise ValueError("--protocol needs --audio and --out, and no FILE.")
-    if args.shard is not None and args.output is None:
-        raise ValueError("--shard needs --out, a table of its own for each part.")
-    if args.json and args.output is not None and args.output.suffix.lower() != ".jsonl":
-        raise ValueError(f"--json needs an --out that ends in .jsonl; got {args.output.name}.")
-    if args.segments and (args.timeline or args.plot):
-        raise ValueError("--segments and --timeline are two things; choose one.")
-    if args.timeline or args.segments or args.plot:
-        for name in ("n_crops", "worst", "shard", "protocol"):
-            if vars(args)[name] is not None:
-                option = "--crops" if name == "n_crops" else f"--{name}"
-                raise ValueError(f"{option} has no effect along time.")
+    without_effect = ("n_crops", "worst", "shard", "protocol") if is_along else ()
+    for name in without_effect:
+        if vars(args)[name]:
+            option = "--crops" if name == "n_crops" else f"--{name}"
+            raise ValueError(f"{option} has no effect along time.")
+    for is_wrong, message in (
+        (args.protocol is None and not args.files, "give FILE… or --protocol."),
+        (
+            args.protocol is not None and (args.files or args.audio is None or args.output is None),
+            "--protocol needs --audio and --out, and no FILE.",
+        ),
+        ("-" in args.files and len(args.files) > 1, "- stands alone: it is one recording."),
+        (
+            args.shard is not None and args.output is None,
+            "--shard needs --out, a table of its own for each part.",
+        ),
+        (args.json and args.output is not None, "--json prints, --out writes a table; choose one."),
+        (
+            args.segments and (args.timeline or args.plot),
+            "--segments and --timeline are two things; choose one.",
+        ),
+    ):
+        if is_wrong:
+            raise ValueError(message)
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -182,16 +149,17 @@ def _print(
     """Print a row per file."""
     from asvspoof_cm.scorer import files
 
-    worst, n_doubtful = bool(args.worst), 0
+    n_doubtful = 0
     if not args.json:
-        _write(sys.stdout, files.as_line(files.header(scorer.unit)))
+        _write(sys.stdout, files.header(scorer.unit))
     for scored in files.score_entries(scorer, entries, progress=not sys.stdout.isatty()):
         n_doubtful += scored.result is None or not scored.result.has_speech
         _say_of(scored)
         if args.json:
-            _write(sys.stdout, json.dumps(scored.as_dict(costs, worst=worst)) + "\n")
+            _write(sys.stdout, json.dumps(scored.as_dict(costs, worst=args.worst)) + "\n")
         elif scored.result is not None:
-            _write(sys.stdout, files.as_line(files.row_of(scored, costs, worst=worst)))
+            line = files.row_of(scored.name, scored.result, costs, worst=args.worst)
+            _write(sys.stdout, line)
     return 1 if n_doubtful else 0
 
 
@@ -203,68 +171,44 @@ def _along(
     from asvspoof_cm.scorer import files
 
     n_failed = 0
-    columns = (
-        ["start_s", "end_s", "llr", "verdict"]
-        if args.segments
-        else ["start_s", "end_s", scorer.unit, "warnings"]
-    )
+    unit, last = ("llr", "verdict") if args.segments else (scorer.unit, "warnings")
+    columns = ["filename", "start_s", "end_s", unit, last]
     place: AbstractContextManager[TextIO] = nullcontext(sys.stdout)
     if args.output is not None:
         place = args.output.open("w", encoding="utf-8", newline="")
-    as_json = args.json or (args.output is not None and args.output.suffix.lower() == ".jsonl")
     with place as out:
-        if not as_json:
-            _write(out, files.as_line(["filename", *columns]))
+        if not args.json:
+            _write(out, files.as_line(columns))
         for entry in entries:
             try:
                 with files.open_entry(scorer, entry) as source:
-                    if args.segments:
-                        rows = [_segment_row(each) for each in scorer.segments(source)]
-                    else:
-                        line = scorer.timeline(source)
-                        rows = [_window_row(each) for each in line]
+                    found: Any = (scorer.segments if args.segments else scorer.timeline)(source)
             except BAD_AUDIO as error:  # of this file: the others go on
                 n_failed += 1
                 _say(files.error_of(entry.name, one_line(error)))
                 continue
-            for row in rows:
-                cells = dict(zip(columns, row, strict=True))
-                if as_json:
-                    _write(out, json.dumps({"filename": entry.name, **cells}) + "\n")
+            for part in found:
+                about = str(part[3]) if args.segments else "; ".join(part.warnings)
+                score = None if part[2] is None else round(part[2], 6)
+                cells = [entry.name, round(part[0], 6), round(part[1], 6), score, about]
+                if args.json:
+                    _write(out, json.dumps(dict(zip(columns, cells, strict=True))) + "\n")
                 else:
-                    texts = [ABSENT if each in (None, "") else str(each) for each in row]
-                    _write(out, files.as_line([files.escaped(entry.name), *texts]))
+                    texts = [ABSENT if each in (None, "") else str(each) for each in cells]
+                    _write(out, files.as_line(texts))
             if args.plot is not None:
-                _draw(
-                    line, entry.name, args.plot, costs.threshold if scorer.unit == "llr" else None
-                )
+                _draw(found, entry.name, args.plot, costs if scorer.unit == "llr" else None)
     return 1 if n_failed else 0
 
 
-def _window_row(window: Any) -> list[Any]:
-    return [*(round(x, 6) for x in window[:3]), "; ".join(window.warnings)]
-
-
-def _segment_row(segment: Any) -> list[Any]:
-    times = [round(segment.start_s, 3), round(segment.end_s, 3)]
-    return [*times, None if segment.llr is None else round(segment.llr, 6), str(segment.verdict)]
-
-
-def _draw(line: Any, name: str, folder: Path, threshold: float | None) -> None:
+def _draw(line: Any, name: str, folder: Path, costs: DetectionCosts | None) -> None:
     """Draw a timeline as a file of its own."""
     from asvspoof_cm import plots
 
-    axes = plots.timeline(line, threshold=threshold)
+    axes = plots.timeline(line, threshold=None if costs is None else costs.threshold)
     axes.set_title(name, fontsize=9)
     stem = "stdin" if name == "-" else "_".join(Path(name).with_suffix("").parts).strip("/_")
     plots.save_figure(axes, folder / f"{stem}.png")
-
-
-def _with_standard_input(entries: Iterable[Entry]) -> Iterator[Entry]:
-    from asvspoof_cm.data.folder import Entry
-
-    yield Entry("-", sys.stdin.buffer.read())
-    yield from entries
 
 
 def _write(out: TextIO, text: str) -> None:

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     given["token"] = os.environ.get(TOKEN_VARIABLE)
     if args.token_file is not None:
         given["token"] = args.token_file.read_text().strip()
-    scorer = load_scorer(args, device=args.device)
+    scorer = load_scorer(args.model, device=args.device)
     if args.model is not None and is_file(args.model):
         given["name"] = Path(args.model).stem
     else:

@@ -5,7 +5,7 @@ from asvspoof_cm.scorer.files import (
     ScoreSummary as ScoreSummary,
     merge_scores as merge_scores,
 )
-from asvspoof_cm.scorer.scorer import Scorer as Scorer, ScoreResult as ScoreResult, run as run
+from asvspoof_cm.scorer.scorer import Scorer as Scorer, ScoreResult as ScoreResult
 from asvspoof_cm.scorer.timeline import (
     Attention as Attention,
     Explanation as Explanation,

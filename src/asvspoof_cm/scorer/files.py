@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from asvspoof_cm._util import check_between, one_line
+from asvspoof_cm._util import check_between, n_cores, one_line
 from asvspoof_cm.audio import BAD_AUDIO, OpenAudio
 from asvspoof_cm.data.folder import AudioFolder, AudioPath, Entry
 from asvspoof_cm.data.protocol import Protocol, read_protocol
@@ -26,7 +26,6 @@ Shard: TypeAlias = tuple[int, int]
 T = TypeVar("T")
 R = TypeVar("R")
 
-TABLES = (".tsv", ".jsonl")
 MAX_THREADS = 4
 # What tells rows, cells and lines apart, for any reader.
 _BREAKS = {ord(c): f"\\u{ord(c):04x}" for c in "\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
@@ -55,8 +54,9 @@ class FileScore:
 
     def as_dict(self, costs: DetectionCosts = ASVSPOOF5, *, worst: bool = False) -> dict[str, Any]:
         """Return plain values for JSON."""
-        found = {"error": self.error} if self.result is None else None
-        return {"filename": self.name, **(found or self.result.as_dict(costs, worst=worst))}  # type: ignore[union-attr]
+        if self.result is None:
+            return {"filename": self.name, "error": self.error}
+        return {"filename": self.name, **self.result.as_dict(costs, worst=worst)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ def score_entries(
 ) -> Iterator[FileScore]:
     """Yield a `FileScore` for each entry, in order."""
     if n_threads is None:
-        n_threads = min(MAX_THREADS, _n_cores())
+        n_threads = min(MAX_THREADS, n_cores())
     check_between("n_threads", n_threads, 1)
 
     def decode(entry: Entry) -> tuple[str, Utterance | str]:
@@ -172,36 +172,28 @@ def _map_ahead(
                 future.cancel()
 
 
-def _n_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 # Tables
 
 
-def header(unit: str) -> list[str]:
-    """Return the columns of a table of scores."""
-    return ["filename", unit, "verdict", "warnings"]
+def header(unit: str) -> str:
+    """Return the first line of a table of scores."""
+    return as_line(["filename", unit, "verdict", "warnings"])
 
 
-def row_of(scored: FileScore, costs: DetectionCosts, *, worst: bool = False) -> list[str]:
-    """Return the cells of a file that was scored."""
-    result = scored.result
-    if result is None:
-        raise ValueError(f"{scored.name} has no score.")
+def row_of(name: str, result: ScoreResult, costs: DetectionCosts, *, worst: bool = False) -> str:
+    """Return the line of a file that was scored."""
     verdict = ABSENT if result.llr is None else str(result.verdict(costs, worst=worst))
-    notes = "; ".join(result.warnings) or ABSENT
-    return [escaped(scored.name), f"{result.score:.6f}", verdict, notes]
+    return as_line([name, f"{result.score:.6f}", verdict, "; ".join(result.warnings) or ABSENT])
 
 
-def escaped(name: str) -> str:
-    r"""Return a name that fits into one cell: tabs and line breaks as ``\t`` and ``\n``."""
-    return name.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode()
-
-
-def as_line(cells: Sequence[str]) -> str:
+def as_line(cells: Iterable[str]) -> str:
     """Return cells as a line of a table."""
-    return "\t".join(cells) + "\n"
+    return "\t".join(map(escaped, cells)) + "\n"
+
+
+def escaped(cell: str) -> str:
+    r"""Return what fits into one cell: tabs and line breaks as ``\t`` and ``\n``."""
+    return cell.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode()
 
 
 def write_table(
@@ -219,50 +211,39 @@ def write_table(
     """Append the scores of entries to a table, skip what is there; see `Scorer.score_protocol`."""
     from asvspoof_cm._util import digest, exclusive, write_json
 
-    form = check_table(output)
-    every = [*found]
-    names = [escaped(entry.name) for entry in every]
-    twice = next((name for name, n in Counter(names).items() if n > 1), None)
-    if twice is not None:
-        raise ValueError(f"every utterance must have a name of its own; {twice!r} occurs twice.")
-    part = part_of(len(every), shard)
-    record, errors = (output.with_name(output.name + end) for end in (".run.json", ".errors.tsv"))
+    check_table(output)
+    given = [(escaped(entry.name), entry) for entry in found]
+    _check_distinct([name for name, _ in given])
+    every = dict(given)
+    names = [*every][part_of(len(every), shard)]
     asked = {"costs": [costs.p_spoof, costs.c_miss, costs.c_fa], "worst": worst}
-    settings = {**scorer.settings(), **asked, "names": digest(names), "n_names": len(names)}
+    settings = {**scorer.settings(), **asked, "names": digest([*every]), "n_names": len(every)}
     settings = json.loads(json.dumps({**settings, "shard": [*shard]}))
+    errors = _beside(output, "errors.tsv")
     output.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive(output.with_name(f"{output.name}.lock")) as is_ours:
+    with exclusive(_beside(output, "lock")) as is_ours:
         if not is_ours:
             raise ValueError(f"{output} is being written by another process. Wait for it.")
-        before = _resume(output, record, settings, form)
-        write_json(record, settings)
-        todo = [
-            entry
-            for entry, name in zip(every[part], names[part], strict=True)
-            if name not in before
-        ]
+        before = _resume(output, settings)
+        write_json(_beside(output, "run.json"), settings)
+        todo = [every[name] for name in names if name not in before]
         failed: list[str] = []
         n_silent = 0
+        options: Any = {"n_threads": n_threads, "progress": progress, "total": len(todo)}
         with output.open("ab") as table, errors.open("wb") as failures:
             failures.write(b"filename\terror\n")
-            if not output.stat().st_size and form != ".jsonl":
-                table.write(as_line(header(scorer.unit)).encode())
-            for scored in score_entries(
-                scorer, todo, n_threads=n_threads, progress=progress, total=len(todo)
-            ):
+            if not output.stat().st_size:
+                table.write(header(scorer.unit).encode())
+            for scored in score_entries(scorer, todo, **options):
                 say(scored)
                 if scored.result is None:
                     failed.append(str(scored.error))
-                    failures.write(f"{escaped(scored.name)}\t{escaped(failed[-1])}\n".encode())
+                    failures.write(as_line([scored.name, failed[-1]]).encode())
                     failures.flush()
-                    continue
-                n_silent += not scored.result.has_speech
-                if form == ".jsonl":
-                    line = json.dumps(scored.as_dict(costs, worst=worst), ensure_ascii=True) + "\n"
                 else:
-                    line = as_line(row_of(scored, costs, worst=worst))
-                table.write(line.encode())
-                table.flush()
+                    n_silent += not scored.result.has_speech
+                    table.write(row_of(scored.name, scored.result, costs, worst=worst).encode())
+                    table.flush()
         if not failed:
             errors.unlink()
         elif len(failed) == len(todo) and not before:
@@ -288,29 +269,32 @@ def part_of(n: int, shard: Shard) -> slice:
     return slice(n * k // n_shards, n * (k + 1) // n_shards)
 
 
-def check_table(output: Path) -> str:
-    """Return how the name of a table ends, if it is one."""
+def check_table(output: Path) -> None:
+    """Refuse what is not the name of a table."""
     if output.is_dir():
         raise IsADirectoryError(f"`output` must name a file; {output} is a directory.")
-    form = output.suffix.lower()
-    if form not in TABLES:
+    if output.suffix.lower() != ".tsv":
         raise ValueError(
-            f"`output` must end in {', '.join(TABLES)}; got {output.name}. A submission to the "
-            "challenge is made of a finished table: asvspoof-cm merge scores.tsv --out x.zip."
+            f"`output` must end in .tsv; got {output.name}. A submission to the challenge is made "
+            "of a finished table: asvspoof-cm merge scores.tsv --out x.zip."
         )
-    return form
 
 
-def _resume(output: Path, record: Path, settings: dict[str, Any], form: str) -> set[str]:
+def _check_distinct(names: Sequence[str]) -> None:
+    twice = next((name for name, n in Counter(names).items() if n > 1), None)
+    if twice is not None:
+        raise ValueError(f"every utterance must have a name of its own; {twice!r} occurs twice.")
+
+
+def _beside(output: Path, ending: str) -> Path:
+    return output.with_name(f"{output.name}.{ending}")
+
+
+def _resume(output: Path, settings: dict[str, Any]) -> set[str]:
     """Return the names that a table has already; an error where it holds other scores."""
     if not output.exists() or not output.stat().st_size:
         return set()
-    if not record.exists():
-        raise ValueError(
-            f"{output} is there but {record.name} is not, so nothing says which model made it. "
-            "Choose another name, or delete it."
-        )
-    begun = json.loads(record.read_text(encoding="utf-8"))
+    begun = _record(output)
     if begun != settings:
         changed = [k for k in sorted({*begun, *settings}) if begun.get(k) != settings.get(k)]
         raise ValueError(
@@ -321,16 +305,24 @@ def _resume(output: Path, record: Path, settings: dict[str, Any], form: str) -> 
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):  # an interruption tore the last line
         os.truncate(output, len(whole))
-    return {name for name, _ in _read_rows(whole, form)}
+    return {row[0] for row in _cells(whole)}
 
 
-def _read_rows(content: bytes, form: str) -> list[tuple[str, str]]:
-    """Return the name and the score of each row of a table."""
-    if form == ".jsonl":
-        rows = [json.loads(line) for line in content.splitlines()]
-        return [(escaped(row["filename"]), str(row["score"])) for row in rows]
-    cells = (line.split("\t") for line in content.decode().split("\n")[1:-1])
-    return [(row[0], row[1]) for row in cells]
+def _record(table: Path) -> dict[str, Any]:
+    """Return what a table's scores depend on."""
+    record = _beside(table, "run.json")
+    if not record.is_file():
+        raise ValueError(
+            f"{record} is not there, so nothing says which model made {table.name}. Choose another "
+            "table, or delete it."
+        )
+    content: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+    return content
+
+
+def _cells(content: bytes) -> list[list[str]]:
+    """Return the cells of each row of a table, without its header."""
+    return [line.split("\t") for line in content.decode().split("\n")[1:-1]]
 
 
 def merge_scores(parts: Iterable[AudioPath], output: AudioPath) -> ScoreSummary:
@@ -338,7 +330,7 @@ def merge_scores(parts: Iterable[AudioPath], output: AudioPath) -> ScoreSummary:
 
     Args:
         parts: The tables that `Scorer.score_protocol` wrote, each with the ``.run.json`` beside it.
-        output: The table to write, of their format; or ``.zip``, the submission to the challenge.
+        output: The table to write, ``.tsv``; or ``.zip``, the submission to the challenge.
 
     Raises:
         ValueError: A part is missing, not finished, there twice, or of another model, other
@@ -360,71 +352,56 @@ def merge_scores(parts: Iterable[AudioPath], output: AudioPath) -> ScoreSummary:
         >>> merge_scores(parts, folder / "dev.tsv").n_scored
         5
     """
-    from asvspoof_cm._util import atomic_path, write_json
+    from asvspoof_cm._util import write_json, write_text
     from asvspoof_cm.metrics import write_scores
 
-    given = sorted(map(Path, parts), key=lambda path: _record(path)["shard"])
     output = Path(output)
-    records = [_record(path) for path in given]
-    if not given:
+    if output.suffix.lower() != ".zip":
+        check_table(output)
+    tables = [(path, _record(path)) for path in map(Path, parts)]
+    if not tables:
         raise ValueError("`parts` must name the tables to join; got none.")
-    shards, n_names = [record.pop("shard") for record in records], records[0]["n_names"]
-    n_shards = shards[0][1]
-    for path, record, shard in zip(given, records, shards, strict=True):
-        changed = [k for k in record if record[k] != records[0].get(k)]
-        if changed or shard[1] != n_shards:
-            what = ", another ".join(changed) or "number of shards"
-            raise ValueError(f"{path} has another {what} than {given[0]}.")
-    if [k for k, _ in shards] != [*range(n_shards)]:
-        raise ValueError(
-            f"all shards from 0 to {n_shards - 1} must be there, once; got "
-            f"{', '.join(f'{k}/{n}' for k, n in shards)}."
-        )
-    form = given[0].suffix.lower()
-    rows: list[tuple[str, str]] = []
-    contents, failures = [], []
-    for path, (k, _) in zip(given, shards, strict=True):
-        content, errors = path.read_bytes(), path.with_name(f"{path.name}.errors.tsv")
-        failed = errors.read_bytes().splitlines(keepends=True)[1:] if errors.exists() else []
-        found = _read_rows(content, form)
-        part = part_of(n_names, (k, n_shards))
-        if len(found) + len(failed) < part.stop - part.start or content[-1:] not in (b"\n", b""):
+    tables.sort(key=lambda table: table[1]["shard"])
+    shards = [record.pop("shard") for _, record in tables]
+    beginning, first = tables[0]
+    rows: list[list[str]] = []
+    failed: list[list[str]] = []
+    for (path, record), shard in zip(tables, shards, strict=True):
+        changed = [k for k in first if record.get(k) != first[k]]
+        changed += [] if shard[1] == shards[0][1] else ["number of shards"]
+        if changed:
+            raise ValueError(f"{path} has another {', another '.join(changed)} than {beginning}.")
+        content, errors = path.read_bytes(), _beside(path, "errors.tsv")
+        found = _cells(content)
+        without = _cells(errors.read_bytes()) if errors.exists() else []
+        part = part_of(first["n_names"], shard)
+        if len(found) + len(without) < part.stop - part.start or not content.endswith(b"\n"):
             raise ValueError(
-                f"{path} is not finished: {len(found)} scores and {len(failed)} errors of "
+                f"{path} is not finished: {len(found)} scores and {len(without)} errors of "
                 f"{part.stop - part.start} utterances. Run it again to score the rest."
             )
         rows += found
-        contents.append(content)
-        failures += failed
-    twice = next((name for name, n in Counter(name for name, _ in rows).items() if n > 1), None)
-    if twice is not None:
-        raise ValueError(f"every utterance must be in one part; {twice} is in two.")
-    if output.suffix.lower() == ".zip":
-        write_scores(output, [name for name, _ in rows], [float(score) for _, score in rows])
-    elif output.suffix.lower() != form:
+        failed += without
+    if [k for k, _ in shards] != [*range(shards[0][1])]:
         raise ValueError(
-            f"`output` must end in {form}, as the parts do, or .zip; got {output.name}."
+            f"all shards from 0 to {shards[0][1] - 1} must be there, once; got "
+            f"{', '.join(f'{k}/{n}' for k, n in shards)}."
         )
-    else:
-        head = b"" if form == ".jsonl" else contents[0].partition(b"\n")[0] + b"\n"
-        with atomic_path(output) as temporary:
-            temporary.write_bytes(head + b"".join(content[len(head) :] for content in contents))
-        write_json(output.with_name(f"{output.name}.run.json"), {**records[0], "shard": [0, 1]})
-    errors = output.with_name(f"{output.name}.errors.tsv")
+    _check_distinct([row[0] for row in rows])
+    errors = _beside(output, "errors.tsv")
     errors.unlink(missing_ok=True)
-    if failures:
-        errors.write_bytes(b"filename\terror\n" + b"".join(failures))
+    if output.suffix.lower() == ".zip":
+        write_scores(output, [row[0] for row in rows], [float(row[1]) for row in rows])
+    else:
+        lines = ["\t".join(row) for row in rows]
+        write_text(output, "\n".join([beginning.read_text().partition("\n")[0], *lines, ""]))
+        write_json(_beside(output, "run.json"), {**first, "shard": [0, 1]})
+    if failed:
+        lines = ["\t".join(row) for row in [["filename", "error"], *failed]]
+        write_text(errors, "\n".join([*lines, ""]))
     return ScoreSummary(
         output=output,
         n_scored=len(rows),
-        n_failed=len(failures),
-        errors=errors if failures else None,
+        n_failed=len(failed),
+        errors=errors if failed else None,
     )
-
-
-def _record(path: Path) -> dict[str, Any]:
-    record = path.with_name(f"{path.name}.run.json")
-    if not record.is_file():
-        raise FileNotFoundError(f"{path} was not written by score: there is no {record.name}.")
-    content: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
-    return content

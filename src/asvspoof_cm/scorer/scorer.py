@@ -12,9 +12,10 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,20 +27,29 @@ from asvspoof_cm.audio import (
     InputSettings,
     OpenAudio,
     Waveform,
-    as_audio,
     audio_name,
     crop_starts,
     cut,
     open_audio,
     set_level,
 )
-from asvspoof_cm.calibration import Calibration, Verdict, decide, probability
+from asvspoof_cm.calibration import Calibration, Verdict, adapt_calibration, decide, probability
 from asvspoof_cm.data.folder import Audio, Item, find_audio
 from asvspoof_cm.labels import BONAFIDE, LABEL_NAMES, SAMPLE_RATE, SPOOF, UNITS, Unit
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.scorer import files, timeline as along
 from asvspoof_cm.scorer.files import FileScore, ScoreSummary, Shard
-from asvspoof_cm.scorer.timeline import Attention, Explanation, Segment, SegmentSettings, Timeline
+from asvspoof_cm.scorer.timeline import (
+    Attention,
+    Cells,
+    Explanation,
+    Segment,
+    SegmentSettings,
+    Timeline,
+    Window,
+    Windows,
+    WindowScore,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -49,16 +59,16 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "bf16", "fp16"]
 FloatArray = NDArray[np.float64]
-Waveforms: TypeAlias = Iterable[Waveform]
-Rates: TypeAlias = int | Sequence[int]
+Row: TypeAlias = dict[str, Any]
+"""What a model makes of one waveform, by name."""
 T = TypeVar("T")
-R = TypeVar("R")
 
 NO_SPEECH = "no speech to judge"
 """The warning of an utterance on which a verdict abstains."""
 
 BLOCK_SAMPLES = 1 << 20
 GPU_BATCH, CPU_BATCH = 32, 8  # a CPU gains nothing from more, and they take memory
+QUIET = 2.0**-15  # one step of 16 bits: what is below is digital silence, whatever the recording
 SILENT_PEAK = 1e-4  # 80 dB below full scale
 CLIPPED_LEVEL, CLIPPED_SHARE = 0.999, 1e-3  # of full scale, of the samples
 CONSTANT_SHARE = 0.01  # of the power in what varies
@@ -69,77 +79,33 @@ LEAST_COVERED = 0.25  # of an utterance in its crops
 # The forward loop
 
 
-def run(
-    function: Callable[[Tensor], R],
-    waveforms: Tensor | Array,
-    *,
-    device: str | torch.device | None = "cpu",
-    precision: Precision = "fp32",
-    batch_size: int = 32,
-) -> R:
-    """Return what a function of a model makes of waveforms, computed in batches without gradients.
-
-    Args:
-        function: Maps waveforms (batch, time) on `device` to a tensor whose first axis is the
-            batch, or to a tuple of such tensors and of plain values. A model must be in evaluation
-            mode and on `device`.
-        waveforms: Of shape (n, time), n at least 1.
-        device: Where the function computes; None for a function that maps arrays to arrays.
-        precision: "bf16" and "fp16" run the function under autocast.
-        batch_size: Waveforms in a batch.
-
-    Returns:
-        What `function` returned for all n, floating-point tensors as float32 on the CPU.
-
-    Example:
-        >>> import torch
-        >>> run(lambda batch: batch.mean(dim=1), torch.ones(5, 100), batch_size=2).shape
-        torch.Size([5])
-    """
-    items = [(None, waveforms)]
-    options: Any = {"device": device, "precision": precision, "batch_size": batch_size}
-    ((_, rows),) = run_rows(function, items, **options)
-    joined: R = _stack(rows)
-    return joined
-
-
-def run_batches(
-    function: Callable[[Tensor], R],
-    batches: Iterable[Tensor],
-    *,
-    device: str | torch.device | None = "cpu",
-    precision: Precision = "fp32",
-) -> Iterator[R]:
-    """Yield what `run` does for each batch (batch, time), in order."""
-    items = ((None, batch) for batch in batches)
-    for _, rows in run_rows(function, items, device=device, precision=precision, batch_size=None):
-        yield _stack(rows)
-
-
 def run_rows(
-    function: Callable[[Tensor], Any],
-    items: Iterable[tuple[T, Tensor | Array | Sequence[Array]]],
+    function: Callable[[Any], Row],
+    items: Iterable[tuple[T, Any]],
     *,
     device: str | torch.device | None,
     precision: Precision,
     batch_size: int | None,
-) -> Iterator[tuple[T, list[Any]]]:
-    """Yield each tag with what `function` makes of each of its rows: the one forward loop.
+) -> Iterator[tuple[T, list[Row]]]:
+    """Yield each tag with what `function` makes of each of its waveforms: the one forward loop.
 
-    Items are pairs of a tag and any number of waveforms (time,). Waveforms of all items share
-    batches of `batch_size`; with None each item is a batch. A batch's results are fetched while the
-    device works on the next one and `items` prepares what follows.
+    A batch's results are fetched while the device works on the next one and `items` prepares what
+    follows.
+
+    Args:
+        function: Maps waveforms (batch, time) on `device` to arrays whose first axis is the batch,
+            and to plain numbers, by name. A model must be in evaluation mode and on `device`.
+        items: Pairs of a tag and any number of waveforms (time,), arrays or tensors.
+        device: Where the function computes; None for a function that maps arrays to arrays.
+        precision: "bf16" and "fp16" run the function under autocast.
+        batch_size: Waveforms in a batch, which items share; None makes each item a batch.
     """
     waiting: deque[tuple[T, int]] = deque()
     rows: list[Any] = []
-    started: deque[Callable[[], list[Any]]] = deque()
-    done: deque[Any] = deque()
+    started: deque[Callable[[], list[Row]]] = deque()
+    done: deque[Row] = deque()
 
-    def start(n_rows: int) -> None:
-        started.append(_start(function, rows[:n_rows], device, precision))
-        del rows[:n_rows]
-
-    def finished(n_running: int) -> Iterator[tuple[T, list[Any]]]:
+    def finished(n_running: int) -> Iterator[tuple[T, list[Row]]]:
         while len(started) > n_running:
             done.extend(started.popleft()())
         while waiting and waiting[0][1] <= len(done):
@@ -150,27 +116,49 @@ def run_rows(
         waiting.append((tag, len(new_rows)))
         rows.extend(new_rows)
         while rows and len(rows) >= (batch_size or 1):
-            start(batch_size or len(rows))
+            n_rows = batch_size or len(rows)
+            started.append(_start(function, rows[:n_rows], device, precision))
+            del rows[:n_rows]
         yield from finished(1)
     if rows:
-        start(len(rows))
+        started.append(_start(function, rows, device, precision))
     yield from finished(0)
+
+
+def run_batches(
+    function: Callable[[Tensor], Tensor],
+    batches: Iterable[Tensor],
+    *,
+    device: str | torch.device,
+    precision: Precision = "fp32",
+) -> Iterator[Tensor]:
+    """Yield what a function makes of each batch (batch, time): float32 on the CPU, no gradients.
+
+    Example:
+        >>> import torch
+        >>> batches = [torch.ones(2, 100), torch.ones(3, 100)]
+        >>> [len(mean) for mean in run_batches(lambda x: x.mean(dim=1), batches, device="cpu")]
+        [2, 3]
+    """
+    import torch
+
+    items = ((None, batch) for batch in batches)
+    options: Any = {"device": device, "precision": precision, "batch_size": None}
+    for _, rows in run_rows(lambda batch: {"": function(batch)}, items, **options):
+        yield torch.stack([row[""] for row in rows])
 
 
 _IMPORTED_BY = os.getpid()
 
 
 def _start(
-    function: Callable[[Any], Any],
-    rows: list[Any],
-    device: str | torch.device | None,
-    precision: Precision,
-) -> Callable[[], list[Any]]:
+    function: Callable[[Any], Row], rows: list[Any], device: Any, precision: Precision
+) -> Callable[[], list[Row]]:
     """Start a batch on the device; what is returned waits for the result of each row."""
     global _IMPORTED_BY
     if device is None:
         found = function(np.stack(rows))
-        return lambda: [_pick(found, k) for k in range(len(rows))]
+        return lambda: _rows(found, len(rows))
     import torch
 
     if os.getpid() != _IMPORTED_BY:
@@ -184,71 +172,36 @@ def _start(
     batch = torch.from_numpy(np.stack(rows)) if arrays else torch.stack(rows)
     batch = (batch.pin_memory() if is_cuda else batch).to(place, non_blocking=is_cuda)
     with torch.no_grad(), torch.autocast(place.type, dtype=lower, enabled=lower is not None):
-        result = _to_cpu(function(batch))
+        found = {name: _to_cpu(part) for name, part in function(batch).items()}
     event: Any = torch.Event(place) if is_cuda else None
     if is_cuda:
         event.record()
 
-    def wait() -> list[Any]:
+    def wait() -> list[Row]:
         if is_cuda:
             event.synchronize()
-        return [_pick(result, k) for k in range(len(rows))]
+        return _rows(found, len(rows))
 
     return wait
 
 
-def _to_cpu(result: Any) -> Any:
-    """Return a result with its tensors on their way to the CPU, floats as float32."""
-    if isinstance(result, tuple):
-        return _like(result, [_to_cpu(part) for part in result])
-    if not hasattr(result, "is_floating_point"):
-        return result
-    result = result.float() if result.is_floating_point() else result
-    return result.to("cpu", non_blocking=result.is_cuda)
+def _to_cpu(part: Any) -> Any:
+    """Return a tensor on its way to the CPU, floats as float32; plain numbers stay."""
+    if not hasattr(part, "is_floating_point"):
+        return part
+    part = part.float() if part.is_floating_point() else part
+    return part.to("cpu", non_blocking=part.is_cuda)
 
 
-def _pick(result: Any, k: int) -> Any:
-    """Return row k of a result; a plain value is that of every row."""
-    if isinstance(result, tuple):
-        return _like(result, [_pick(part, k) for part in result])
-    return result[k] if getattr(result, "ndim", 0) else result
-
-
-def _stack(rows: Sequence[Any]) -> Any:
-    """Return rows as `_pick` took them apart."""
-    first = rows[0]
-    if isinstance(first, tuple):
-        return _like(first, [_stack(parts) for parts in zip(*rows, strict=True)])
-    if isinstance(first, np.ndarray | np.generic):
-        return np.stack([*rows])
-    if hasattr(first, "is_floating_point"):
-        import torch
-
-        return torch.stack([*rows])
-    return first
-
-
-def _like(of: tuple[Any, ...], parts: Sequence[Any]) -> Any:
-    """Return the parts as a tuple of the same type, named or not."""
-    return type(of)(*parts) if hasattr(of, "_fields") else tuple(parts)
+def _rows(found: Row, n_rows: int) -> list[Row]:
+    """Return the results of each row; a plain number is that of every row."""
+    return [
+        {name: part[k] if getattr(part, "ndim", 0) else part for name, part in found.items()}
+        for k in range(n_rows)
+    ]
 
 
 # What comes out
-
-
-class Heard(NamedTuple):
-    """What a model makes of waveforms (batch, time), or of one; None where it has no such head."""
-
-    logits: Any
-    """Of shape (batch, 2)."""
-    speech: Any = None
-    """The log-odds that there is speech, shape (batch,)."""
-    frames: Any = None
-    """The log-odds of human against synthetic speech in each frame, shape (batch, n_frames)."""
-    frame_speech: Any = None
-    """The log-odds that a frame holds speech, shape (batch, n_frames)."""
-    hop_s: float = 0.0
-    """Seconds from frame to frame."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,7 +247,7 @@ class ScoreResult:
 
         Without speech to judge, the prior alone.
         """
-        llr = self._calibrated(self.llr)
+        llr = _calibrated(self.llr)
         return float(probability(np.float64(llr if self.has_speech else 0.0), prior))
 
     def verdict(self, costs: DetectionCosts = ASVSPOOF5, *, worst: bool = False) -> Verdict:
@@ -304,48 +257,42 @@ class ScoreResult:
             costs: What each error costs, and the prior probability of spoof.
             worst: Decide by `lowest_llr`: one synthetic passage makes a recording a spoof.
         """
-        llr = self._calibrated(self.lowest_llr if worst else self.llr)
+        llr = _calibrated(self.lowest_llr if worst else self.llr)
         return Verdict(LABEL_NAMES[int(decide(llr, costs))]) if self.has_speech else Verdict.ABSTAIN
 
     def as_dict(self, costs: DetectionCosts = ASVSPOOF5, *, worst: bool = False) -> dict[str, Any]:
         """Return plain values for JSON, with what follows from the costs; None if uncalibrated."""
         is_calibrated = self.llr is not None
-        return {
-            **_rounded(asdict(self)),
+        found = {
+            **asdict(self),
             "prior": costs.p_spoof,
             "probability": self.probability(costs.p_spoof) if is_calibrated else None,
             "threshold": costs.threshold,
             "verdict": str(self.verdict(costs, worst=worst)) if is_calibrated else None,
         }
-
-    def _calibrated(self, llr: float | None) -> float:
-        if llr is None:
-            raise ValueError(
-                "a probability or a verdict needs a calibrated score; build the scorer with "
-                "Scorer(…, calibration=fit_calibration(scores, labels))."
-            )
-        return llr
+        found["crop_scores"] = [round(score, 6) for score in self.crop_scores]
+        return {k: round(v, 6) if isinstance(v, float) else v for k, v in found.items()}
 
 
-def _rounded(value: Any) -> Any:
-    """Return plain values with six digits behind the point."""
-    if isinstance(value, dict):
-        return {name: _rounded(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    return round(value, 6) if isinstance(value, float) else value
+def _calibrated(llr: float | None) -> float:
+    if llr is None:
+        raise ValueError(
+            "a probability or a verdict needs a calibrated score; build the scorer with "
+            "Scorer(…, calibration=fit_calibration(scores, labels))."
+        )
+    return llr
 
 
 @dataclass(frozen=True, kw_only=True)
 class Utterance:
     """The distinct crops (n_distinct, time) of one utterance and what is known about it.
 
-    `starts` is where in the utterance each of `crops` begins, and `which` the row of `crops` that
-    each crop of the test-time augmentation is.
+    `start` is where the first of them begins, and `which` the row of `crops` that each crop of the
+    test-time augmentation is.
     """
 
     crops: Array
-    starts: Sequence[int]
+    start: int
     which: Sequence[int]
     duration_s: float
     resampled_from: int | None
@@ -369,6 +316,11 @@ class Scorer:
     and training it further does not reach the scorer. Nothing is kept between calls, so threads
     may share a scorer. A process that was forked after PyTorch had computed scores in one thread,
     because those of its parent's pool are not in it.
+
+    Wherever a method takes `audio`, that is a path, an open binary file, the bytes of a file, or a
+    waveform: an array or tensor of shape (time,) or (channels, time), of which signed integers are
+    divided by their full range and uint8 is 128 ± 128 as in WAV files. `sample_rate` is that of a
+    waveform, in Hz; a file knows its own. A file is read in blocks: its length costs no memory.
 
     Args:
         model: A `Countermeasure`, or anything that maps float32 waveforms (batch, time) on the CPU
@@ -464,12 +416,7 @@ class Scorer:
 
     @classmethod
     def from_checkpoint(cls, path: str | os.PathLike[str], **options: Any) -> Self:
-        """Return a scorer of a model that `save_checkpoint` wrote.
-
-        Args:
-            path: The checkpoint.
-            **options: The other arguments of `Scorer`.
-        """
+        """Return a scorer of a file of `save_checkpoint`; the options are those of `Scorer`."""
         from asvspoof_cm.checkpoint import load_checkpoint
 
         return cls(load_checkpoint(path), **options)
@@ -496,12 +443,7 @@ class Scorer:
 
     @classmethod
     def from_onnx(cls, path: str | os.PathLike[str], **options: Any) -> Self:
-        """Return a scorer of a file that `export_onnx` wrote; PyTorch is not imported.
-
-        Args:
-            path: The ONNX file.
-            **options: The other arguments of `Scorer`; it runs on the CPU.
-        """
+        """Return a scorer of a file that `export_onnx` wrote, on the CPU, without PyTorch."""
         from asvspoof_cm.export import load_onnx
 
         return cls(load_onnx(path), **options)
@@ -510,82 +452,75 @@ class Scorer:
 
     @overload
     def score(
-        self, waveform: Waveform, sample_rate: int = ..., *, detail: Literal[False] = ...
+        self, audio: Audio | OpenAudio, sample_rate: int = ..., *, detail: Literal[False] = ...
     ) -> float: ...
     @overload
     def score(
-        self, waveform: Waveform, sample_rate: int = ..., *, detail: Literal[True]
+        self, audio: Audio | OpenAudio, sample_rate: int = ..., *, detail: Literal[True]
     ) -> ScoreResult: ...
     def score(
-        self, waveform: Waveform, sample_rate: int = SAMPLE_RATE, *, detail: bool = False
+        self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE, *, detail: bool = False
     ) -> float | ScoreResult:
         """Return the score of one utterance.
 
         Args:
-            waveform: Array or tensor of shape (time,) or (channels, time). Signed integers are
-                divided by their full range; uint8 is 128 ± 128 as in WAV files.
-            sample_rate: Its sampling rate, in Hz.
+            audio: A file or a waveform; see `Scorer`.
+            sample_rate: The sampling rate of a waveform, in Hz.
             detail: Return a `ScoreResult` instead of the score alone.
 
         Raises:
-            ValueError: There is no sample, or NaN or infinite ones, or the shape is wrong: more
-                channels than samples, or than 64, are taken for a (time, channels) array.
-        """
-        result = self._one(self._in_memory(waveform, sample_rate), "`waveform`")
-        return result if detail else result.score
-
-    @overload
-    def score_batch(
-        self, waveforms: Waveforms, sample_rate: Rates = ..., *, detail: Literal[False] = ...
-    ) -> FloatArray: ...
-    @overload
-    def score_batch(
-        self, waveforms: Waveforms, sample_rate: Rates = ..., *, detail: Literal[True]
-    ) -> list[ScoreResult]: ...
-    def score_batch(
-        self, waveforms: Waveforms, sample_rate: Rates = SAMPLE_RATE, *, detail: bool = False
-    ) -> FloatArray | list[ScoreResult]:
-        """Return the scores of many utterances of any length, crops packed into full batches.
-
-        Args:
-            waveforms: Each as in `score`; a 2-D array is a batch of mono utterances.
-            sample_rate: One rate for all, or one for each.
-            detail: Return a list of `ScoreResult` instead of the scores.
-
-        Returns:
-            Scores of shape (n,).
-
-        Raises:
-            ValueError: As `score`; the message says which utterance.
-        """
-        results = []
-        for k, result in self.score_utterances(self._prepared(waveforms, sample_rate)):
-            if isinstance(result, str):
-                raise ValueError(f"`waveforms[{k}]` can't be scored: {result}")
-            results.append(result)
-        return results if detail else np.array([result.score for result in results], dtype=float)
-
-    def score_file(self, audio: Audio, sample_rate: int = SAMPLE_RATE) -> ScoreResult:
-        """Return the result of one file, read in blocks: its length costs no memory.
-
-        Args:
-            audio: A path, an open binary file, the bytes of a file, or a waveform as in `score`.
-            sample_rate: The sampling rate of a waveform; a file knows its own.
-
-        Raises:
             OSError: There is no such file.
-            ValueError: It can't be decoded or scored; the message says why.
+            ValueError: It can't be decoded or scored, or a waveform has no sample, NaN or infinite
+                ones, or the wrong shape: more channels than samples, or than 64, are taken for a
+                (time, channels) array.
 
         Example:
             >>> import io, soundfile
             >>> from asvspoof_cm.models import TFPARN
             >>> file = io.BytesIO()
             >>> soundfile.write(file, np.zeros(8000), 8000, format="WAV")
-            >>> Scorer(TFPARN(), device="cpu").score_file(io.BytesIO(file.getvalue())).duration_s
+            >>> Scorer(TFPARN(), device="cpu").score(file, detail=True).duration_s
             1.0
         """
-        with self._opened(audio, sample_rate) as source:
-            return self._one(source, audio_name(audio))
+        with self.open(audio, sample_rate) as source:
+            utterance = self.take_crops(source)
+        ((_, result),) = self.score_utterances([(None, utterance)])
+        if isinstance(result, str):
+            raise ValueError(f"{audio_name(audio)} can't be scored: {result}")
+        return result if detail else result.score
+
+    def score_file(self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE) -> ScoreResult:
+        """Return the `ScoreResult` of one file: ``score(audio, detail=True)``."""
+        return self.score(audio, sample_rate, detail=True)
+
+    def score_batch(
+        self, waveforms: Iterable[Waveform], sample_rate: int | Sequence[int] = SAMPLE_RATE
+    ) -> FloatArray:
+        """Return the scores (n,) of many waveforms of any length, crops packed into full batches.
+
+        Args:
+            waveforms: Each as in `score`; a 2-D array is a batch of mono utterances.
+            sample_rate: One rate for all, or one for each.
+
+        Raises:
+            ValueError: As `score`; the message says which utterance.
+        """
+        rates: Iterable[Any] = itertools.repeat(sample_rate)
+        if isinstance(sample_rate, Sequence):
+            rates, waveforms = sample_rate, [*waveforms]
+            if len(sample_rate) != len(waveforms):
+                raise ValueError(
+                    "`sample_rate` must be one rate, or one for each utterance; got "
+                    f"{len(sample_rate)} rates for {len(waveforms)} utterances."
+                )
+        given = zip(waveforms, rates, strict=False)
+        items = ((f"`waveforms[{k}]`", waveform, rate) for k, (waveform, rate) in enumerate(given))
+        scores = []
+        for scored in self.score_files(items):
+            if scored.result is None:
+                raise ValueError(scored.error)
+            scores.append(scored.result.score)
+        return np.array(scores, dtype=np.float64)
 
     def score_files(
         self,
@@ -602,8 +537,8 @@ class Scorer:
 
         Args:
             audio: Files; folders, for the audio files at any depth; lists of files (.txt, a path on
-                each line; .csv and .tsv with a column ``path``); and pairs (name, waveform) or
-                triples (name, waveform, sample_rate).
+                each line; .csv and .tsv with a column ``path``); and pairs (name, audio) or triples
+                (name, waveform, sample_rate).
             root: Where the files of lists must lie, and relative names start; None is the list's
                 folder.
             n_threads: Threads that decode; None is one for each core, up to four.
@@ -635,15 +570,13 @@ class Scorer:
         The table has a row for each utterance that could be scored: its name, its score in a column
         named by the unit, the verdict at the challenge's costs and warnings. The others go to
         ``OUTPUT.errors.tsv`` with what was wrong, and ``OUTPUT.run.json`` says what the scores
-        depend on. After an interruption the same call scores what is missing.
-
-        Many machines share the work by `shard`, each with an output of its own; `merge_scores`
-        makes one table of them.
+        depend on. After an interruption the same call scores what is missing. Many machines share
+        the work by `shard`, each with an output of its own; `merge_scores` joins them.
 
         Args:
             protocol: The utterances, or the file that lists them; labels are not needed.
             audio_dir: The folder of their files.
-            output: The table, ``.tsv`` or ``.jsonl``; what is there is kept.
+            output: The table, ``.tsv``; what is there is kept.
             shard: Score part k of n only, (k, n) with k from 0: a slice of the protocol.
             n_threads: Threads that decode; None is one for each core, up to four.
             progress: Show progress on standard error.
@@ -664,14 +597,9 @@ class Scorer:
             >>> done.n_scored, done.output.read_text().split("\n")[0]
             (2, 'filename\tlog-odds\tverdict\twarnings')
         """
-        return files.write_table(
-            self,
-            files.protocol_entries(protocol, audio_dir),
-            Path(output),
-            shard=shard,
-            n_threads=n_threads,
-            progress=progress,
-        )
+        entries = files.protocol_entries(protocol, audio_dir)
+        options: Any = {"shard": shard, "n_threads": n_threads, "progress": progress}
+        return files.write_table(self, entries, Path(output), **options)
 
     # Along time
 
@@ -689,12 +617,11 @@ class Scorer:
         divided by its own peak, unless the model takes audio as it is, so that a loud passage
         doesn't hide a quiet one, and so that a live stream gets the same numbers. Where the last
         whole window ends before the audio does, one more window holds what is left from the next
-        start on, repeated to full length (section III-B.1 of the TFPARN paper). A file is read in
-        blocks: three hours need no more memory than a minute.
+        start on, repeated to full length (section III-B.1 of the TFPARN paper).
 
         Args:
-            audio: As in `score_file`, or an `AudioFile` opened at the model's rate.
-            sample_rate: The sampling rate of a waveform; a file knows its own.
+            audio: A file or a waveform; see `Scorer`.
+            sample_rate: The sampling rate of a waveform, in Hz.
             window_s: The length of a window; None is that of the scorer's crops.
             hop_s: From start to start.
 
@@ -707,19 +634,19 @@ class Scorer:
             >>> line.start_s.tolist(), line.end_s.tolist(), line.has_speech.any().item()
             ([0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 6.5], False)
         """
-        with self._opened(audio, sample_rate) as source:
-            return along.timeline(self, source, window_s, hop_s)
+        cutter = Windows(self.input, window_s, hop_s)
+        with self.open(audio, sample_rate) as source:
+            scored = self.score_windows(cutter.cut_all(source), cutter.settings)
+            duration_s = source.n_samples / self.input.sample_rate
+            return Timeline([window for window, _ in scored], duration_s)
 
     def segments(self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE) -> list[Segment]:
         """Return the stretches of a recording that are human, synthetic, or without speech.
 
         A score for each frame, from the model's frame head or, where it has none, from windows of
         1 s, is smoothed and cut into stretches with hysteresis; how is in the model's metadata and
-        in ``scorer.segment_settings``. It needs a calibration.
-
-        Args:
-            audio: As in `timeline`.
-            sample_rate: The sampling rate of a waveform.
+        in ``scorer.segment_settings``. It needs a calibration. `audio` and `sample_rate` are those
+        of `timeline`.
 
         Returns:
             Segments that follow each other from 0 to the end of the audio.
@@ -730,18 +657,16 @@ class Scorer:
             >>> scorer.segments(np.zeros(32000))
             [Segment(start_s=0.0, end_s=2.0, llr=None, verdict=<Verdict.ABSTAIN: 'abstain'>)]
         """
-        with self._opened(audio, sample_rate) as source:
-            return along.segments(self, source)
+        if self.calibration is None:
+            raise ValueError("segments need a calibrated score; see fit_calibration.")
+        with self.open(audio, sample_rate) as source:
+            duration_s = source.n_samples / self.input.sample_rate
+            return along.find_segments(self.cells(source), self.segment_settings, duration_s)
 
-    def attention(
-        self, waveform: Waveform, sample_rate: int = SAMPLE_RATE, *, start_s: float | None = None
-    ) -> Attention:
-        """Return the pooling weight that the model gives each frame of one crop.
+    def attention(self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE) -> Attention:
+        """Return the pooling weight that the model gives each frame of the centre crop.
 
-        Args:
-            waveform: As in `score`.
-            sample_rate: Its sampling rate, in Hz.
-            start_s: Where the crop starts; None is the crop of a scorer with one crop.
+        `audio` and `sample_rate` are those of `score`.
 
         Example:
             >>> import torch
@@ -750,11 +675,26 @@ class Scorer:
             >>> found.weight.shape, found.features.shape, found.time_s[[0, -1]].tolist()
             ((401,), (160, 401), [1.0, 5.0])
         """
-        return along.attention(self, self._in_memory(waveform, sample_rate), start_s)
+        if not hasattr(self.model, "attend"):
+            raise ValueError(
+                f"the model must be a Countermeasure; got {type(self.model).__name__}."
+            )
+        with self.open(audio, sample_rate) as source:
+            utterance = self.take_crops(source, replace(self.input, n_crops=1))
+        attend: Any = self.model.attend
+        ((_, (row,)),) = self._run([(None, utterance.crops)], lambda x: attend(x)._asdict())
+        features = np.asarray(row["features"])
+        frames = row["hop_length"] * np.arange(features.shape[-1])
+        return Attention(
+            time_s=(utterance.start + frames) / self.input.sample_rate,
+            weight=np.asarray(row["weights"]),
+            features=features,
+            score=float(self.scores(np.asarray(row["logits"], dtype=np.float64))),
+        )
 
     def explain(
         self,
-        audio: Audio,
+        audio: Audio | OpenAudio,
         sample_rate: int = SAMPLE_RATE,
         *,
         stretch_s: float = 0.5,
@@ -765,8 +705,8 @@ class Scorer:
         A part whose masking raises the score is what made the audio look synthetic.
 
         Args:
-            audio: As in `score_file`; it is read whole.
-            sample_rate: The sampling rate of a waveform.
+            audio: A file, read whole, or a waveform; see `Scorer`.
+            sample_rate: The sampling rate of a waveform, in Hz.
             stretch_s: The length of the stretches of time that are masked, one at a time.
             n_bands: Mask bands of each stretch too, this many, equally wide on the Mel scale; 0
                 masks whole stretches only. A picture of time and band costs as many scores as it
@@ -779,30 +719,40 @@ class Scorer:
             >>> scorer.explain(noise, n_bands=2).of_band.shape
             (2, 4)
         """
-        with self._opened(audio, sample_rate) as source:
-            return along.explain(self, source, stretch_s, n_bands)
+        with self.open(audio, sample_rate) as source:
+            samples = source.read()
+        masks = along.Masks(samples, self.input.sample_rate, stretch_s, n_bands)
+        n_crops = max(self.input.n_crops, -(-len(samples) // self.input.n_samples))
+        settings = replace(self.input, n_crops=n_crops)  # every stretch is in a crop
+
+        def utterances() -> Iterator[tuple[Utterance, Array]]:
+            for masked in masks:
+                utterance = self.take_crops(InMemory(masked, settings.sample_rate), settings)
+                yield utterance, utterance.crops
+
+        logits = [_mean_logits(utterance, rows) for utterance, rows in self._run(utterances())]
+        return masks.explanation(self.scores(np.stack(logits)))
 
     # Other uses of the model
 
-    def embed(self, waveform: Waveform, sample_rate: int = SAMPLE_RATE) -> Array:
-        """Return the model's utterance vector, averaged over the crops, shape (d,).
-
-        Args:
-            waveform: As in `score`.
-            sample_rate: Its sampling rate, in Hz.
-        """
+    def embed(self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE) -> Array:
+        """Return the model's utterance vector (d,), averaged over the crops of `audio`."""
         if not hasattr(self.model, "embed"):
             raise ValueError(
                 f"the model must have `embed`; {type(self.model).__name__} gives logits only."
             )
-        utterance = self.take_crops(self._in_memory(waveform, sample_rate))
-        vectors = np.asarray(self.run(self.model.embed, utterance.crops))
-        mean: Array = vectors[[*utterance.which]].mean(axis=0)
+        with self.open(audio, sample_rate) as source:
+            utterance = self.take_crops(source)
+        embed: Any = self.model.embed
+        ((_, rows),) = self._run([(None, utterance.crops)], lambda x: {"embedding": embed(x)})
+        vectors = [np.asarray(rows[k]["embedding"]) for k in utterance.which]
+        mean: Array = np.mean(vectors, axis=0)
         return mean
 
-    def logits(self, waveforms: Array) -> Array:
+    def logits(self, waveforms: Iterable[Array]) -> Array:
         """Return the model's logits (n, 2) of waveforms (n, time) at its rate, length and level."""
-        return np.asarray(self.hear(waveforms).logits)
+        ((_, rows),) = self._run([(None, [*waveforms])])
+        return np.stack([np.asarray(row["logits"]) for row in rows])
 
     def scores(self, logits: NDArray[Any], unit: Unit | None = None) -> FloatArray:
         """Return the scores, shape (...), of logits (..., 2), in `unit`; None is `self.unit`."""
@@ -813,6 +763,34 @@ class Scorer:
         if unit == "llr" and self.calibration is not None:
             return self.calibration.apply(difference)
         return difference
+
+    def adapt(self, human: Iterable[Item], fake: Iterable[Item] = ()) -> Self:
+        """Return a scorer whose threshold fits a channel of which a few clips are known.
+
+        Its log-likelihood ratios are those of this one, moved by a constant; how far is
+        `adapt_calibration`'s choice. The ranking of recordings stays what it is.
+
+        Args:
+            human: Recordings of people, as `score_files` takes them, made as those to be scored.
+            fake: Synthetic speech that came the same way, the more kinds the better. Without it the
+                ratios can rise only: people alone can show that they are refused too often.
+
+        Raises:
+            ValueError: A clip can't be scored or holds no speech, or there is no calibration.
+        """
+        if self.calibration is None:
+            raise ValueError("adapting needs a calibrated score; see fit_calibration.")
+        found: list[list[float]] = []
+        for clips in (human, fake):
+            results = []
+            for scored in self.score_files(clips):
+                if scored.result is None or not scored.result.has_speech:
+                    raise ValueError(scored.error or f"{scored.name}: {NO_SPEECH}.")
+                results.append(float(scored.result.llr or 0.0))
+            found.append(results)
+        adapted = copy.copy(self)
+        adapted.calibration = adapt_calibration(self.calibration, *found)
+        return adapted
 
     def conditions(self) -> dict[str, Any]:
         """Return how scores are made, for `fit_calibration`: unit, rate, crops, level, precision.
@@ -831,7 +809,54 @@ class Scorer:
             "calibration": None if self.calibration is None else self.calibration.as_dict(),
         }
 
-    # What the files of this room share
+    # Audio to crops, crops to results
+
+    def open(
+        self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE
+    ) -> AbstractContextManager[OpenAudio]:
+        """Return audio of any kind as a context whose value is read at the model's rate."""
+        rate = self.input.sample_rate
+        return open_audio(audio, sample_rate, rate, channel=self.one_channel())
+
+    def one_channel(self) -> int | None:
+        """Return the channel to read; None is their average."""
+        if self.channel == "each":
+            raise ValueError('`channel`: "each" gives several scores; use score_files.')
+        return None if self.channel == "mix" else self.channel
+
+    def take_crops(self, source: OpenAudio, settings: InputSettings | None = None) -> Utterance:
+        """Return the crops of the test-time augmentation, cut out of audio at the model's rate.
+
+        Each distinct one is there once, at the level that the model wants. Long audio is read in
+        blocks, so that memory does not grow with its length.
+        """
+        settings = settings or self.input
+        n_samples, rate = settings.n_samples, settings.sample_rate
+        blocks = range(0, source.n_samples, BLOCK_SAMPLES)
+        whole = source.read() if len(blocks) == 1 else None
+        read = (source.read(k, BLOCK_SAMPLES) if whole is None else whole for k in blocks)
+        first, stop, peak, notes = _listen(read, rate)
+        n_heard = stop - first
+        starts = crop_starts(n_heard, settings.n_crops, n_samples, one_crop=settings.one_crop)
+        distinct = sorted(set(starts))
+        if whole is None and n_heard >= n_samples:
+            crops = np.stack([source.read(first + start, n_samples) for start in distinct])
+        else:
+            heard = source.read(first, n_heard) if whole is None else whole[first:stop]
+            crops = np.stack([cut(heard, start, n_samples) for start in distinct])
+        if len(crops) * n_samples < LEAST_COVERED * n_heard:
+            held_s = len(crops) * settings.crop_s
+            notes += (f"the crops hold {held_s:.0f} of {n_heard / rate:.0f} s: see timeline",)
+        if source.channels_differ:
+            notes += ("the channels differ and were mixed: see channel",)
+        return Utterance(
+            crops=set_level(crops, settings.normalization, peak),
+            start=first + distinct[0],
+            which=[distinct.index(start) for start in starts],
+            duration_s=source.n_samples / rate,
+            resampled_from=None if source.native_rate == rate else source.native_rate,
+            warnings=notes,
+        )
 
     def score_utterances(
         self, utterances: Iterable[tuple[T, Utterance | str]]
@@ -844,80 +869,66 @@ class Scorer:
             ((tag, found), () if isinstance(found, str) else found.crops)
             for tag, found in utterances
         )
-        for (tag, found), rows in self.hear_rows(items):
+        for (tag, found), rows in self._run(items):
             yield tag, found if isinstance(found, str) else self._result(found, rows)
 
-    def take_crops(self, source: OpenAudio, settings: InputSettings | None = None) -> Utterance:
-        """Return the crops of the test-time augmentation, cut out of audio at the model's rate.
+    def score_windows(
+        self, windows: Iterable[Window], settings: InputSettings
+    ) -> Iterator[tuple[WindowScore, ScoreResult]]:
+        """Score windows in full batches, each as an utterance of its own with one crop."""
+        rate = settings.sample_rate
+        prepared = (
+            ((window.start / rate, window.stop / rate),
+             self.take_crops(InMemory(window.samples, rate), settings))
+            for window in windows
+        )  # fmt: skip
+        for (start_s, end_s), result in self.score_utterances(prepared):
+            if isinstance(result, str):
+                raise ValueError(f"from {start_s} s to {end_s} s, {result}")
+            about = (result.score, result.unit, result.warnings, result.has_speech)
+            yield WindowScore(start_s, end_s, *about), result
 
-        Each distinct one is there once, at the level that the model wants. Long audio is read in
-        blocks, so that memory does not grow with its length.
+    def cells(self, source: OpenAudio) -> Cells:
+        """Return the LLR of equally long cells of time: frames, or parts of windows of 1 s."""
+        rate, crop_s = self.input.sample_rate, self.input.crop_s
+        if not getattr(self.model, "frame_head", None):
+            cutter = Windows(self.input, along.SECOND_S, along.CELL_S)
+            scored = self.score_windows(cutter.cut_all(source), cutter.settings)
+            return along.cells_of_windows(scored, source.n_samples / rate)
+        # Frames at the edge of a crop know less of their surroundings: the overlap is averaged.
+        cutter = Windows(self.input, crop_s, max(crop_s / 2, crop_s - along.SECOND_S))
+
+        def crops() -> Iterator[tuple[tuple[int, int], Array]]:
+            for start, stop, samples in cutter.cut_all(source):
+                peak = float(np.abs(samples).max())
+                crop = cut(samples, 0, cutter.settings.n_samples)[None]
+                yield (start, stop), set_level(crop, self.input.normalization, peak)
+
+        frames = ((start / rate, stop / rate, row) for (start, stop), (row,) in self._run(crops()))
+        return along.cells_of_frames(frames, source.n_samples / rate, self.segment_settings)
+
+    def _run(
+        self,
+        items: Iterable[tuple[T, Any]],
+        function: Callable[[Any], Row] | None = None,
+    ) -> Iterator[tuple[T, list[Row]]]:
+        """Yield each tag with what the model's heads, or a function, make of its waveforms."""
+        options: Any = {"device": self.device, "precision": self.precision}
+        return run_rows(function or self._heads, items, batch_size=self.batch_size, **options)
+
+    def _heads(self, waveforms: Any) -> Row:
+        """Return what all heads of the model say of a batch (batch, time), from one pass.
+
+        They are ``logits`` (batch, 2) and, where the model has such heads, ``speech`` (batch,),
+        the log-odds that there is any; ``frames`` (batch, n_frames), the log-odds of human against
+        synthetic speech in frames of ``hop_s``, and ``frame_speech``.
         """
-        settings = settings or self.input
-        n_samples, rate = settings.n_samples, settings.sample_rate
-        blocks = range(0, source.n_samples, BLOCK_SAMPLES)
-        whole = source.read() if len(blocks) == 1 else None
-        levels = Levels()
-        for first in blocks:
-            levels.add(source.read(first, BLOCK_SAMPLES) if whole is None else whole)
-        n_heard = levels.stop - levels.start
-        starts = crop_starts(n_heard, settings.n_crops, n_samples, one_crop=settings.one_crop)
-        distinct = sorted(set(starts))
-        if whole is None and n_heard >= n_samples:
-            crops = np.stack([source.read(levels.start + k, n_samples) for k in distinct])
-        else:
-            heard = source.read(levels.start, n_heard) if whole is None else whole[levels.heard]
-            crops = np.stack([cut(heard, start, n_samples) for start in distinct])
-        heard_s = f"the crops hold {len(crops) * settings.crop_s:.0f} of {n_heard / rate:.0f} s"
-        notes = {
-            f"{heard_s}: see timeline": len(crops) * n_samples < LEAST_COVERED * n_heard,
-            "the channels differ and were mixed: see channel": source.channels_differ,
-        }
-        return Utterance(
-            crops=set_level(crops, settings.normalization, levels.peak),
-            starts=[levels.start + start for start in distinct],
-            which=[distinct.index(start) for start in starts],
-            duration_s=source.n_samples / rate,
-            resampled_from=None if source.native_rate == rate else source.native_rate,
-            warnings=(*levels.warnings(rate), *(name for name, is_so in notes.items() if is_so)),
-        )
-
-    def hear(self, waveforms: Array) -> Heard:
-        """Return what the model makes of prepared waveforms (n, time)."""
-        return self.run(self._hear, waveforms)
-
-    def hear_rows(
-        self, items: Iterable[tuple[T, Array | Sequence[Array]]]
-    ) -> Iterator[tuple[T, list[Heard]]]:
-        """Yield each tag with what the model makes of each of its prepared waveforms (time,)."""
-        return run_rows(
-            self._hear,
-            items,
-            device=self.device,
-            precision=self.precision,
-            batch_size=self.batch_size,
-        )
-
-    def run(self, function: Callable[[Any], R], waveforms: Array) -> R:
-        """Return what a function of the model makes of prepared waveforms, on its device."""
-        return run(
-            function,
-            waveforms,
-            device=self.device,
-            precision=self.precision,
-            batch_size=self.batch_size,
-        )
-
-    def _hear(self, waveforms: Any) -> Heard:
-        """Return what all heads of the model say of a batch, from one pass."""
         outputs = getattr(self.model, "outputs", None)
-        if outputs is None:
-            heard = Heard(self.model(waveforms))
-        else:
-            found = outputs(waveforms)
-            frames = () if found.frames is None else found.frames
-            heard = Heard(found.logits, found.speech_logits, *_frame_parts(frames))
-        logits, shape = heard.logits, (len(waveforms), 2)
+        found = None if outputs is None else outputs(waveforms)
+        logits, shape = (
+            self.model(waveforms) if found is None else found.logits,
+            (len(waveforms), 2),
+        )
         if type(logits) is not type(waveforms) or logits.shape != shape:
             came = tuple(logits.shape) if type(logits) is type(waveforms) else type(logits).__name__
             raise TypeError(
@@ -925,61 +936,29 @@ class Scorer:
                 f"{type(waveforms).__name__} of shape {shape} here; got {came}. Wrap it in a "
                 "function that returns these alone."
             )
-        return heard
+        heads = {"logits": logits}
+        if found is not None:
+            heads["speech"] = found.speech_logits
+            if found.frames is not None:
+                frames = found.frames
+                heads |= {"frames": frames.logits, "hop_s": frames.hop_s}
+                heads["frame_speech"] = frames.speech_logits
+        return {name: value for name, value in heads.items() if value is not None}
 
-    def _one(self, source: OpenAudio, name: str) -> ScoreResult:
-        """Return the result of one utterance; errors call it `name`."""
-        ((_, result),) = self.score_utterances([(None, self.take_crops(source))])
-        if isinstance(result, str):
-            raise ValueError(f"{name} can't be scored: {result}")
-        return result
-
-    def _prepared(
-        self, waveforms: Waveforms, sample_rate: Rates
-    ) -> Iterator[tuple[int, Utterance]]:
-        """Yield the number and the crops of each utterance."""
-        rates: Iterable[int]
-        if not isinstance(sample_rate, Sequence) or isinstance(sample_rate, str):
-            rates = itertools.repeat(sample_rate)
-        else:
-            rates, waveforms = sample_rate, list(waveforms)
-            if len(sample_rate) != len(waveforms):
-                raise ValueError(
-                    "`sample_rate` must be one rate, or one for each utterance; got "
-                    f"{len(sample_rate)} rates for {len(waveforms)} utterances."
-                )
-        for k, (waveform, rate) in enumerate(zip(waveforms, rates, strict=False)):
-            try:
-                yield k, self.take_crops(self._in_memory(waveform, rate))
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"`waveforms[{k}]`: {error}") from error
-
-    def _in_memory(self, waveform: Waveform, sample_rate: int) -> InMemory:
-        return as_audio(waveform, sample_rate, self.input.sample_rate, channel=self.one_channel())
-
-    def _opened(self, audio: Audio | OpenAudio, sample_rate: int) -> Any:
-        """Return audio of any kind as a context whose value is read in blocks."""
-        rate = self.input.sample_rate
-        return open_audio(audio, sample_rate, rate, channel=self.one_channel())
-
-    def one_channel(self) -> int | None:
-        """Return the channel to read; None is their average."""
-        if self.channel == "each":
-            raise ValueError('`channel`: "each" gives several scores; use score_files.')
-        return None if self.channel == "mix" else self.channel
-
-    def _result(self, utterance: Utterance, rows: Sequence[Heard]) -> ScoreResult | str:
-        heard = [rows[k] for k in utterance.which]
-        of_crop = np.stack([np.asarray(row.logits, dtype=np.float64) for row in heard])
+    def _result(self, utterance: Utterance, rows: Sequence[Row]) -> ScoreResult | str:
+        of_crop = np.stack([np.asarray(row["logits"], dtype=np.float64) for row in rows])
+        of_crop = of_crop[[*utterance.which]]
         if not np.isfinite(of_crop).all():
             return "the model's logits are not finite."
         mean, notes = of_crop.mean(axis=0), utterance.warnings
-        if heard[0].speech is not None and max(float(row.speech) for row in heard) < 0:
+        if "speech" in rows[0] and max(float(row["speech"]) for row in rows) < 0:
             notes = tuple(dict.fromkeys((NO_SPEECH, *notes)))
         llr = lowest = None
         if self.calibration is not None:
             llr = float(self.scores(mean, "llr"))
-            lowest = along.lowest(self, heard)
+            lowest = along.worst_second(rows, self.segment_settings)
+            if lowest is None:
+                lowest = float(self.scores(of_crop, "llr").min())
             settings = self.segment_settings
             if lowest < settings.warn_below and lowest < llr - settings.warn_gap:
                 notes += (f"parts differ: the worst has an LLR of {lowest:.1f}, see segments",)
@@ -1010,65 +989,40 @@ class Scorer:
             )
 
 
-class Levels:
-    """What the blocks of an utterance add up to, and where it begins and ends to be heard."""
+def _mean_logits(utterance: Utterance, rows: Sequence[Row]) -> FloatArray:
+    """Return the averaged logits (2,) of an utterance's crops."""
+    logits = np.stack([np.asarray(row["logits"], dtype=np.float64) for row in rows])
+    return np.asarray(logits[[*utterance.which]].mean(axis=0))
 
-    # One step of 16 bits: what is below is digital silence, whatever the recording.
-    QUIET = 2.0**-15
 
-    def __init__(self) -> None:
-        self.n_samples = self.n_clipped = 0
-        self.peak = self.total = self.power = 0.0
-        self._first: int | None = None
-        self._last = 0
-
-    def add(self, block: Array) -> None:
-        """Count the next block."""
+def _listen(blocks: Iterable[Array], rate: int) -> tuple[int, int, float, tuple[str, ...]]:
+    """Return where audio begins and ends to be heard, its peak, and what to warn of."""
+    n_samples = n_clipped = stop = 0
+    start: int | None = None
+    peak = total = power = 0.0
+    for block in blocks:
         magnitude = np.abs(block)
-        loud = np.flatnonzero(magnitude > self.QUIET)
+        loud = np.flatnonzero(magnitude > QUIET)
         if len(loud):
-            self._first = self.n_samples + int(loud[0]) if self._first is None else self._first
-            self._last = self.n_samples + int(loud[-1]) + 1
-        self.n_samples += len(block)
-        self.peak = max(self.peak, float(magnitude.max()))
-        self.n_clipped += int(np.count_nonzero(magnitude >= CLIPPED_LEVEL))
-        self.total += float(block.sum(dtype=np.float64))
-        self.power += float(np.square(block, dtype=np.float64).sum())
-
-    @property
-    def start(self) -> int:
-        """Where digital silence ends; 0 where there is nothing else."""
-        return self._first or 0
-
-    @property
-    def stop(self) -> int:
-        """Where digital silence begins again."""
-        return self.n_samples if self._first is None else self._last
-
-    @property
-    def heard(self) -> slice:
-        """What lies between."""
-        return slice(self.start, self.stop)
-
-    def warnings(self, rate: int) -> tuple[str, ...]:
-        """Return what may make a score mean little."""
-        n_heard = self.stop - self.start
-        is_silent = self.peak < SILENT_PEAK
-        varying = self.power - self.total**2 / self.n_samples
-        is_constant = not is_silent and varying < CONSTANT_SHARE * self.power
-        found = {
-            NO_SPEECH: is_silent or is_constant or n_heard < SHORTEST_S * rate,
-            "silent": is_silent,
-            "constant": is_constant,
-            "clipped": self.n_clipped >= CLIPPED_SHARE * self.n_samples,
-            "shorter than 1 s": n_heard < rate,
-        }
-        return tuple(name for name, is_so in found.items() if is_so)
-
-
-def _frame_parts(frames: Any) -> tuple[Any, ...]:
-    """Return logits, speech and hop of what `Encoder.frames` gives."""
-    return (frames.logits, frames.speech_logits, frames.hop_s) if frames else ()
+            start = n_samples + int(loud[0]) if start is None else start
+            stop = n_samples + int(loud[-1]) + 1
+        n_samples += len(block)
+        peak = max(peak, float(magnitude.max()))
+        n_clipped += int(np.count_nonzero(magnitude >= CLIPPED_LEVEL))
+        total += float(block.sum(dtype=np.float64))
+        power += float(np.square(block, dtype=np.float64).sum())
+    if start is None:
+        start, stop = 0, n_samples
+    is_silent = peak < SILENT_PEAK
+    is_constant = not is_silent and power - total**2 / n_samples < CONSTANT_SHARE * power
+    found = {
+        NO_SPEECH: is_silent or is_constant or stop - start < SHORTEST_S * rate,
+        "silent": is_silent,
+        "constant": is_constant,
+        "clipped": n_clipped >= CLIPPED_SHARE * n_samples,
+        "shorter than 1 s": stop - start < rate,
+    }
+    return start, stop, peak, tuple(name for name, is_so in found.items() if is_so)
 
 
 def _is_module(model: object) -> bool:
@@ -1100,10 +1054,8 @@ def _stored_calibration(model: Any) -> Calibration | None:
             f'`model.meta["calibration"]` is not a calibration ({error}). Pass calibration=None, '
             "or one that fit_calibration made."
         ) from error
-    if calibration.fitted_for:
-        return calibration
-    # One of version 0.1.0 belongs to the model's own settings.
-    return replace(calibration, fitted_for=_conditions(model.input, "fp32"))
+    own = calibration.fitted_for or _conditions(model.input, "fp32")
+    return replace(calibration, fitted_for=own)
 
 
 def _digest(model: Any) -> str | None:

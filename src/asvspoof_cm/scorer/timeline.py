@@ -1,12 +1,12 @@
-"""Along time: windows, live streams, segments, attention, and what a score depends on."""
+"""Along time: windows, live streams, segments, and what is drawn of attention and masks."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,25 +14,22 @@ from numpy.typing import NDArray
 from asvspoof_cm._util import check_between, check_rate
 from asvspoof_cm.audio import (
     Array,
-    InMemory,
     InputSettings,
     OpenAudio,
     Waveform,
     as_mono,
-    crop_starts,
-    cut,
     rate_ratio,
     resample,
     resampling_reach,
-    set_level,
 )
 from asvspoof_cm.calibration import Verdict
 from asvspoof_cm.labels import SAMPLE_RATE, Unit
 
 if TYPE_CHECKING:
-    from asvspoof_cm.scorer.scorer import Heard, Scorer, ScoreResult, Utterance
+    from asvspoof_cm.scorer.scorer import Scorer
 
 FloatArray = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 BLOCK_SAMPLES = 1 << 18
 SECOND_S = 1.0  # what "the worst second" and the windows of a model without a frame head are
 CELL_S = 0.25  # from one of those windows to the next
@@ -52,9 +49,8 @@ class WindowScore(NamedTuple):
     has_speech: bool = True
 
 
-@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Timeline:
-    """Scores along time.
+class Timeline(Sequence[WindowScore]):
+    """The scores of windows along time, a sequence of `WindowScore`.
 
     Attributes:
         start_s: Where each window starts, shape (n_windows,).
@@ -62,26 +58,26 @@ class Timeline:
         score: Its score, shape (n_windows,). Higher means bonafide.
         has_speech: Whether it holds speech to judge, shape (n_windows,): the score of one that
             doesn't means nothing.
-        warnings: What to know about each; see `ScoreResult`.
         duration_s: How long the audio is.
         unit: What the scores are; see `ScoreResult`.
     """
 
-    start_s: FloatArray
-    end_s: FloatArray
-    score: FloatArray
-    has_speech: NDArray[np.bool_]
-    warnings: tuple[tuple[str, ...], ...]
-    duration_s: float
-    unit: Unit = "log-odds"
+    def __init__(self, windows: Sequence[WindowScore], duration_s: float) -> None:
+        self._windows, self.duration_s, self.unit = windows, duration_s, windows[0].unit
+        self.start_s: FloatArray = np.array([window.start_s for window in windows])
+        self.end_s: FloatArray = np.array([window.end_s for window in windows])
+        self.score: FloatArray = np.array([window.score for window in windows])
+        self.has_speech: Mask = np.array([window.has_speech for window in windows])
 
     def __len__(self) -> int:
-        return len(self.score)
+        return len(self._windows)
 
-    def __iter__(self) -> Iterator[WindowScore]:
-        numbers = zip(self.start_s.tolist(), self.end_s.tolist(), self.score.tolist(), strict=True)
-        notes = zip(self.warnings, self.has_speech.tolist(), strict=True)
-        return (WindowScore(*n, self.unit, *m) for n, m in zip(numbers, notes, strict=True))
+    @overload
+    def __getitem__(self, k: int) -> WindowScore: ...
+    @overload
+    def __getitem__(self, k: slice) -> Sequence[WindowScore]: ...
+    def __getitem__(self, k: int | slice) -> WindowScore | Sequence[WindowScore]:
+        return self._windows[k]
 
     def __repr__(self) -> str:
         low, high = self.score.min(), self.score.max()
@@ -147,40 +143,6 @@ class Windows:
         return Window(self._next, stop, self._buffer[self._next - self._first : stop - self._first])
 
 
-def score_windows(
-    scorer: Scorer, windows: Iterable[Window], settings: InputSettings
-) -> Iterator[tuple[WindowScore, ScoreResult]]:
-    """Score windows in full batches, each as an utterance of its own with one crop."""
-    rate = settings.sample_rate
-
-    def prepared() -> Iterator[tuple[Window, Utterance]]:
-        for window in windows:
-            yield window, scorer.take_crops(InMemory(window.samples, rate), settings)
-
-    for window, result in scorer.score_utterances(prepared()):
-        start_s, end_s = window.start / rate, window.stop / rate
-        if isinstance(result, str):
-            raise ValueError(f"from {start_s} s to {end_s} s, {result}")
-        about = (result.score, result.unit, result.warnings, result.has_speech)
-        yield WindowScore(start_s, end_s, *about), result
-
-
-def timeline(scorer: Scorer, source: OpenAudio, window_s: float | None, hop_s: float) -> Timeline:
-    """Return the scores of windows; see `Scorer.timeline`."""
-    cutter = Windows(scorer.input, window_s, hop_s)
-    windows = [w for w, _ in score_windows(scorer, cutter.cut_all(source), cutter.settings)]
-    start_s, end_s, score, _, warnings, has_speech = zip(*windows, strict=True)
-    return Timeline(
-        start_s=np.array(start_s),
-        end_s=np.array(end_s),
-        score=np.array(score),
-        has_speech=np.array(has_speech),
-        warnings=warnings,
-        duration_s=source.n_samples / scorer.input.sample_rate,
-        unit=scorer.unit,
-    )
-
-
 # Live streams
 
 
@@ -235,7 +197,7 @@ class StreamingScorer:
         return self._scored(self._windows.push(self._resampler.flush()) + self._windows.flush())
 
     def _scored(self, windows: list[Window]) -> list[WindowScore]:
-        return [w for w, _ in score_windows(self.scorer, windows, self._windows.settings)]
+        return [found for found, _ in self.scorer.score_windows(windows, self._windows.settings)]
 
 
 class _StreamResampler:
@@ -312,9 +274,8 @@ class SegmentSettings:
     def of(cls, model: Any) -> Self:
         """Return those of a model, the default ones where it has none."""
         stored = getattr(model, "meta", {}).get("segments", {})
-        return cls(
-            **{field.name: stored[field.name] for field in fields(cls) if field.name in stored}
-        )
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in stored.items() if name in names})
 
 
 class Segment(NamedTuple):
@@ -326,62 +287,42 @@ class Segment(NamedTuple):
     verdict: Verdict
 
 
-def segments(scorer: Scorer, source: OpenAudio) -> list[Segment]:
-    """Return what follows what in a recording; see `Scorer.segments`."""
-    if scorer.calibration is None:
-        raise ValueError("segments need a calibrated score; see fit_calibration.")
-    settings, duration_s = scorer.segment_settings, source.n_samples / scorer.input.sample_rate
-    llr, has_speech, hop_s = cells(scorer, source)
-    n_least = max(1, round(settings.shortest_s / hop_s))
-    has_speech = without_short(has_speech.astype(int), n_least).astype(bool)
-    smooth = moving_average(llr, has_speech, max(1, round(settings.smooth_s / hop_s)))
-    state = np.where(has_speech, hysteresis(smooth, settings.enter, settings.leave), -1)
-    state = np.where(has_speech, without_short(state, n_least), -1)
-    edges = np.flatnonzero(np.diff(state, prepend=-2, append=-2))
-    found = []
-    for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        verdict = (Verdict.ABSTAIN, Verdict.SPOOF, Verdict.BONAFIDE)[state[start] + 1]
-        mean = None if state[start] < 0 else float(np.nanmean(llr[start:stop]))
-        end_s = duration_s if stop == len(state) else stop * hop_s
-        found.append(Segment(start * hop_s, end_s, mean, verdict))
-    return found
+class Cells(NamedTuple):
+    """A recording in equally long cells of time, each (n_cells,)."""
+
+    llr: FloatArray
+    has_speech: Mask
+    length_s: float
 
 
-def cells(scorer: Scorer, source: OpenAudio) -> tuple[FloatArray, NDArray[np.bool_], float]:
-    """Return the LLR of equally long cells of time, whether they hold speech, and their length."""
-    rate, n_samples = scorer.input.sample_rate, source.n_samples
-    crop_s = scorer.input.crop_s
-    if not getattr(scorer.model, "frame_head", None):
-        cutter = Windows(scorer.input, SECOND_S, CELL_S)
-        total = _Mean(math.ceil(n_samples / rate / CELL_S))
-        for scored, result in score_windows(scorer, cutter.cut_all(source), cutter.settings):
-            if scored.has_speech:
-                first, stop = round(scored.start_s / CELL_S), math.ceil(scored.end_s / CELL_S)
-                total.add(first, np.full(stop - first, result.llr))
-        return total.value, total.n > 0, CELL_S
-    # Frames at the edge of a crop know less of their surroundings: the overlap is averaged.
-    cutter = Windows(scorer.input, crop_s, max(crop_s / 2, crop_s - SECOND_S))
-    settings = cutter.settings
+def cells_of_windows(found: Iterable[tuple[WindowScore, Any]], duration_s: float) -> Cells:
+    """Return the mean LLR of the windows over each cell."""
+    mean = _Mean(math.ceil(duration_s / CELL_S))
+    for window, result in found:
+        if window.has_speech:
+            first, stop = round(window.start_s / CELL_S), math.ceil(window.end_s / CELL_S)
+            mean.add(first, np.full(stop - first, result.llr))
+    return Cells(mean.value, mean.n > 0, CELL_S)
 
-    def crops() -> Iterator[tuple[Window, Array]]:
-        for window in cutter.cut_all(source):
-            peak = float(np.abs(window.samples).max())
-            crop = cut(window.samples, 0, settings.n_samples)
-            yield window, set_level(crop, settings.normalization, peak)[None]
 
-    totals: list[_Mean] = []
-    hop_s = 0.0
-    for window, (heard,) in scorer.hear_rows(crops()):
-        hop_s = heard.hop_s
-        if not totals:
-            totals = [_Mean(math.ceil(n_samples / rate / hop_s)) for _ in range(2)]
-        first = round(window.start / rate / hop_s)
-        n_frames = math.ceil((window.stop - window.start) / rate / hop_s)
-        totals[0].add(first, np.asarray(heard.frames)[:n_frames])
-        speech = np.zeros(n_frames) if heard.frame_speech is None else heard.frame_speech
-        totals[1].add(first, np.asarray(speech)[:n_frames])
-    kept = scorer.segment_settings
-    return kept.scale * totals[0].value + kept.offset, totals[1].value >= 0, hop_s
+def cells_of_frames(
+    found: Iterable[tuple[float, float, Mapping[str, Any]]],
+    duration_s: float,
+    settings: SegmentSettings,
+) -> Cells:
+    """Return the LLR of each frame, from (start_s, end_s, the heads' outputs) of crops."""
+    means: list[_Mean] = []
+    length_s = 0.0
+    for start_s, end_s, row in found:
+        length_s = row["hop_s"]
+        if not means:
+            means = [_Mean(math.ceil(duration_s / length_s)) for _ in range(2)]
+        n_frames, logits = math.ceil((end_s - start_s) / length_s), np.asarray(row["frames"])
+        speech = np.asarray(row.get("frame_speech", np.zeros(len(logits))))
+        for mean, values in zip(means, (logits, speech), strict=True):
+            mean.add(round(start_s / length_s), values[:n_frames])
+    llr = settings.scale * means[0].value + settings.offset
+    return Cells(llr, means[1].value >= 0, length_s)
 
 
 class _Mean:
@@ -401,7 +342,25 @@ class _Mean:
             return self.total / self.n
 
 
-def moving_average(values: FloatArray, is_used: NDArray[np.bool_], n: int) -> FloatArray:
+def find_segments(cells: Cells, settings: SegmentSettings, duration_s: float) -> list[Segment]:
+    """Return what follows what in a recording; see `Scorer.segments`."""
+    llr, has_speech, length_s = cells
+    n_least = max(1, round(settings.shortest_s / length_s))
+    has_speech = without_short(has_speech.astype(int), n_least).astype(bool)
+    smooth = moving_average(llr, has_speech, max(1, round(settings.smooth_s / length_s)))
+    state = np.where(has_speech, hysteresis(smooth, settings.enter, settings.leave), -1)
+    state = np.where(has_speech, without_short(state, n_least), -1)
+    edges = np.flatnonzero(np.diff(state, prepend=-2, append=-2))
+    found = []
+    for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        verdict = (Verdict.ABSTAIN, Verdict.SPOOF, Verdict.BONAFIDE)[state[start] + 1]
+        mean = None if state[start] < 0 else float(np.nanmean(llr[start:stop]))
+        end_s = duration_s if stop == len(state) else stop * length_s
+        found.append(Segment(start * length_s, end_s, mean, verdict))
+    return found
+
+
+def moving_average(values: FloatArray, is_used: Mask, n: int) -> FloatArray:
     """Return the mean of the used values within `n` places around each; NaN where there is none."""
     window = np.ones(min(n, len(values)))
     total = np.convolve(np.where(is_used, values, 0.0), window, mode="same")
@@ -428,22 +387,17 @@ def without_short(state: NDArray[np.int64], n_least: int) -> NDArray[np.int64]:
     return state
 
 
-def lowest(scorer: Scorer, heard: Sequence[Heard]) -> float:
-    """Return the LLR of the worst second of an utterance's crops, or of its worst crop."""
-    kept = scorer.segment_settings
-    found: list[float] = []
-    for row in heard:
-        if row.frames is None:
-            continue
-        frames = np.asarray(row.frames, dtype=np.float64)
-        speech = np.ones(len(frames)) if row.frame_speech is None else np.asarray(row.frame_speech)
-        average = moving_average(frames, speech >= 0, round(SECOND_S / row.hop_s))
-        if np.isfinite(average).any():
-            found.append(kept.scale * float(np.nanmin(average)) + kept.offset)
-    if found:
-        return min(found)
-    logits = np.stack([np.asarray(row.logits) for row in heard])
-    return float(scorer.scores(logits, "llr").min())
+def worst_second(rows: Sequence[Mapping[str, Any]], settings: SegmentSettings) -> float | None:
+    """Return the lowest LLR of a second of speech in crops; None where no frame says anything."""
+    lowest = []
+    for row in rows:
+        if "frames" not in row:
+            return None
+        frames = np.asarray(row["frames"], dtype=np.float64)
+        speech = np.asarray(row.get("frame_speech", np.zeros(len(frames))))
+        average = moving_average(frames, speech >= 0, round(SECOND_S / row["hop_s"]))
+        lowest += average[np.isfinite(average)].tolist()
+    return settings.scale * min(lowest) + settings.offset if lowest else None
 
 
 # Where a model looks, and what a score depends on
@@ -470,34 +424,6 @@ class Attention:
         return f"Attention({len(self.weight)} frames, score {self.score:.2f})"
 
 
-def attention(scorer: Scorer, source: InMemory, start_s: float | None) -> Attention:
-    """Return the weights of the frames of one crop; see `Scorer.attention`."""
-    if not hasattr(scorer.model, "attend"):
-        raise ValueError(f"the model must be a Countermeasure; got {type(scorer.model).__name__}.")
-    rate = scorer.input.sample_rate
-    if start_s is None:
-        utterance = scorer.take_crops(source, replace(scorer.input, n_crops=1))
-        start, crop = utterance.starts[0], utterance.crops
-    else:
-        start = round(start_s * rate)
-        if not 0 <= start < source.n_samples:
-            raise ValueError(
-                f"`start_s` must lie inside the utterance of {source.n_samples / rate:.3f} s; "
-                f"got {start_s}."
-            )
-        peak = float(np.abs(source.waveform).max())
-        crop = cut(source.waveform, start, scorer.input.n_samples)[None]
-        crop = set_level(crop, scorer.input.normalization, peak)
-    found = scorer.run(scorer.model.attend, crop)
-    features = np.asarray(found.features[0])
-    return Attention(
-        time_s=(start + found.hop_length * np.arange(features.shape[-1])) / rate,
-        weight=np.asarray(found.weights[0]),
-        features=features,
-        score=float(scorer.scores(np.asarray(found.logits[0], dtype=np.float64))),
-    )
-
-
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Explanation:
     """How much higher the score is where a part of the audio is masked.
@@ -517,53 +443,44 @@ class Explanation:
     score: float
 
 
-def explain(scorer: Scorer, source: OpenAudio, stretch_s: float, n_bands: int) -> Explanation:
-    """Return what masking does to the score; see `Scorer.explain`."""
-    from scipy.signal import istft, stft
+class Masks:
+    """A waveform (time,), then with each stretch of time, and each band of it, 40 dB lower."""
 
-    rate, n_fft = scorer.input.sample_rate, 512
-    check_between("stretch_s", stretch_s, n_fft / rate)
-    check_between("n_bands", n_bands, 0, 64)
-    samples = source.read()
-    mel = np.linspace(0, 2595 * np.log10(1 + rate / 2 / 700), n_bands + 1 if n_bands else 2)
-    edges_hz = 700 * (10 ** (mel / 2595) - 1)
-    n_stretch = round(stretch_s * rate)
-    starts = range(0, len(samples), n_stretch)
-    hz = np.fft.rfftfreq(n_fft, 1 / rate)
-    settings = scorer.input
-    n_total, n_crop = len(samples), settings.n_samples
-    n_crops = max(settings.n_crops, -(-n_total // n_crop))
-    crop_at = crop_starts(n_total, n_crops, n_crop, one_crop=settings.one_crop)
+    def __init__(self, samples: Array, rate: int, stretch_s: float, n_bands: int) -> None:
+        self.n_fft = 512
+        check_between("stretch_s", stretch_s, self.n_fft / rate)
+        check_between("n_bands", n_bands, 0, 64)
+        self.samples, self.rate, self.n_bands = samples, rate, n_bands
+        self.n_stretch = round(stretch_s * rate)
+        self.starts = range(0, len(samples), self.n_stretch)
+        mel = np.linspace(0, 2595 * np.log10(1 + rate / 2 / 700), max(n_bands, 1) + 1)
+        self.edges_hz = 700 * (10 ** (mel / 2595) - 1)
 
-    def masked(start: int, band: int | None) -> Array:
-        _, _, cells = stft(samples, nperseg=n_fft, noverlap=n_fft * 3 // 4)
-        times = np.arange(cells.shape[1]) * n_fft / 4
-        inside = (times >= start) & (times < start + n_stretch)
-        rows = slice(None) if band is None else (hz >= edges_hz[band]) & (hz <= edges_hz[band + 1])
-        cells[np.ix_(np.arange(len(hz))[rows], np.flatnonzero(inside))] *= 1e-2
-        return istft(cells, nperseg=n_fft, noverlap=n_fft * 3 // 4)[1][:n_total].astype(np.float32)
+    def __iter__(self) -> Iterator[Array]:
+        yield self.samples
+        for start in self.starts:
+            for band in (None, *range(self.n_bands)):
+                yield self._masked(start, band)
 
-    def crops_of(waveform: Array) -> Array:
-        peak = float(np.abs(waveform).max())
-        crops = np.stack([cut(waveform, at, n_crop) for at in crop_at])
-        return set_level(crops, settings.normalization, peak)
+    def _masked(self, start: int, band: int | None) -> Array:
+        from scipy.signal import istft, stft
 
-    def items() -> Iterator[tuple[None, Array]]:
-        yield None, crops_of(samples)
-        for start in starts:
-            for band in (None, *range(n_bands)):
-                yield None, crops_of(masked(start, band))
+        grid: Any = {"nperseg": self.n_fft, "noverlap": self.n_fft * 3 // 4}
+        _, _, cells = stft(self.samples, **grid)
+        times = np.arange(cells.shape[1]) * self.n_fft / 4
+        hz = np.fft.rfftfreq(self.n_fft, 1 / self.rate)
+        low, high = (0, np.inf) if band is None else self.edges_hz[band : band + 2]
+        inside = (times >= start) & (times < start + self.n_stretch)
+        cells[np.ix_((hz >= low) & (hz <= high), inside)] *= 1e-2
+        return np.asarray(istft(cells, **grid)[1][: len(self.samples)], dtype=np.float32)
 
-    logits = [
-        np.stack([np.asarray(row.logits) for row in rows]).mean(axis=0)
-        for _, rows in scorer.hear_rows(items())
-    ]
-    scores = scorer.scores(np.stack(logits).astype(np.float64))
-    change = (scores[1:] - scores[0]).reshape(len(starts), 1 + n_bands)
-    return Explanation(
-        edges_s=np.array([*starts, len(samples)]) / rate,
-        edges_hz=edges_hz,
-        of_time=change[:, 0],
-        of_band=change[:, 1:].T,
-        score=float(scores[0]),
-    )
+    def explanation(self, scores: FloatArray) -> Explanation:
+        """Return what the scores of all that was iterated over mean."""
+        change = (scores[1:] - scores[0]).reshape(len(self.starts), 1 + self.n_bands)
+        return Explanation(
+            edges_s=np.array([*self.starts, len(self.samples)]) / self.rate,
+            edges_hz=self.edges_hz,
+            of_time=change[:, 0],
+            of_band=change[:, 1:].T,
+            score=float(scores[0]),
+        )

@@ -1,0 +1,99 @@
+"""``asvspoof-cm calibrate``: fit a model's scores to own recordings, and find a threshold."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from asvspoof_cm.cli.options import add_device, add_model, load_scorer
+
+if TYPE_CHECKING:
+    from asvspoof_cm.calibration import Calibration
+    from asvspoof_cm.scorer import Scorer
+
+SUMMARY = "fit a model's scores to your recordings"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.description = (
+        "Fit the log-likelihood ratios of a model to recordings of your channel, beginning from "
+        "the model's own, and find the threshold that refuses few people. People alone will do, "
+        "but then ratios can rise only, and nothing is known of fakes."
+    )
+    add = parser.add_argument
+    text = "recordings of people: files, folders or lists; one for each person"
+    add("--human", nargs="+", required=True, metavar="PATH", help=text)
+    add("--fake", nargs="+", default=[], metavar="PATH", help="synthetic speech, made alike")
+    text = "the share of people that may be refused (default: 0.01)"
+    add("--refuse-at-most", type=float, default=0.01, metavar="X", help=text)
+    text = "a checkpoint with the calibration inside (.pt), or the calibration alone (.json)"
+    add("--out", dest="output", required=True, type=Path, metavar="PATH", help=text)
+    add("--name", metavar="NAME", help="what the calibration is called (default: that of --out)")
+    add_model(parser)
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Score, fit, write, and say what the recordings show."""
+    from asvspoof_cm.calibration import costs_at, fit_calibration, save_settings, threshold_for
+    from asvspoof_cm.checkpoint import save_checkpoint
+
+    form = args.output.suffix.lower()
+    if form not in (".pt", ".json"):
+        raise ValueError(f"--out must end in .pt or .json; got {args.output.name}.")
+    if form == ".pt" and args.model is not None and args.model.lower().endswith(".onnx"):
+        raise ValueError("--out must end in .json: an ONNX file keeps the calibration it has.")
+    scorer = load_scorer(args.model, device=args.device, score="log-odds")
+    human, fake = _scores(scorer, args.human), _scores(scorer, args.fake) if args.fake else []
+    own = scorer.calibration
+    if own is None and not fake:
+        raise ValueError("--fake is needed: the model has no calibration to begin from.")
+    calibration = fit_calibration(
+        [*human, *fake],
+        [1] * len(human) + [0] * len(fake),
+        towards=own,
+        fitted_for=scorer.conditions(),
+        name=args.name or args.output.stem,
+    )
+    if form == ".json":
+        save_settings(args.output, calibration)
+    else:
+        save_checkpoint(args.output, scorer.model, calibration=calibration.as_dict())
+    llr = calibration.apply(human)
+    found = threshold_for(llr, args.refuse_at_most)
+    lines = [f"{calibration.name}: {calibration}, from {len(human)} people and {len(fake)} fakes"]
+    if calibration.covariance:
+        lines.append(_interval(calibration))
+    lines.append(str(found))
+    if fake:
+        n_passed = int((calibration.apply(fake) >= found.threshold).sum())
+        lines.append(f"of {len(fake)} fakes, {n_passed} pass there")
+    lines.append(
+        f"decide so with: --prior 0.05 --c-miss 1 --c-fa {costs_at(found.threshold).c_fa:g}"
+    )
+    sys.stdout.write("\n".join([*lines, f"written: {args.output}", ""]))
+    return 0
+
+
+def _scores(scorer: Scorer, paths: list[str]) -> list[float]:
+    """Return the log-odds of all recordings that hold speech; the others are named."""
+    scores = []
+    for scored in scorer.score_files(paths, progress=True):
+        if scored.result is None or not scored.result.has_speech:
+            text = scored.error or f"{scored.name}: no speech to judge"
+            sys.stderr.write(f"asvspoof-cm calibrate: left out: {text}\n")
+        else:
+            scores.append(scored.result.score)
+    if not scores:
+        raise ValueError(f"{', '.join(paths)}: none of the recordings can be scored.")
+    return scores
+
+
+def _interval(calibration: Calibration) -> str:
+    """Say how sure the fit is of a ratio of 0."""
+    middle = -calibration.offset / calibration.scale
+    low, high = calibration.interval(middle)
+    return f"what it calls 0 lies between {low:.2f} and {high:.2f} (95 %)"

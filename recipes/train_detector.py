@@ -164,6 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             lr=args.lr,
             final_lr=0.0,
             warmup_epochs=0.5,
+            warmup_start=0.0,
             schedule="constant",
             decay_epochs=args.decay,
             clip_norm=5.0,

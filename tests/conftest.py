@@ -80,65 +80,6 @@ def reference_wave(inputs):
     return inputs.wave()
 
 
-@pytest.fixture
-def write_run(tmp_path):
-    """Return a function that writes a run folder as training does, from curves and final values."""
-
-    def write(
-        name,
-        *,
-        system="6 TFPARN",
-        seed=42,
-        cumulative_s=(60.0, 120.0, 180.0),
-        dev=(0.5, 0.25, 0.3),
-        train=None,
-        final=None,
-        recipe=None,
-    ):
-        folder = tmp_path / name
-        folder.mkdir(parents=True)
-        about = {
-            "system": {"name": system, "model": "TFPARN", "recipe": {"lr": 1e-4, **(recipe or {})}},
-            "seed": seed,
-            "n_parameters": 4_846_275,
-            "data": {"train": {"bonafide": 10}},
-            "environment": {"torch": "2.9"},
-        }
-        (folder / "run.json").write_text(json.dumps(about))
-        lines = []
-        previous_s = 0.0
-        for epoch, time_s in enumerate(cumulative_s, start=1):
-            values = {"dev": dev[epoch - 1], "train": (train or dev)[epoch - 1]}
-            record = {
-                "epoch": epoch,
-                "lr": 1e-4,
-                **{
-                    split: {
-                        "loss": 1.0,
-                        "min_dcf": value,
-                        "eer": value / 2,
-                        "cllr": 3 * value,
-                        "act_dcf": 2 * value,
-                    }
-                    for split, value in values.items()
-                },
-                "train_s": 0.75 * (time_s - previous_s),
-                "dev_s": 0.25 * (time_s - previous_s),
-                "clips_per_s": 10.0,
-                "peak_memory_bytes": 10**9,
-                "cumulative_s": time_s,
-                "is_best": dev[epoch - 1] < min(dev[: epoch - 1], default=2.0),
-            }
-            lines.append(json.dumps(record) + "\n")
-            previous_s = time_s
-        (folder / "history.jsonl").write_text("".join(lines))
-        if final is not None:
-            (folder / "final.json").write_text(json.dumps(final))
-        return folder
-
-    return write
-
-
 @pytest.fixture(scope="session")
 def serving():
     """Return a context manager that serves an application with Uvicorn and yields its address."""

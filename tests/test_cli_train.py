@@ -1,28 +1,39 @@
-"""The train and study commands, and the report of what they made."""
+"""``asvspoof-cm train``: settings, models old and new, and how little of the library it walks."""
 
 import itertools
 import json
 import re
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+import asvspoof_cm
 from asvspoof_cm import TFPARN, TFPARNConfig, load_checkpoint, save_checkpoint
 from asvspoof_cm._util import sha256
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.cli import main
+from asvspoof_cm.cli.train import add_arguments
 from asvspoof_cm.data import read_protocol, write_miniature
 from asvspoof_cm.labels import LABEL_NAMES
+from asvspoof_cm.losses import LOSSES, focal_loss
+from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.models import Encoder, EncoderConfig
-from asvspoof_cm.runs import read_history
+
+TINY = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_feedforward": 16}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    paths = write_miniature(
+def paths(tmp_path_factory):
+    return write_miniature(
         tmp_path_factory.mktemp("data"), n_train=8, n_dev=8, duration_s=(0.3, 0.6)
     )
+
+
+@pytest.fixture(scope="module")
+def data(paths):
     return [
         *("--train-protocol", str(paths.train_protocol), "--dev-protocol", str(paths.dev_protocol)),
         *("--audio", str(paths.audio_dir), "--workers", "0", "--batch-size", "4"),
@@ -30,43 +41,112 @@ def data(tmp_path_factory):
     ]
 
 
+@pytest.fixture
+def config(tmp_path):
+    """Settings of a system small enough for tests."""
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({"model_config": TINY, "augment": "none", "recipe": {"lr": 1e-3}}))
+    return str(path)
+
+
+def run_of(folder):
+    return json.loads((folder / "run.json").read_text())
+
+
 def test_train_writes_a_run(tmp_path, data, capsys):
     arguments = ["train", "--system", "6", "--seed", "7", "--out", str(tmp_path / "6-7"), *data]
-    assert main([*arguments, "--lr", "0.001", "--augment", "none", "--extra-spoof", "0"]) == 0
+    assert main([*arguments, "--lr", "0.001", "--augment", "none"]) == 0
     line = capsys.readouterr().out
-    assert line.startswith(
-        "6 TFPARN, focal + pairwise, attention, seed 7: epoch 1 of 1 is best, Dev minDCF "
-    )
+    assert line.startswith("epoch 1 of 1 is best, Dev min_dcf ")
     assert line.rstrip().endswith("best.pt")
-    run = json.loads((tmp_path / "6-7" / "run.json").read_text())
-    assert run["system"]["recipe"]["lr"] == 0.001
-    assert run["system"]["transform"]["augmentation"] == "none"
+    run = run_of(tmp_path / "6-7")
+    assert run["recipe"]["lr"] == 0.001
+    assert run["known"]["system"] == {
+        "name": "6 TFPARN, focal + pairwise, attention",
+        "version": "text",
+        "loss": "focal_pairwise",
+        "augment": "none",
+        "batch_size": 4,
+        "order": "shuffled",
+    }
+    assert run["known"]["data"]["dev"]["bonafide"] == 4
     assert run["n_parameters"] == 4_846_275
-    assert (tmp_path / "6-7" / "final.json").exists()
+    assert run["model"]["input"] == {**run["model"]["input"], "crop_s": 0.3, "n_crops": 5}
+    assert len(read_scores(tmp_path / "6-7" / "dev_scores.tsv").filename) == 8
 
 
-def test_train_starts_from_a_checkpoint(tmp_path, data, capsys):
-    start = tmp_path / "start.pt"
-    save_checkpoint(start, TFPARN())
-    options = ["--lr", "1e-6", "--crops", "1", "--extra-spoof", "0.5"]
-    options += ["--extra-spoof-kind", "vocoder", "--start-from", str(start)]
-    # The rate is too low to move the weights, so the run ends with what it began with.
-    changes = {"--crop-s": "0.5"}
-    given = [changes.get(data[k - 1], value) for k, value in enumerate(data)]
-    arguments = ["train", "--system", "6", "--out", str(tmp_path / "run"), *given, *options]
-    assert main(arguments) == 0
-    before, after = load_checkpoint(start), load_checkpoint(tmp_path / "run" / "best.pt")
-    for name, tensor in before.state_dict().items():
-        assert torch.allclose(after.state_dict()[name], tensor, atol=1e-5), name
-    assert after.meta["data"]["start_from"] == {"file": "start.pt", "sha256": sha256(start)}
-    assert json.loads((tmp_path / "run" / "final.json").read_text())["dev"]["n_crops"] == 1
-    capsys.readouterr()
-    save_checkpoint(start, TFPARN(TFPARNConfig(pooling="mean")))
-    arguments[4] = str(tmp_path / "other")
-    assert main(arguments) == 2
-    assert "`start_from` must hold a TFPARN with" in capsys.readouterr().err
-    assert main([*arguments, "--residual-scale", "0.3"]) == 2
-    assert "`residual_scale` must be 1 with `start_from`" in capsys.readouterr().err
+def test_at_most_25_options():
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert len(parser._actions) <= 25
+
+
+def test_a_run_walks_through_few_files(tmp_path, data, config):
+    """The functions that run, once everything is imported."""
+    root = str(Path(asvspoof_cm.__file__).parent)
+    arguments = ["train", "--config", config, "--augment", "tfparn", *data, "--out"]
+    assert main([*arguments, str(tmp_path / "warm-up")]) == 0
+    files = set()
+
+    def note(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(root):
+            files.add(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        assert main([*arguments, str(tmp_path / "run")]) == 0
+    finally:
+        sys.setprofile(None)
+    assert len(files) <= 32, sorted(files)
+
+
+@pytest.mark.parametrize("suffix", ["json", "toml"])
+def test_a_file_of_settings_and_options_that_come_first(tmp_path, data, suffix):
+    text = {
+        "json": '{"model": "tfparn", "model-config": {"d_model": 16, "n_heads": 2, "n_layers": 1},'
+        ' "name": "mine", "dev_clips": 4, "recipe": {"patience": 3, "lr": 0.01}, "seed": 5}',
+        "toml": 'model = "tfparn"\nname = "mine"\ndev_clips = 4\nseed = 5\n'
+        "recipe = {patience = 3, lr = 0.01}\n"
+        "model-config = {d_model = 16, n_heads = 2, n_layers = 1}\n",
+    }[suffix]
+    path = tmp_path / f"settings.{suffix}"
+    path.write_text(text)
+    out = tmp_path / "run"
+    assert main(["train", "--config", str(path), "--lr", "0.1", "--out", str(out), *data]) == 0
+    run = run_of(out)
+    assert (run["recipe"]["lr"], run["recipe"]["patience"], run["seed"]) == (0.1, 3, 5)
+    assert (run["model"]["config"]["d_model"], run["known"]["system"]["name"]) == (16, "mine")
+    assert run["known"]["data"]["dev"] == {
+        **run["known"]["data"]["dev"],
+        "bonafide": 2,
+        "spoof": 2,
+    }
+
+
+def test_a_loss_and_a_model_of_ones_own(tmp_path, data, monkeypatch, config):
+    def tempered(logits, labels):
+        return focal_loss(2 * logits, labels)
+
+    class Own(TFPARN):
+        pass
+
+    monkeypatch.setitem(LOSSES, "tempered", tempered)
+    arguments = ["train", "--config", config, "--model", "Own", "--loss", "tempered"]
+    assert main([*arguments, "--out", str(tmp_path / "run"), *data]) == 0
+    assert type(load_checkpoint(tmp_path / "run" / "best.pt")) is Own
+    assert run_of(tmp_path / "run")["known"]["system"]["loss"] == "tempered"
+
+
+def test_the_authors_version(tmp_path, data, config):
+    out = tmp_path / "run"
+    arguments = ["train", "--config", config, "--version", "authors", "--out", str(out)]
+    assert main([*arguments, *data]) == 0
+    run = run_of(out)
+    assert run["model"]["config"]["mel_filters"] == "bins"
+    assert run["model"]["input"]["normalization"] == "utterance"
+    assert run["recipe"]["by_epoch"]
 
 
 @pytest.fixture
@@ -87,15 +167,13 @@ def published_weights(tmp_path, monkeypatch):
     return weights
 
 
-def test_train_resume_score_and_export_another_model(
-    tmp_path, data, capsys, published_weights, monkeypatch
-):
+def test_train_resume_score_and_export_an_encoder(tmp_path, data, capsys, published_weights):
     pytest.importorskip("onnxruntime")
-    out = tmp_path / "run"
-    options = ["--model", "encoder", "--encoder", "distillmos", "--layers", "0", "--freeze", "all"]
-    arguments = ["train", *options, "--out", str(out), *data, "--augment", "none"]
+    out, settings = tmp_path / "run", tmp_path / "encoder.json"
+    encoder = {"encoder": "distillmos", "n_layers": 0, "freeze": "all"}
+    settings.write_text(json.dumps({"model": "encoder", "model_config": encoder}))
+    arguments = ["train", "--config", str(settings), "--out", str(out), *data, "--augment", "none"]
     assert main(arguments) == 0
-    assert capsys.readouterr().out.startswith("encoder, seed ")
     model = load_checkpoint(out / "best.pt")
     assert model.config.encoder == "distillmos"
     # Frozen, so training left what was loaded.
@@ -110,46 +188,42 @@ def test_train_resume_score_and_export_another_model(
     capsys.readouterr()
     scores = []
     for file in (out / "best.pt", onnx):
-        assert main(["score", "--model", str(file), str(clip)]) == 0
+        main(["score", "--model", str(file), "--json", str(clip)])
         scores.append(capsys.readouterr().out)
-    numbers = [float(re.findall(r"-?\d+\.\d+", text)[-1]) for text in scores]
+    numbers = [float(re.search(r'"score": (-?[\d.e-]+)', text)[1]) for text in scores]
     assert numbers[0] == pytest.approx(numbers[1], abs=1e-3)
 
 
 @pytest.fixture(scope="module")
-def table(data):
+def table(paths):
     """The same data as one table with splits and sources, beside its audio."""
-    folder, lines = Path(data[5]), ["utterance\tpath\tlabel\tsource\tsplit"]
-    for split, path in (("train", data[1]), ("dev", data[3])):
+    lines = ["utterance\tpath\tlabel\tsource\tsplit"]
+    for split, path in (("train", paths.train_protocol), ("dev", paths.dev_protocol)):
         protocol = read_protocol(path)
         for name, label in zip(protocol.utterance, protocol.label, strict=True):
             file = f"flac_{name[0]}/{name}.flac"
             lines.append(f"{name}\t{file}\t{LABEL_NAMES[label]}\tpage\t{split}")
-    (folder / "corpus.tsv").write_text("\n".join(lines) + "\n")
-    return folder / "corpus.tsv"
+    (paths.audio_dir / "corpus.tsv").write_text("\n".join(lines) + "\n")
+    return paths.audio_dir / "corpus.tsv"
 
 
-def test_train_further_from_a_checkpoint(tmp_path, data, table, capsys):
+def test_train_further_from_a_checkpoint(tmp_path, table):
     torch.manual_seed(0)
     start = Encoder(EncoderConfig(encoder="distillmos", freeze=3, d_projection=8))
     start.input = InputSettings(crop_s=0.3, n_crops=2)
     save_checkpoint(tmp_path / "start.pt", start)
+    settings = tmp_path / "freeze.json"
+    settings.write_text('{"model_config": {"freeze": 5}}')
     out = tmp_path / "run"
-    arguments = ["train", "--from", str(tmp_path / "start.pt"), "--freeze", "5", "--out", str(out)]
+    arguments = ["train", "--model", str(tmp_path / "start.pt"), "--config", str(settings)]
     arguments += ["--protocol", str(table), "--order", "matched", "--epochs", "1", "--workers", "0"]
-    arguments += ["--augment", "none", "--device", "cpu", "--quiet"]
+    arguments += ["--augment", "none", "--device", "cpu", "--quiet", "--out", str(out)]
     assert main(arguments) == 0
-    assert capsys.readouterr().out.startswith(
-        "Encoder, fine-tuned, seed 42: epoch 1 of 1 is best, "
-    )
+    run = run_of(out)
+    assert run["known"]["system"]["name"] == "Encoder, trained further"
+    assert (run["recipe"]["lr"], run["known"]["system"]["batch_size"]) == (2e-4, 16)
     tuned = load_checkpoint(out / "best.pt")
-    assert tuned.config.freeze == 5
-    assert tuned.input == start.input
-    assert main([*arguments, "--crops", "0", "--eval-protocol", data[3]]) == 0
-    final = json.loads((out / "final.json").read_text())
-    assert (final["dev"]["n_crops"], final["eval"]["n_crops"]) == (2, 2)
-    assert tuned.meta["data"]["start_from"]["file"] == "start.pt"
-    assert tuned.meta["data"]["train"] == {**tuned.meta["data"]["train"], "bonafide": 4, "spoof": 4}
+    assert (tuned.config.freeze, tuned.input) == (5, start.input)
     frozen, trained = ([f"encoders.0.convolutions.{k}.weight" for k in r] for r in ((0, 4), (5,)))
     for name, tensor in start.state_dict().items():
         if name in frozen:
@@ -158,88 +232,59 @@ def test_train_further_from_a_checkpoint(tmp_path, data, table, capsys):
             assert not torch.equal(tuned.state_dict()[name], tensor), name
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--audio", "x"], "--train-protocol, --dev-protocol and --audio; --train-protocol is"),
-        (["--protocol", "T", "--dev-protocol", "x"], "--protocol stands for --train-protocol and"),
-        (["--protocol", "P"], "must have a column split, with rows of train and dev"),
-        (["--protocol", "T", "--from", "x.pt", "--start-from", "y.pt"], "exclude each other"),
-        (["--protocol", "T", "--from", "nothing"], "`name` must be one of "),
-        (["--protocol", "T", "--from", "S", "--layers", "1"], "--freeze also to --from"),
-        (["--protocol", "T", "--from", "S", "--freeze", "1"], "`freeze` must be None for TFPARN"),
-    ],
-)
-def test_what_train_refuses(tmp_path, data, table, capsys, options, message):
-    save_checkpoint(tmp_path / "S.pt", TFPARN(TFPARNConfig(d_model=16, n_heads=2)))
-    files = {"T": str(table), "P": data[1], "S": str(tmp_path / "S.pt")}
-    given = [files.get(option, option) for option in options]
-    assert main(["train", "--out", str(tmp_path / "run"), "--quiet", *given]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
-def test_train_resnet(tmp_path, data, capsys):
-    arguments = ["train", "--model", "resnet18", "--out", str(tmp_path / "run"), *data]
-    assert main([*arguments, "--augment", "none"]) == 0
-    assert type(load_checkpoint(tmp_path / "run" / "best.pt")).__name__ == "ResNet"
-
-
-def test_train_with_another_loss(tmp_path, data, capsys):
+def test_train_with_a_loss_of_cosines(tmp_path, data):
     arguments = ["train", "--model", "lcnn", "--loss", "p2sgrad", "--out", str(tmp_path / "run")]
     assert main([*arguments, *data, "--augment", "none"]) == 0
-    assert capsys.readouterr().out.startswith("lcnn with p2sgrad, seed ")
     model = load_checkpoint(tmp_path / "run" / "best.pt")
     assert (type(model).__name__, type(model.body).__name__) == ("CosineHead", "LCNN")
-    assert model.meta["system"]["objective"] == "p2sgrad"
-    further = ["train", "--from", str(tmp_path / "run" / "best.pt"), "--loss", "p2sgrad(scale=20)"]
+    further = ["train", "--model", str(tmp_path / "run" / "best.pt"), "--loss", "p2sgrad"]
     assert main([*further, "--out", str(tmp_path / "further"), *data, "--augment", "none"]) == 0
     body = load_checkpoint(tmp_path / "further" / "best.pt").body
     assert type(body).__name__ == "LCNN"  # no head on a head
 
 
-def test_the_head_has_the_scale_of_the_loss(tmp_path, data):
-    out = str(tmp_path / "run")
-    arguments = ["train", "--model", "lcnn", "--loss", "focal + 0.5 * oc_softmax(scale=30)"]
-    assert main([*arguments, "--out", out, *data, "--augment", "none"]) == 0
-    config = load_checkpoint(tmp_path / "run" / "best.pt").config
-    assert (config.n_vectors, config.scale) == (1, 30.0)
+def test_a_sample_of_dev_is_always_the_same_and_keeps_the_shares(paths):
+    from asvspoof_cm.cli.train import _sample
 
-
-def test_study_trains_each_pair_once_and_report_reads_them(tmp_path, data, capsys):
-    arguments = ["study", "--systems", "3", "--seeds", "1", "2", "--out", str(tmp_path), *data]
-    assert main(arguments) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["3-1", "3-2"]
-    stamps = [(tmp_path / name / "last.pt").stat().st_mtime_ns for name in ("3-1", "3-2")]
-    assert main(arguments) == 0
-    again = [(tmp_path / name / "last.pt").stat().st_mtime_ns for name in ("3-1", "3-2")]
-    assert again == stamps
-    assert len(read_history(tmp_path / "3-1")) == 1
-    capsys.readouterr()
-    assert main(["report", str(tmp_path / "3-1"), str(tmp_path / "3-2")]) == 0
-    assert "3 TFPARN, CE" in capsys.readouterr().out
+    protocol = read_protocol(paths.train_protocol)
+    few = _sample(protocol, 4)
+    assert few.counts() == {"bonafide": 2, "spoof": 2}
+    assert np.array_equal(few.utterance, _sample(protocol, 4).utterance)
+    assert len(_sample(protocol, 100)) == 8
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("options", "message"),
     [
-        (["--train-protocol", "none.tsv"], "none.tsv"),
-        (["--augment", "magic"], "must be none, one of tfparn"),
-        (["--precision", "fp8"], "`precision` must be"),
-        (["--expect"], "182,357"),
-        (["--audio", "nowhere"], "nowhere"),
-        (["--device", "abacus"], "abacus"),
-        (["--model", "bert"], "`name` must be one of tfparn, resnet18, resnet34, lcnn"),
-        (["--loss", "hinge"], "a loss must be one of cross_entropy, focal"),
-        (["--encoder", "distillmos"], "--encoder, --layers and --freeze belong to --model encoder"),
-        (["--model", "encoder", "--layers", "1", "2"], "one for each of the 1 encoders"),
+        (["--audio", "x"], "--train-protocol, --dev-protocol and --audio; --train-protocol is"),
+        (["--protocol", "T", "--dev-protocol", "x"], "--protocol stands for --train-protocol and"),
+        (["--protocol", "P"], "--train-protocol must hold both bonafide and spoof; the rows of"),
+        (["--protocol", "T", "--model", "nothing"], "`name` must be one of "),
+        (["--protocol", "T", "--model", "S", "--version", "text"], "--model has none"),
+        (["--protocol", "T", "--config", "C"], "has unknown settings epoch; it may have audio, "),
+        (["--protocol", "T", "--config", "R"], "`recipe` must have fields of Recipe: "),
+        (["--protocol", "T", "--config", "T"], "is neither JSON nor TOML"),
+        (["--protocol", "T", "--model", "S", "--loss", "p2sgrad"], "cosines of a CosineHead"),
+        (["--protocol", "T", "--system", "7"], "must be between 1 and 6; got 7"),
+        (["--protocol", "none.tsv"], "none.tsv"),
+        (["--protocol", "T", "--augment", "magic"], "must be none, one of tfparn"),
+        (["--protocol", "T", "--precision", "fp8"], "--precision must be"),
+        (["--protocol", "T", "--audio", "nowhere"], "nowhere"),
+        (["--protocol", "T", "--device", "abacus"], "abacus"),
+        (["--protocol", "T", "--loss", "hinge"], "--loss must be one of 'cross_entropy'"),
+        (["--protocol", "T", "--workers", "-1"], "--workers must be at least 0; got -1"),
     ],
 )
-def test_bad_arguments_are_one_line_and_exit_code_2(tmp_path, data, capsys, changes, message):
-    assert main(["train", "--out", str(tmp_path / "run"), *data, *changes]) == 2
+def test_what_train_refuses(tmp_path, data, table, capsys, options, message):
+    save_checkpoint(tmp_path / "S.pt", TFPARN(TFPARNConfig(**TINY)))
+    (tmp_path / "C.json").write_text('{"epoch": 3}')
+    (tmp_path / "R.json").write_text('{"recipe": {"epochs": 3}}')
+    files = {"T": str(table), "P": data[1]}
+    files |= {name[0]: str(tmp_path / name) for name in ("S.pt", "C.json", "R.json")}
+    given = [files.get(option, option) for option in options]
+    assert main(["train", "--out", str(tmp_path / "run"), "--quiet", *given]) == 2
     error = capsys.readouterr().err
+    assert message in error
     assert error.count("\n") == 1
     assert error.startswith("asvspoof-cm train: ")
-    assert message in error
     assert not (tmp_path / "run" / "resume.pt").exists()

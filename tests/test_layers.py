@@ -15,7 +15,6 @@ LAYERS = [
     "_util",
     "metrics",
     "calibration",
-    "runs",
     "_formats",
     "audio",
     "frontends",
@@ -23,12 +22,10 @@ LAYERS = [
     "losses",
     "models",
     "checkpoint",
-    "profiling",
     "data",
     "export",
     "scorer",
     "training",
-    "report",
     "plots",
     "engines",
     "serve",
@@ -36,7 +33,7 @@ LAYERS = [
     "__init__",
     "__main__",
 ]
-TORCH_FREE = {"labels", "metrics", "calibration", "runs", "report", "data.protocol", "_util"}
+TORCH_FREE = {"labels", "metrics", "calibration", "data.protocol", "_util"}
 TORCH_FREE |= {"audio", "export", "scorer", "scorer.files", "serve.decoding", "cli.score"}
 
 

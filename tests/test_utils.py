@@ -7,15 +7,16 @@ import io
 import sys
 
 import pytest
+import torch
 
 from asvspoof_cm._util import (
     Progress,
     atomic_path,
     exclusive,
-    peak_resident_bytes,
+    peak_memory_bytes,
     read_table,
     render,
-    resident_bytes,
+    reset_peak_memory,
     sha256,
     track,
     write_text,
@@ -133,4 +134,11 @@ def test_progress_is_silent_for_short_work_or_without_tqdm(capsys, monkeypatch):
 
 
 def test_memory_is_known():
-    assert min(peak_resident_bytes(), resident_bytes()) > 1_000_000
+    place = torch.device("cpu")
+    reset_peak_memory(place)
+    before = peak_memory_bytes(place)
+    large = bytearray(64 << 20)
+    assert peak_memory_bytes(place) - before > 32 << 20
+    del large
+    reset_peak_memory(place)
+    assert 1_000_000 < peak_memory_bytes(place) < before + (32 << 20)

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
+from minispoof.packages import unpack
 
 from asvspoof_cm._util import atomic_path
 from asvspoof_cm.audio import load_audio
-from minispoof.packages import unpack
 
 HERE = Path(__file__).parent
 SAMPLE_RATE = 16_000

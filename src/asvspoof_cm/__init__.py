@@ -85,10 +85,9 @@ if TYPE_CHECKING:
     from asvspoof_cm.scorer import Scorer as Scorer, StreamingScorer as StreamingScorer
     from asvspoof_cm.training import (
         Recipe as Recipe,
-        System as System,
         fit as fit,
+        model_system as model_system,
         system as system,
-        train_system as train_system,
     )
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__)

@@ -54,7 +54,7 @@ _LATEX_SPECIALS = str.maketrans(
         "±": r"$\pm$",
     }
 )
-_STATM = Path("/proc/self/statm")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
 _CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -602,15 +602,26 @@ def _cpu_flags() -> set[str]:
     return {flag for line in lines if line.startswith("flags") for flag in line.split()[2:]}
 
 
-def resident_bytes() -> int:
-    """Return the memory that this process has now; without /proc, the most it ever had."""
-    if _STATM.exists():
-        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return peak_resident_bytes()
+def reset_peak_memory(device: torch.device) -> None:
+    """Let `peak_memory_bytes` look at what comes after this, where the system can."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif _CLEAR_REFS.exists():
+        with contextlib.suppress(OSError):
+            _CLEAR_REFS.write_text("5")
 
 
-def peak_resident_bytes() -> int:
-    """Return the most memory that this process ever had; 0 on Windows, which does not say."""
+def peak_memory_bytes(device: torch.device) -> int:
+    """Return the most memory that PyTorch had on CUDA, or else that this process had.
+
+    It is 0 on Windows, which does not say.
+    """
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
     try:
         import resource
     except ImportError:

@@ -25,6 +25,7 @@ __all__ = [
     "LOSSES",
     "am_softmax_loss",
     "cross_entropy_loss",
+    "cross_entropy_pairwise_loss",
     "focal_loss",
     "focal_pairwise_loss",
     "listwise_loss",
@@ -39,15 +40,44 @@ __all__ = [
 ]
 
 
-def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
+def cross_entropy_loss(
+    logits: Tensor, labels: Tensor, *, class_weights: tuple[float, float] | None = None
+) -> Tensor:
     """Return the mean cross-entropy: the objective of systems 1 to 3 of the paper.
+
+    Args:
+        logits: Tensor of shape (batch, 2).
+        labels: Integer tensor of shape (batch,).
+        class_weights: Weights of spoof and bonafide in the mean; None weighs both alike.
 
     Example:
         >>> cross_entropy_loss(torch.zeros(2, 2), torch.tensor([0, 1]))
         tensor(0.6931)
     """
     _check_logits(logits, labels)
-    return functional.cross_entropy(_widen(logits), labels.long())
+    wide = _widen(logits)
+    weight = None if class_weights is None else wide.new_tensor(class_weights)
+    return functional.cross_entropy(wide, labels.long(), weight=weight)
+
+
+def cross_entropy_pairwise_loss(
+    logits: Tensor, labels: Tensor, *, margin: float = 1.0, weight: float = 0.3
+) -> Tensor:
+    """Return L_CE + λ L_pair, the objective of system 4, the pairs ranked by the bonafide logit.
+
+    Args:
+        logits: Tensor of shape (batch, 2).
+        labels: Integer tensor of shape (batch,).
+        margin: See `pairwise_ranking_loss`.
+        weight: λ, the weight of the ranking term.
+
+    Example:
+        >>> cross_entropy_pairwise_loss(torch.zeros(2, 2), torch.tensor([0, 1]))
+        tensor(0.9931)
+    """
+    check_not_negative(weight=weight)
+    ranked = pairwise_ranking_loss(logits[:, BONAFIDE], labels, margin=margin)
+    return cross_entropy_loss(logits, labels) + weight * ranked
 
 
 def focal_loss(logits: Tensor, labels: Tensor, *, alpha: float = 0.5, gamma: float = 2.0) -> Tensor:
@@ -399,6 +429,7 @@ def _pairwise(logits: Tensor, labels: Tensor, *, margin: float = 1.0) -> Tensor:
 
 LOSSES: Final[dict[str, Callable[..., Tensor]]] = {
     "cross_entropy": cross_entropy_loss,
+    "cross_entropy_pairwise": cross_entropy_pairwise_loss,
     "focal": focal_loss,
     "pairwise": _pairwise,
     "focal_pairwise": focal_pairwise_loss,
@@ -411,7 +442,9 @@ LOSSES: Final[dict[str, Callable[..., Tensor]]] = {
     "oc_softmax": oc_softmax_loss,
     "p2sgrad": p2sgrad_loss,
 }
-"""The losses of logits and labels, by name; "pairwise" ranks by the bonafide logit."""
+"""The losses of logits and labels, by name; "pairwise" ranks by the bonafide logit.
+
+Add one of your own to train with it by name."""
 
 
 def _widen(x: Tensor) -> Tensor:

@@ -32,9 +32,6 @@ COMMANDS: tuple[str, ...] = (
     "evaluate",
     "protocol",
     "train",
-    "study",
-    "report",
-    "profile",
 )
 
 

@@ -1,267 +1,293 @@
-"""``asvspoof-cm train``: a model or one of the paper's systems, from protocol to checkpoint.
-
-The options of the recipe are the plain fields of `Recipe`, `Augmented` and `System`.
-"""
+"""``asvspoof-cm train``: a model or one of the paper's systems, from protocols to a run folder."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
+import tomllib
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asvspoof_cm.cli.options import (
-    add_device,
-    add_fields,
-    add_seed,
-    find_checkpoint,
-    given_fields,
-)
+from asvspoof_cm._util import check_between, check_choice
+from asvspoof_cm.cli.options import add_device, find_checkpoint
+from asvspoof_cm.labels import SPOOF
 
 if TYPE_CHECKING:
-    from asvspoof_cm.training import System
-
-# Fields of a system that other options choose.
-_CHOSEN_OTHERWISE = ("name", "model", "objective")
+    from asvspoof_cm.data import Protocol
+    from asvspoof_cm.training import FitResult, System
 
 SUMMARY = "train a model, or one of the paper's systems"
+
+ORDERS = ("shuffled", "balanced", "matched")
+IN_CONFIG = ("dev_clips", "model_config", "name", "parent_share", "recipe")
+"""Settings that a file may have beside those of the options."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
-    from asvspoof_cm.training import MODELS
-
     parser.description = (
         "Train a system of the paper: 1 AASIST, 2 RawNet2, 3 TFPARN with cross-entropy, "
-        "4 + pairwise ranking, 5 + focal loss, 6 + attention pooling; or, with --model, "
-        "another model with the objective of system 6 (aasist and rawnet2: systems 1 and 2); or, "
-        "with --from, a trained model further. The same command resumes a run after an "
-        "interruption. Several GPUs: torchrun --nproc-per-node N -m asvspoof_cm train …"
+        "4 + pairwise ranking, 5 + focal loss, 6 + attention pooling; or another model by its "
+        "name; or a trained model further. The same command resumes a run after an interruption. "
+        "Several GPUs: torchrun --nproc-per-node N -m asvspoof_cm train …"
     )
+    add = parser.add_argument
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--system", type=int, choices=range(1, 7), default=6, help="default: 6")
-    which.add_argument("--model", metavar="NAME", help=", ".join(MODELS))
-    which.add_argument(
-        "--from",
-        dest="start",
-        metavar="MODEL",
-        help="train further, gently: a trained model that `models` lists, or a checkpoint",
-    )
-    parser.add_argument(
-        "--loss",
-        metavar="TEXT",
-        help='what to minimise, such as "focal + 0.3 * listwise"; docs/losses.md has the names',
-    )
-    encoder = parser.add_argument_group("--model encoder")
-    encoder.add_argument(
-        "--encoder",
-        nargs="+",
-        metavar="NAME",
-        help="distillmos, whisper-base, … or a transformers model; several share a head",
-    )
-    encoder.add_argument("--layers", nargs="+", type=int, metavar="N", help="of each encoder")
-    encoder.add_argument(
-        "--freeze", nargs="+", metavar="N", help="none, all or the lowest stages, of each encoder"
-    )
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the run")
-    add_seed(parser)
-    add_training(parser)
-
-
-def add_training(parser: argparse.ArgumentParser) -> None:
-    """Add the options that ``train`` and ``study`` share; the recipe's are those of its fields."""
-    from asvspoof_cm.augmentation.recipes import AUGMENTATIONS, EXTRA_SPOOF
-    from asvspoof_cm.training import Augmented, Recipe, System
-
+    which.add_argument("--system", type=int, metavar="N", help="1 to 6 (default: 6)")
+    which.add_argument("--model", metavar="M", help="a name, a trained model or a checkpoint")
+    add("--version", metavar="V", help="of a system: the paper's text, or authors, what they ran")
+    add("--loss", metavar="L", help="a name; docs/losses.md has them (default: the system's)")
+    add("--augment", metavar="A", help="none, or names joined by + (default: the system's)")
+    add("--config", type=Path, metavar="FILE", help="settings, JSON or TOML; options come first")
+    add("--out", metavar="DIR", help="folder of the run")
+    add("--seed", type=int, metavar="N", help="seed of everything random (default: 42)")
     data = parser.add_argument_group("data")
-    for name, metavar, text in (
-        ("--train-protocol", "FILE", "what to train on"),
-        ("--dev-protocol", "FILE", "what to validate on"),
-        ("--protocol", "FILE", "in their place, a table whose column split says train or dev"),
-        ("--audio", "DIR", "audio, or a packed folder (default: the folder of --protocol)"),
-        ("--dev-audio", "DIR", "audio of the dev set, if elsewhere"),
-        ("--eval-protocol", "FILE", "also evaluate the best checkpoint on this set"),
-        ("--eval-audio", "DIR", "audio of that set, if elsewhere"),
-        ("--start-from", "FILE", "checkpoint whose weights to begin with"),
-    ):
-        data.add_argument(name, metavar=metavar, help=text)
-    for name, text in (
-        ("--expect", "check the official ASVspoof 5 trial counts"),
-        ("--skip-unreadable", "report unreadable files and continue"),
-    ):
-        data.add_argument(name, action="store_true", help=text)
+    data.add_argument("--train-protocol", metavar="FILE", help="what to train on")
+    data.add_argument("--dev-protocol", metavar="FILE", help="what to validate on")
     data.add_argument(
-        "--order",
-        choices=("shuffled", "balanced", "matched"),
-        default="shuffled",
-        help="balanced draws generators and sources evenly; matched also puts a human and a fake "
-        "clip of one source side by side (default: shuffled)",
+        "--protocol", metavar="FILE", help="instead, a table whose column split says train or dev"
     )
-    for name, kind, default, text in (
-        ("--epoch-clips", int, None, "clips per epoch; with few, a run is saved often"),
-        ("--parent-share", float, None, "share of copies that matched pairs with their recording"),
-        (
-            "--crops",
-            int,
-            None,
-            "crops per file at the end; 0: none of dev (default: the model's, else 5)",
-        ),
-        ("--workers", int, None, "processes that read ahead"),
-    ):
-        data.add_argument(name, type=kind, default=default, metavar="X", help=text)
-    recipe = parser.add_argument_group("recipe (the paper's; with --from, that of `fine_tuning`)")
-    texts = {
-        "lr": "learning rate after the warm-up (default: the system's, scaled to the batch size)",
-        "weight_decay": "weight decay (default: the system's)",
-        "augmentation": f"none, or some of {', '.join(AUGMENTATIONS)}, joined by +",
-        "extra_spoof_kind": f"how they are changed: {', '.join(EXTRA_SPOOF)}",
-    }
-    for fields_of in (Recipe, Augmented, System):
-        add_fields(recipe, fields_of, texts, skip=_CHOSEN_OTHERWISE)
+    data.add_argument("--audio", metavar="DIR", help="its root (default: the folder of --protocol)")
+    data.add_argument("--order", choices=ORDERS, help="of the training clips (default: shuffled)")
+    data.add_argument("--epoch-clips", type=int, metavar="N", help="clips per epoch (default: all)")
+    data.add_argument("--workers", type=int, metavar="N", help="processes that read ahead")
+    recipe = parser.add_argument_group("recipe; a file of --config may have every field of it")
+    recipe.add_argument("--epochs", type=int, metavar="N", help="epochs at most")
+    recipe.add_argument("--minutes", type=float, metavar="X", help="instead, the time of training")
+    recipe.add_argument("--lr", type=float, metavar="X", help="learning rate (the system's)")
+    recipe.add_argument("--batch-size", type=int, metavar="N", help="clips per step (64)")
+    recipe.add_argument("--crop-s", type=float, metavar="S", help="seconds of a crop (the model's)")
+    recipe.add_argument("--crops", type=int, metavar="N", help="of a clip of dev (the model's)")
+    recipe.add_argument("--precision", metavar="P", help="fp32, bf16 or auto")
     add_device(parser)
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    add("--quiet", action="store_true", help="no progress")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train and say where the best checkpoint is."""
-    from asvspoof_cm._util import resolve_device
-    from asvspoof_cm.training import process_group
-
-    prepare(args)
-    with process_group(resolve_device(args.device)):
-        train(args, _chosen(args), args.seed, args.out)
+    """Train, and say where the best checkpoint is."""
+    settings = read_settings(args.config) if args.config is not None else {}
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    own = ("command", "config", "run", "device", "quiet")
+    settings.update({name: value for name, value in given.items() if name not in own})
+    if not args.quiet:
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    result = train(settings, device=args.device, progress=not args.quiet)
+    if result is not None:
+        best = result.history[result.best_epoch - 1]["dev"]
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in [*best.items()][:4])
+        sys.stdout.write(
+            f"epoch {result.best_epoch} of {len(result.history)} is best, Dev {figures}: "
+            f"{result.best_path}\n"
+        )
     return 0
 
 
-def _chosen(args: argparse.Namespace) -> System:
-    """Return the system that ``--system``, ``--model`` or ``--from`` names."""
-    from asvspoof_cm.checkpoint import load_checkpoint
-    from asvspoof_cm.training import fine_tuning, model_system, system
-
-    given = {"encoder": args.encoder, "n_layers": args.layers, "freeze": args.freeze}
-    config: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if config.keys() - ({"freeze"} if args.start else set()) and args.model != "encoder":
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings in a JSON or TOML file, named like the options of the command."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        content = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"--config: {path} is neither JSON nor TOML ({error}).") from None
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    known = {action.dest for action in parser._actions} - {"help", "config", "device", "quiet"}
+    known |= {*IN_CONFIG}
+    settings = {name.replace("-", "_"): value for name, value in content.items()}
+    unknown = sorted(settings.keys() - known)
+    if unknown:
         raise ValueError(
-            "--encoder, --layers and --freeze belong to --model encoder; --freeze also to --from."
+            f"--config: {path} has unknown settings {', '.join(unknown)}; it may have "
+            f"{', '.join(sorted(known))}."
         )
-    if "freeze" in config:
-        config["freeze"] = [int(n) if n.isdecimal() else n for n in args.freeze]
-    config = {name: value[0] if len(value) == 1 else value for name, value in config.items()}
-    if args.start is not None:
-        if args.start_from is not None:
-            raise ValueError("--from and --start-from exclude each other: give one.")
-        args.start_from = find_checkpoint(args.start)
-        model = load_checkpoint(args.start_from)
-        chosen = fine_tuning(model, batch_size=args.batch_size or 16, **config)
-    elif args.model is not None:
-        chosen = model_system(args.model, batch_size=args.batch_size or 64, **config)
+    return settings
+
+
+def train(
+    settings: Mapping[str, Any], *, device: str = "auto", progress: bool = True
+) -> FitResult | None:
+    """Train what the settings say; None in other processes than the first.
+
+    Args:
+        settings: Values by the names of the options, and those of `IN_CONFIG`: ``recipe`` and
+            ``model_config`` are dicts of fields, ``dev_clips`` limits the development set to a
+            sample that is always the same, ``parent_share`` is that of `matched_pairs`, ``name``
+            the system's in the tables.
+        device: Where to train.
+        progress: Show progress and log a line per epoch.
+    """
+    from asvspoof_cm._util import resolve_device
+    from asvspoof_cm.data import (
+        SpoofDataset,
+        group_balanced,
+        make_loader,
+        matched_pairs,
+        shuffled,
+    )
+    from asvspoof_cm.training import fit, process_group
+    from asvspoof_cm.training.distributed import rank_and_size
+
+    seed, n_workers = settings.get("seed", 42), settings.get("workers")
+    order = settings.get("order", "shuffled")
+    check_choice("order", order, ORDERS)
+    if n_workers is not None:
+        check_between("workers", n_workers, 0)
+    if "out" not in settings:
+        raise ValueError("give --out, the folder of the run.")
+    train_set, dev_set, audio_dir = _protocols(settings)
+    with process_group(resolve_device(device)) as place:
+        chosen, batch_size = _choose(settings, seed, train_set)
+        rank, n_processes = rank_and_size()
+        if batch_size % n_processes:
+            raise ValueError(
+                f"`batch_size` must be a multiple of the {n_processes} processes; got {batch_size}."
+            )
+        model = chosen.model.to(place)
+        sizes = {"crop_s": settings.get("crop_s"), "n_crops": settings.get("crops")}
+        given = {name: value for name, value in sizes.items() if value is not None}
+        model.input = replace(model.input, **given)
+        load = partial(
+            make_loader,
+            batch_size=batch_size // n_processes,
+            seed=seed,
+            n_workers=n_workers,
+            device=place,
+        )
+        make_order: Any = {"balanced": group_balanced, "matched": matched_pairs}.get(
+            order, shuffled
+        )
+        drawn = {"n_rows": settings.get("epoch_clips")}
+        if "parent_share" in settings:
+            drawn["parent_share"] = settings["parent_share"]
+        options: Any = {"input": model.input, "seed": seed}
+        result = fit(
+            model,
+            load(
+                SpoofDataset(train_set, audio_dir, crop="random", **options),
+                order=make_order(train_set, **drawn),
+            ),
+            load(SpoofDataset(dev_set, audio_dir, n_crops=model.input.n_crops, **options)),
+            loss=chosen.loss,
+            recipe=chosen.recipe,
+            augment=chosen.augment,
+            out=settings["out"],
+            seed=seed,
+            known={
+                "system": {**chosen.about, "batch_size": batch_size, "order": order},
+                "data": {"train": _described(train_set), "dev": _described(dev_set)},
+            },
+            progress=progress,
+        )
+        return result if rank == 0 else None
+
+
+def _choose(settings: Mapping[str, Any], seed: int, train_set: Protocol) -> tuple[System, int]:
+    """Return what the settings name, with their changes to it, and the batch size."""
+    from asvspoof_cm.augmentation import augmentation
+    from asvspoof_cm.checkpoint import load_checkpoint
+    from asvspoof_cm.losses import LOSSES
+    from asvspoof_cm.models.base import model_names
+    from asvspoof_cm.training import MODELS, model_system, system
+
+    model, loss = settings.get("model"), settings.get("loss")
+    config = settings.get("model_config")
+    is_new = model is None or model in (*MODELS, *model_names())
+    batch_size = settings.get("batch_size", 64 if is_new else 16)
+    if loss is not None:
+        check_choice("loss", loss, tuple(LOSSES))
+    options: Any = {"seed": seed, "batch_size": batch_size}
+    if model is None:
+        chosen = system(
+            settings.get("system", 6),
+            version=settings.get("version", "text"),
+            config=config,
+            counts=train_set.counts(),
+            **options,
+        )
+        if loss is not None:
+            about = {**chosen.about, "loss": loss}
+            chosen = chosen._replace(loss=LOSSES[loss], about=about)
+    elif settings.get("version") is not None:
+        raise ValueError("--version is one of a system of the paper; --model has none.")
     else:
-        chosen = system(args.system, batch_size=args.batch_size or 64)
-    return chosen if args.loss is None else _with_loss(chosen, args.loss)
+        begun = model if is_new else load_checkpoint(find_checkpoint(model))
+        chosen = model_system(begun, config, loss=loss or "focal_pairwise", **options)
+    if "augment" in settings:
+        name = settings["augment"]
+        about = {**chosen.about, "augment": name}
+        chosen = chosen._replace(augment=augmentation(name), about=about)
+    if "name" in settings:
+        chosen = chosen._replace(about={**chosen.about, "name": settings["name"]})
+    changes = dict(settings.get("recipe", {}))
+    for option, name in (("epochs", "n_epochs"), *((n, n) for n in ("minutes", "lr", "precision"))):
+        if option in settings:
+            changes[name] = settings[option]
+    try:
+        return chosen._replace(recipe=replace(chosen.recipe, **changes)), batch_size
+    except TypeError as error:
+        raise ValueError(f"`recipe` must have fields of Recipe: {error}.") from None
 
 
-def _with_loss(chosen: System, text: str) -> System:
-    """Return a system with another objective, and the head that a loss with margins needs."""
-    from asvspoof_cm.training import Objective
-
-    changes: dict[str, Any] = {"objective": text}
-    objective = Objective(text)
-    if objective.is_of_cosines:
-        head = chosen.model_config
-        if chosen.model != "CosineHead":
-            head = {"model": chosen.model, "model_config": chosen.model_config}
-        changes["model"] = "CosineHead"
-        changes["model_config"] = {**head, **objective.head}
-    return replace(chosen, name=f"{chosen.name} with {objective.text}", **changes)
-
-
-def prepare(args: argparse.Namespace) -> None:
-    """Show what is logged, and check what can be checked before hours of training."""
+def _protocols(settings: Mapping[str, Any]) -> tuple[Protocol, Protocol, str]:
+    """Return the training and the development set, and the root of their audio."""
     from asvspoof_cm.data import read_protocol
 
-    if not args.quiet:
-        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    if args.workers is not None and args.workers < 0:
-        raise ValueError(f"--workers must not be negative; got {args.workers}.")
-    if args.protocol is not None:
-        if args.train_protocol or args.dev_protocol:
+    given = {name: settings.get(name) for name in ("train_protocol", "dev_protocol", "audio")}
+    table = settings.get("protocol")
+    if table is not None:
+        if given["train_protocol"] or given["dev_protocol"]:
             raise ValueError(
                 "--protocol stands for --train-protocol and --dev-protocol: give it or them."
             )
-        table = read_protocol(args.protocol)
-        parts = [table.select(table.split == split) for split in ("train", "dev")]
-        if not all(len(part) for part in parts):
-            raise ValueError(
-                f"--protocol: {args.protocol} must have a column split, with rows of train and dev."
-            )
-        args.train_protocol, args.dev_protocol = parts
-        args.audio = args.audio or str(Path(args.protocol).parent)
-    for name in ("train_protocol", "dev_protocol", "audio"):
-        if getattr(args, name) is None:
-            raise ValueError(
-                "give --protocol, or --train-protocol, --dev-protocol and --audio; "
-                f"--{name.replace('_', '-')} is missing."
-            )
-    if args.expect:
-        read_protocol(args.train_protocol, expect="train")
-        read_protocol(args.dev_protocol, expect="dev")
-
-
-def train(args: argparse.Namespace, chosen: System, seed: int, out: str) -> None:
-    """Train a system with the options of `add_training`."""
-    from asvspoof_cm.data import group_balanced, matched_pairs, shuffled
-    from asvspoof_cm.training import (
-        Augmented,
-        Corpus,
-        Recipe,
-        System,
-        evaluate_run,
-        rank_and_size,
-        train_system,
-    )
-
-    orders = {"shuffled": shuffled, "balanced": group_balanced, "matched": matched_pairs}
-    drawn: dict[str, Any] = {"n_rows": args.epoch_clips}
-    if args.parent_share is not None:
-        if args.order != "matched":
-            raise ValueError(f"--parent-share belongs to --order matched; got {args.order}.")
-        drawn["parent_share"] = args.parent_share
-    changes = given_fields(args, Recipe, Augmented, System, skip=_CHOSEN_OTHERWISE)
-    result = train_system(
-        chosen.with_changes(**changes),
-        Corpus(
-            train_protocol=args.train_protocol,
-            dev_protocol=args.dev_protocol,
-            audio_dir=args.audio,
-            dev_audio_dir=args.dev_audio,
-            make_order=partial(orders[args.order], **drawn),
-            on_error="skip" if args.skip_unreadable else "raise",
-            n_workers=args.workers,
-        ),
-        out,
-        seed=seed,
-        device=args.device,
-        start_from=args.start_from,
-        n_crops=args.crops,
-        progress=not args.quiet,
-    )
-    if args.eval_protocol is not None:
-        evaluate_run(
-            out,
-            args.eval_protocol,
-            args.eval_audio or args.audio,
-            split="eval",
-            n_crops=args.crops or None,
-            device=args.device,
-            progress=not args.quiet,
+        whole = read_protocol(table)
+        train_set, dev_set = (whole.select(whole.split == part) for part in ("train", "dev"))
+        audio_dir = given["audio"] or str(Path(table).parent)
+    else:
+        for name, value in given.items():
+            if value is None:
+                raise ValueError(
+                    "give --protocol, or --train-protocol, --dev-protocol and --audio; "
+                    f"--{name.replace('_', '-')} is missing."
+                )
+        train_set, dev_set = (
+            read_protocol(str(given[name])) for name in ("train_protocol", "dev_protocol")
         )
-    if rank_and_size()[0] != 0:
-        return
-    best = result.history[result.best_epoch - 1]["dev"]
-    sys.stdout.write(
-        f"{chosen.name}, seed {seed}: epoch {result.best_epoch} of {len(result.history)} is best, "
-        f"Dev minDCF {best['min_dcf']:.4f} (EER {100 * best['eer']:.2f} %): {result.best_path}\n"
-    )
+        audio_dir = str(given["audio"])
+    for part, protocol in (("train", train_set), ("dev", dev_set)):
+        if min(protocol.counts().values()) == 0:
+            where = f"of {table} with split {part}" if table else str(protocol.path)
+            raise ValueError(
+                f"--{part}-protocol must hold both bonafide and spoof; the rows {where} hold "
+                f"{protocol.counts()}."
+            )
+    most = settings.get("dev_clips")
+    return train_set, dev_set if most is None else _sample(dev_set, most), audio_dir
+
+
+def _sample(protocol: Protocol, most: int) -> Protocol:
+    """Return at most so many rows, always the same ones, with the shares of the classes kept."""
+    import numpy as np
+
+    check_between("dev_clips", most, 2)
+    chosen = []
+    for label in np.unique(protocol.label):
+        rows = np.flatnonzero(protocol.label == label)
+        n_rows = max(1, min(len(rows), round(most * len(rows) / len(protocol))))
+        chosen.append(np.random.default_rng(0).permutation(rows)[:n_rows])
+    return protocol.select(np.sort(np.concatenate(chosen)))
+
+
+def _described(protocol: Protocol) -> dict[str, Any]:
+    return {
+        "protocol": None if protocol.path is None else protocol.path.name,
+        "format": protocol.format,
+        "sha256": protocol.sha256(),
+        **protocol.counts(),
+        "speakers": len(set(protocol.speaker.tolist())),
+        "attacks": len(set(protocol.attack[protocol.label == SPOOF].tolist())),
+    }

@@ -8,18 +8,10 @@ from asvspoof_cm.training.loop import (
     train_epoch as train_epoch,
     validate as validate,
 )
-from asvspoof_cm.training.objective import Objective as Objective
 from asvspoof_cm.training.recipe import Recipe as Recipe
 from asvspoof_cm.training.systems import (
     MODELS as MODELS,
     System as System,
-    fine_tuning as fine_tuning,
     model_system as model_system,
     system as system,
 )
-from asvspoof_cm.training.train import (
-    Corpus as Corpus,
-    evaluate_run as evaluate_run,
-    train_system as train_system,
-)
-from asvspoof_cm.training.transforms import Augmented as Augmented

@@ -7,30 +7,24 @@ import json
 import logging
 import math
 import os
+import platform
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import filelock
 import torch
 
-from asvspoof_cm._util import peak_resident_bytes, write_text
+from asvspoof_cm._util import write_json, write_text
 from asvspoof_cm.checkpoint import load_tensors, save_checkpoint, save_tensors
 from asvspoof_cm.data.dataset import SpoofDataset
-from asvspoof_cm.metrics import evaluate, within_sources
+from asvspoof_cm.metrics import evaluate, within_sources, write_scores
 from asvspoof_cm.metrics.groups import has_sources
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.models.base import describe_model
-from asvspoof_cm.runs import (
-    BEST_NAME,
-    HISTORY_NAME,
-    LAST_NAME,
-    LOCK_NAME,
-    STATE_NAME,
-    check_unchanged,
-)
 from asvspoof_cm.training.distributed import gather_objects, rank_and_size, wait_for_all
 from asvspoof_cm.training.loop import (
     Augment,
@@ -52,8 +46,15 @@ Callback: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Called with the record of each epoch."""
 
 
-_LIMITS = {"n_epochs", "decay_epochs", "patience"}
-"""What of a recipe may differ when a run is resumed: how long it goes on."""
+RUN_NAME = "run.json"
+HISTORY_NAME = "history.jsonl"
+BEST_NAME = "best.pt"
+LAST_NAME = "last.pt"
+STATE_NAME = "resume.pt"
+SCORES_NAME = "dev_scores.tsv"
+
+_LIMITS = {"n_epochs", "decay_epochs", "patience", "minutes"}
+"""Fields of a recipe that may differ when a run is resumed: they say how long it goes on."""
 _N_SHOWN = 8
 """Figures of the development set in a line of the log."""
 
@@ -126,14 +127,16 @@ def fit(
     """Train a model until it stops improving on Dev, and keep the best checkpoint.
 
     After each epoch `out` holds ``best.pt`` and ``last.pt``, checkpoints of the library,
-    ``history.jsonl``, one record per epoch, and ``resume.pt``, from which the same call resumes
-    after an interruption as if nothing had happened. A finished run returns at once; with a recipe
-    of more epochs it goes on. One run at a time may write a folder.
+    ``dev_scores.tsv``, the scores of Dev by the former, ``history.jsonl``, one record per epoch,
+    ``run.json``, the settings, and ``resume.pt``, from which the same call resumes after an
+    interruption as if nothing had happened. A finished run returns at once; with a recipe of more
+    epochs it goes on. One run at a time may write a folder.
 
-    A record has ``epoch`` (from 1), ``lr`` (at its end), ``train`` (``loss`` and the metrics of
-    Track 1, of the augmented crops while they were trained on), ``dev`` (what `measure` returned),
-    ``train_s``, ``dev_s``, ``clips_per_s``, ``peak_memory_bytes``, ``cumulative_s`` (training and
-    validation only, as the paper counts) and ``is_best``.
+    A record has ``epoch`` (from 1), ``lr`` (at its end), ``n_clips`` (trained on so far), ``train``
+    (``loss`` and the metrics of Track 1, of the augmented crops while they were trained on),
+    ``dev`` (what `measure` returned), ``n_dev``, ``train_s``, ``dev_s``, ``clips_per_s``,
+    ``peak_memory_bytes`` and ``dev_peak_memory_bytes`` (see `EpochResult`), ``cumulative_s``
+    (training and validation only, as the paper counts) and ``is_best``.
 
     Args:
         model: A model on the device to train on, whose `input` is that of the crops. Its `meta` is
@@ -141,14 +144,15 @@ def fit(
         train: Batches to train on: from `make_loader` with shuffling or an order, or any iterable
             of ``(waveform, label, index)`` that can be gone through once per epoch. What has
             ``sampler.set_epoch`` is told the epoch.
-        dev: Batches to validate on: from `make_loader` without shuffling, or such an iterable.
+        dev: Batches to validate on: from `make_loader` without shuffling, or such an iterable. The
+            paper validates with five crops of each utterance: ``SpoofDataset(…, n_crops=5)``.
         loss: ``loss(logits, labels) -> scalar``. With `forward`, ``loss(outputs, batch)``: what
             `forward` returned, and the `Batch`. The parameters of a module are trained too.
         out: The folder of the run.
         recipe: How to optimise; None takes the paper's.
-        augment: ``augment(waveforms, labels, generator) -> (waveforms, labels)``, what is done to a
-            training batch on the device. New rows stand after those that came. Labels of frames
-            (batch, n_frames) may be returned third.
+        augment: An `Augmentation`, or ``augment(waveforms, labels, generator) -> (waveforms,
+            labels)``: what is done to a training batch on the device. New rows stand after those
+            that came. Labels of frames (batch, n_frames) may be returned third.
         forward: ``forward(model, waveform)``, for a loss that needs more than logits: a tuple whose
             first element is the logits. Validation calls the model itself.
         measure: From the `EpochResult` of the development set to figures by name, among them the
@@ -163,7 +167,8 @@ def fit(
     Raises:
         FloatingPointError: The loss is not finite; names the rows of the batch.
         ValueError: The folder is another run's: one that is under way, has another model, recipe,
-            seed or `known`, or is damaged.
+            seed or `known`, or is damaged. Or several processes have a recipe with `minutes`, which
+            each would measure by itself.
 
     Example:
         >>> import tempfile
@@ -188,10 +193,15 @@ def fit(
         [1, 2]
     """
     folder, recipe = Path(out), Recipe() if recipe is None else recipe
+    rank, n_processes = rank_and_size()
+    if recipe.minutes is not None and n_processes > 1:
+        raise ValueError(
+            f"`recipe.minutes` must be None for several processes; got {recipe.minutes} and "
+            f"{n_processes} processes."
+        )
     model.meta = {}
     state = TrainingState(model, loss, recipe, forward=forward)
     measure = track1_of(dev) if measure is None else measure
-    rank, n_processes = rank_and_size()
     progress = progress and rank == 0
     name, config = describe_model(model)
     settings: dict[str, Any] = {
@@ -210,27 +220,37 @@ def fit(
             state.load_state_dict(kept["training"])
             stopping = EarlyStopping(**{**kept["stopping"], "patience": recipe.patience})
             history = json.loads(kept["history"])
-            if rank == 0:
+        about = {**settings, **_environment(model, state.device)}
+        if rank == 0:
+            is_over = _is_over(history, recipe, stopping)
+            write_json(folder / RUN_NAME, {**about, "is_finished": is_over})
+            if kept is not None:
                 _write_history(folder, history)
                 logger.info("%s: resuming after epoch %d", folder, len(history))
-        for epoch in range(len(history), recipe.n_epochs):
-            if stopping.should_stop:
-                break
+        while not _is_over(history, recipe, stopping):
+            epoch = len(history)
             set_epoch = getattr(getattr(train, "sampler", None), "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
             trained = train_epoch(
-                state, train, augment=augment, seed=seed, epoch=epoch, progress=progress
+                state,
+                train,
+                augment=augment,
+                seed=seed,
+                epoch=epoch,
+                spent_s=math.fsum(record["train_s"] for record in history),
+                progress=progress,
             )
             with state.averaged():
                 validated = validate(model, dev, precision=state.precision, progress=progress)
-                record = _record(epoch, trained, validated, state, measure)
-                record["cumulative_s"] += history[-1]["cumulative_s"] if history else 0.0
+                record = _record(history, trained, validated, state, measure)
                 record["is_best"] = stopping.update(epoch + 1, _selected(record, recipe))
                 history.append(record)
                 if rank == 0:
                     _save_model(folder, model, record, settings, recipe)
             if rank == 0:
+                if record["is_best"]:
+                    _write_dev_scores(folder, dev, validated)
                 # An interruption before the state is written loses the epoch, which is then run
                 # again with the same result; one after it loses nothing.
                 content = {
@@ -245,13 +265,21 @@ def fit(
                     callback(record)
             if progress:
                 logger.info("%s", _line(record))
+        if rank == 0:
+            write_json(folder / RUN_NAME, {**about, "is_finished": True})
         wait_for_all()  # the others may read what the first has written
     return FitResult(
         history=history,
         best_epoch=stopping.best_epoch,
         best_path=folder / BEST_NAME,
-        stopped_early=len(history) < recipe.n_epochs,
+        stopped_early=recipe.minutes is None and len(history) < recipe.n_epochs,
     )
+
+
+def _is_over(history: Sequence[Mapping[str, Any]], recipe: Recipe, stopping: EarlyStopping) -> bool:
+    if recipe.minutes is not None:
+        return math.fsum(record["train_s"] for record in history) >= 60 * recipe.minutes
+    return len(history) >= recipe.n_epochs or stopping.should_stop
 
 
 def track1_of(dev: Iterable[Any]) -> Measure:
@@ -281,29 +309,29 @@ def quietly() -> Iterator[None]:
 
 
 def _record(
-    epoch: int,
+    history: Sequence[Mapping[str, Any]],
     trained: EpochResult,
     validated: EpochResult,
     state: TrainingState,
     measure: Measure,
 ) -> dict[str, Any]:
-    if state.device.type == "cuda":
-        peak_memory_bytes = torch.cuda.max_memory_allocated(state.device)
-    else:
-        peak_memory_bytes = peak_resident_bytes()
     labelled = trained.labels >= 0
     with quietly():
         of_train = evaluate(trained.scores[labelled], trained.labels[labelled]).values()
+    n_clips, spent_s = (history[-1][name] if history else 0 for name in ("n_clips", "cumulative_s"))
     return {
-        "epoch": epoch + 1,
+        "epoch": len(history) + 1,
         "lr": state.optimizer.param_groups[0]["lr"],
+        "n_clips": n_clips + len(trained.scores),
         "train": {"loss": trained.loss, **of_train},
         "dev": dict(measure(validated)),
+        "n_dev": len(validated.scores),
         "train_s": trained.seconds,
         "dev_s": validated.seconds,
         "clips_per_s": len(trained.scores) / trained.seconds,
-        "peak_memory_bytes": peak_memory_bytes,
-        "cumulative_s": trained.seconds + validated.seconds,
+        "peak_memory_bytes": trained.peak_memory_bytes,
+        "dev_peak_memory_bytes": validated.peak_memory_bytes,
+        "cumulative_s": spent_s + trained.seconds + validated.seconds,
     }
 
 
@@ -334,7 +362,7 @@ def _locked(folder: Path) -> Iterator[None]:
         if rank_and_size()[0] == 0:
             folder.mkdir(parents=True, exist_ok=True)
             try:
-                stack.enter_context(filelock.FileLock(folder / LOCK_NAME, timeout=0))
+                stack.enter_context(filelock.FileLock(folder / "run.lock", timeout=0))
             except filelock.Timeout:
                 is_free = False
         if not all(gather_objects(is_free)):
@@ -349,9 +377,8 @@ def _load_state(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | N
     """Return the state to go on from, None at the beginning."""
     path = folder / STATE_NAME
     if rank_and_size()[0] == 0:
-        for name in (STATE_NAME, HISTORY_NAME, BEST_NAME, LAST_NAME):
-            for leftover in folder.glob(f".{name}.*.tmp"):
-                leftover.unlink()
+        for leftover in folder.glob(".*.tmp"):
+            leftover.unlink()
     if not path.exists():
         return None
     try:
@@ -366,8 +393,30 @@ def _load_state(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | N
         {**each, "recipe": {k: v for k, v in each["recipe"].items() if k not in _LIMITS}}
         for each in (stored, settings)
     ]
-    check_unchanged(folder, *lasting)
+    before, now = (_flat(each) for each in lasting)
+    changes = [
+        f"{name} was {before.get(name)!r}, now {now.get(name)!r}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    if changes:
+        raise ValueError(
+            f"`out` {folder} holds a run with other settings: {'; '.join(changes)}. Use the same "
+            "ones to resume it, or another folder."
+        )
     return state
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= (
+            _flat(value, f"{prefix}{name}.")
+            if isinstance(value, Mapping)
+            else {prefix + name: value}
+        )
+    return flat
 
 
 def _save_model(
@@ -391,3 +440,23 @@ def _save_model(
 
 def _write_history(folder: Path, history: Sequence[Mapping[str, Any]]) -> None:
     write_text(folder / HISTORY_NAME, "".join(json.dumps(record) + "\n" for record in history))
+
+
+def _write_dev_scores(folder: Path, dev: Iterable[Any], validated: EpochResult) -> None:
+    """Write the scores of a protocol's utterances; other batches have no names."""
+    dataset = getattr(dev, "dataset", None)
+    if isinstance(dataset, SpoofDataset):
+        names = dataset.protocol.utterance[validated.index]
+        write_scores(folder / SCORES_NAME, names, validated.scores, column="log-odds")
+
+
+def _environment(model: Countermeasure, device: torch.device) -> dict[str, Any]:
+    return {
+        "n_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "environment": {
+            "asvspoof-cm": version("asvspoof-cm"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": device.type,
+        },
+    }

@@ -20,7 +20,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from asvspoof_cm._util import Progress, derive_seed, resolve_precision
+from asvspoof_cm._util import (
+    Progress,
+    derive_seed,
+    peak_memory_bytes,
+    reset_peak_memory,
+    resolve_precision,
+)
+from asvspoof_cm.augmentation import Augmentation
 from asvspoof_cm.data.dataset import Batch
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.models import Countermeasure
@@ -39,7 +46,7 @@ Loss: TypeAlias = Callable[..., Tensor]
 Forward: TypeAlias = Callable[[nn.Module, Tensor], Any]
 """``forward(model, waveform) -> outputs``: a tuple of tensors (batch, ...), the logits first."""
 
-Augment: TypeAlias = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, ...]]
+Augment: TypeAlias = Augmentation | Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, ...]]
 """``augment(waveforms, labels, generator) -> (waveforms, labels)``; frame labels may be third."""
 
 _LOOK_EVERY = 32
@@ -55,6 +62,8 @@ class EpochResult:
         scores: z₁ − z₀ of each, shape (n,).
         labels: Their labels, shape (n,).
         seconds: The time it took.
+        peak_memory_bytes: The most memory meanwhile: on CUDA that of PyTorch's allocator, elsewhere
+            that of the process.
     """
 
     loss: float
@@ -62,6 +71,7 @@ class EpochResult:
     scores: NDArray[np.float64]
     labels: NDArray[np.int64]
     seconds: float
+    peak_memory_bytes: int = 0
 
 
 class TrainingState:
@@ -213,6 +223,7 @@ def train_epoch(
     augment: Augment | None = None,
     seed: int = 0,
     epoch: int = 0,
+    spent_s: float = 0.0,
     progress: bool = False,
 ) -> EpochResult:
     """Train for one pass over the batches, and return its loss and scores.
@@ -226,6 +237,8 @@ def train_epoch(
         augment: What is done to a batch on the device; see `fit`.
         seed: The seed of the augmentation and of dropout.
         epoch: The number of this epoch, from 0.
+        spent_s: Seconds of training before this epoch, for a recipe with `minutes`, whose time may
+            end within the pass.
         progress: Show progress.
 
     Returns:
@@ -234,11 +247,10 @@ def train_epoch(
     Raises:
         FloatingPointError: The loss is not finite; names the rows of the batch.
     """
-    device, is_half = state.device, state.precision == "bf16"
+    device, is_half, recipe = state.device, state.precision == "bf16", state.recipe
     rank, n_processes = rank_and_size()
     n_batches = len(batches) if isinstance(batches, Sized) else None
-    collected = _Collector()
-    start = time.perf_counter()
+    collected = _Collector(device)
     state.network.train()
     state.optimizer.zero_grad(set_to_none=True)
     with (
@@ -257,18 +269,25 @@ def train_epoch(
                 outputs = state.network(batch.waveform)
             value = state.loss_of(outputs, batch)
             torch.autograd.backward(value * n_processes)
-            state.step(epoch + (step / n_batches if n_batches else 0.0))
+            point = epoch + (step / n_batches if n_batches else 0.0)
+            share = 0.0
+            if recipe.minutes is not None:
+                share = min(1.0, (spent_s + collected.seconds) / (60 * recipe.minutes))
+                point = recipe.n_epochs * share
+            state.step(point)
             collected.add(logits_of(outputs)[:n_given], batch, value, n_given)
             if device.type == "cpu" or step % _LOOK_EVERY == _LOOK_EVERY - 1:
                 collected.look()
             bar.update(
                 loss=collected.mean_loss,
                 lr=state.optimizer.param_groups[0]["lr"],
-                clips_per_s=collected.n_rows * n_processes / (time.perf_counter() - start),
+                clips_per_s=collected.n_rows * n_processes / collected.seconds,
             )
+            if share == 1.0:
+                break
         collected.look()
     share_buffers(state.model)
-    return collected.result(start)
+    return collected.result()
 
 
 def validate(
@@ -299,7 +318,7 @@ def validate(
     """
     device = next(model.parameters()).device
     n_batches = len(batches) if isinstance(batches, Sized) else None
-    was_training, collected, start = model.training, _Collector(), time.perf_counter()
+    was_training, collected = model.training, _Collector(device)
     given: list[Batch] = []
 
     def waveforms() -> Iterator[Tensor]:
@@ -323,7 +342,7 @@ def validate(
                 bar.update()
     finally:
         model.train(was_training)
-    return collected.result(start)
+    return collected.result()
 
 
 def as_batch(columns: Any) -> Batch:
@@ -352,6 +371,8 @@ def as_batch(columns: Any) -> Batch:
 
 def augmented(batch: Batch, augment: Augment, generator: torch.Generator) -> Batch:
     """Return a batch with what `augment` made of it; rows that it added have index -1."""
+    if isinstance(augment, Augmentation):
+        return replace(batch, waveform=augment(batch.waveform, generator=generator))
     waveform, label, *others = augment(batch.waveform, batch.label, generator)
     label = label.to(waveform.device)
     added = batch.index.new_full((len(label) - len(batch),), -1)
@@ -373,12 +394,19 @@ def logits_of(outputs: Any) -> Tensor:
 class _Collector:
     """Scores and losses of an epoch, left on the device until they are looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device, self._start_s = device, time.perf_counter()
+        reset_peak_memory(device)
         self.n_rows = 0
         self.loss_sum = 0.0
         self.n_weighed = 0
         self._parts: list[tuple[Tensor, Tensor, Tensor]] = []
         self._losses: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def seconds(self) -> float:
+        """Since the pass began."""
+        return time.perf_counter() - self._start_s
 
     @property
     def mean_loss(self) -> float:
@@ -408,7 +436,7 @@ class _Collector:
             self.n_weighed += len(index)
         self._losses.clear()
 
-    def result(self, start_s: float) -> EpochResult:
+    def result(self) -> EpochResult:
         """Return what all processes collected; one of them may have had nothing."""
         own: list[tuple[NDArray[Any], ...]] = []
         if self._parts:
@@ -429,7 +457,8 @@ class _Collector:
             index=rows[order],
             scores=scores[order],
             labels=labels[order],
-            seconds=time.perf_counter() - start_s,
+            seconds=self.seconds,
+            peak_memory_bytes=peak_memory_bytes(self.device),
         )
 
 

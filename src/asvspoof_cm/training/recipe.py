@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from asvspoof_cm._util import (
+    check_between,
     check_choice,
     check_inside_unit,
     check_not_negative,
@@ -21,13 +22,18 @@ class Recipe:
 
     Attributes:
         n_epochs: Maximum number of epochs.
+        minutes: Minutes of training after which a run ends, whatever the number of epochs; the
+            schedule then runs over this time and there is no early stopping. None for no limit.
         optimizer: "adamw" or "adam" (weight decay added to the gradient).
         lr: Learning rate after the warm-up.
         weight_decay: Weight decay.
         warmup_epochs: Epochs of linear warm-up.
+        warmup_start: Where the warm-up begins, a share of `lr`.
         schedule: "cosine" falls after the warm-up, "constant" over the last `decay_epochs` only.
         decay_epochs: Epochs of the linear fall at the end of a constant schedule.
         final_lr: Learning rate at the end.
+        by_epoch: Set the rate once per epoch, as the authors' code does, not at every step. The
+            first epoch then has the full rate, and the warm-up begins after it, from 0.
         select: The figure of the development set that picks the best epoch, lowest first: one of
             those that `fit` measures.
         patience: Epochs without a significant decrease of it before stopping.
@@ -36,16 +42,23 @@ class Recipe:
         precision: "fp32", "bf16" for autocast, or "auto": bf16 where the device is faster with it.
         ema_decay: Validate and keep a moving average of the weights with this decay; None for none.
         keep_epochs: Keep a checkpoint of every epoch, to average some of them.
+
+    Note:
+        The paper warms up "from a small value". That is a fifth of the rate here, the least of the
+        authors' warm-up.
     """
 
     n_epochs: int = 100
+    minutes: float | None = None
     optimizer: Literal["adamw", "adam"] = "adamw"
     lr: float = 1e-4
     weight_decay: float = 1e-2
     warmup_epochs: float = 5.0
+    warmup_start: float = 0.2
     schedule: Literal["cosine", "constant"] = "cosine"
     decay_epochs: float = 0.0
     final_lr: float = 1e-6
+    by_epoch: bool = False
     select: str = "min_dcf"
     patience: int = 15
     tolerance: float = 1e-4
@@ -57,15 +70,17 @@ class Recipe:
     def __post_init__(self) -> None:
         check_positive(self, "n_epochs", "patience")
         check_positive_finite(lr=self.lr)
-        check_not_negative(final_lr=self.final_lr)
-        if self.clip_norm is not None:
-            check_positive_finite(clip_norm=self.clip_norm)
+        for name in ("clip_norm", "minutes"):
+            if getattr(self, name) is not None:
+                check_positive_finite(**{name: getattr(self, name)})
         if self.lr < self.final_lr:
             raise ValueError(
                 f"`lr` must not be below `final_lr`; got {self.lr} and {self.final_lr}."
             )
         check_not_negative(weight_decay=self.weight_decay, warmup_epochs=self.warmup_epochs)
-        check_not_negative(decay_epochs=self.decay_epochs, tolerance=self.tolerance)
+        check_not_negative(decay_epochs=self.decay_epochs, final_lr=self.final_lr)
+        check_not_negative(tolerance=self.tolerance)
+        check_between("warmup_start", self.warmup_start, 0, 1)
         if self.ema_decay is not None:
             check_inside_unit(ema_decay=self.ema_decay)
         if self.decay_epochs and self.schedule == "cosine":
@@ -79,29 +94,28 @@ class Recipe:
     def learning_rate(self, epoch: float) -> float:
         """Return the learning rate at a point of training, in epochs, fractions included.
 
-        Linear from `final_lr` to `lr` over the warm-up. From there "cosine" is half a cosine down
-        to `final_lr`, and "constant" stays at `lr` up to a linear fall over the last
+        Linear from `warmup_start` · `lr` to `lr` over the warm-up. From there "cosine" is half a
+        cosine down to `final_lr`, and "constant" stays at `lr` up to a linear fall over the last
         `decay_epochs`.
-
-        Note:
-            The paper warms up "from a small value"; `final_lr` is taken.
 
         Example:
             >>> recipe = Recipe(n_epochs=15, lr=1.0, final_lr=0.5, warmup_epochs=5)
             >>> [recipe.learning_rate(epoch) for epoch in (0, 5, 10, 15)]
-            [0.5, 1.0, 0.75, 0.5]
+            [0.2, 1.0, 0.75, 0.5]
         """
-        left = self.n_epochs - epoch
-        share = epoch / self.warmup_epochs if epoch < self.warmup_epochs else 1.0
+        start = self.warmup_start
+        if self.by_epoch:
+            epoch, start = math.floor(epoch), 0.0
+            if epoch == 0:
+                return self.lr
+        left, share = self.n_epochs - epoch, 1.0
         if self.schedule == "constant":
             if left < self.decay_epochs:
-                share = min(share, max(0.0, left / self.decay_epochs))
+                share = max(0.0, left / self.decay_epochs)
         elif epoch >= self.warmup_epochs and self.n_epochs > self.warmup_epochs:
             done = min(1.0, 1.0 - left / (self.n_epochs - self.warmup_epochs))
             share = (1.0 + math.cos(math.pi * done)) / 2.0
-        return self.final_lr + (self.lr - self.final_lr) * share
-
-
-def linear_scaling(lr: float, reference_batch_size: int, batch_size: int) -> float:
-    """Return η = η_ref · B / B_ref, a recipe's learning rate at another batch size."""
-    return lr * batch_size / reference_batch_size
+        rate = self.final_lr + (self.lr - self.final_lr) * share
+        if epoch < self.warmup_epochs:
+            rate = min(rate, self.lr * (start + (1.0 - start) * epoch / self.warmup_epochs))
+        return rate

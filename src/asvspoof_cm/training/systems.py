@@ -1,252 +1,204 @@
-"""Systems as plain values, model, objective and recipe in one: the paper's six, and others."""
+"""What to train and how, by name: the paper's six systems, other models, a trained one further."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-from asvspoof_cm._util import check_positive, check_positive_finite
-from asvspoof_cm.models import TFPARN, Countermeasure, LogMelMask, build_model
+from asvspoof_cm._util import check_between, check_choice
+from asvspoof_cm.augmentation import Augmentation, augmentation
+from asvspoof_cm.data.protocol import OFFICIAL_COUNTS
+from asvspoof_cm.labels import BONAFIDE, LABEL_NAMES, SPOOF
+from asvspoof_cm.losses import LOSSES, cross_entropy_loss
+from asvspoof_cm.models import Countermeasure, TFPARNConfig, build_model
 from asvspoof_cm.models.base import describe_model
-from asvspoof_cm.training.objective import Objective
-from asvspoof_cm.training.recipe import Recipe, linear_scaling
-from asvspoof_cm.training.transforms import Augmented
+from asvspoof_cm.training.loop import Loss
+from asvspoof_cm.training.recipe import Recipe
 
 SEEDS = (42, 63, 2026)
 """The seeds of the paper's tables."""
 
+BATCH_SIZE = 64
 
-@dataclass(frozen=True, kw_only=True)
-class System:
-    """A model, its objective, its recipe and what it hears; plain values that survive JSON.
+# Of each system its name, its model, the fields of the model's configuration, its loss, and the
+# batch size for which its model was published with a learning rate of 1e-4.
+_SYSTEMS: dict[int, tuple[str, str, dict[str, Any], str, int]] = {
+    1: ("1 AASIST", "AASIST", {}, "cross_entropy", 24),
+    2: ("2 RawNet2", "RawNet2", {}, "cross_entropy", 128),
+    3: ("3 TFPARN, CE", "TFPARN", {"pooling": "mean"}, "cross_entropy", 64),
+    4: ("4 TFPARN, CE + pairwise", "TFPARN", {"pooling": "mean"}, "cross_entropy_pairwise", 64),
+    5: ("5 TFPARN, focal + pairwise", "TFPARN", {"pooling": "mean"}, "focal_pairwise", 64),
+    6: (
+        "6 TFPARN, focal + pairwise, attention",
+        "TFPARN",
+        {"pooling": "attention"},
+        "focal_pairwise",
+        64,
+    ),
+}
+_AUTHORS_LR = {"AASIST": 2.667e-4, "RawNet2": 5e-5, "TFPARN": 0.667e-4}  # at a batch size of 64
 
-    Attributes:
-        name: What reports call it.
-        model: The name of a model.
-        model_config: Fields of its configuration that differ from the defaults.
-        objective: What to minimise, as `Objective` reads it; the default is TFPARN's.
-        recipe: How to optimise.
-        transform: What is done to training batches.
-        batch_size: Utterances per step, over all processes together.
-        crop_s: Length of training and validation crops, in seconds.
-        mask: Mask bands and frames of a TFPARN's features, with the defaults of `LogMelMask`.
-        residual_scale: Factor on the initial weights of the last layer of each residual block of a
-            TFPARN; see `TFPARN.scale_residuals`.
-    """
-
-    name: str
-    model: str
-    model_config: dict[str, Any] = field(default_factory=dict)
-    objective: str = "focal + 0.3 * pairwise"
-    recipe: Recipe = field(default_factory=Recipe)
-    transform: Augmented = field(default_factory=Augmented)
-    batch_size: int = 64
-    crop_s: float = 4.0
-    mask: bool = False
-    residual_scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        objective = Objective(self.objective)
-        if objective.is_of_cosines and self.model != "CosineHead":
-            raise ValueError(
-                f"`objective` {objective.text} is for cosines; {self.model} has other logits. Take "
-                f'the model "CosineHead" with {{"model": "{self.model}"}} as its configuration.'
-            )
-        object.__setattr__(self, "objective", objective.text)
-        check_positive(self, "batch_size")
-        check_positive_finite(crop_s=self.crop_s, residual_scale=self.residual_scale)
-
-    def build(self, seed: int, *, published: bool = True) -> Countermeasure:
-        """Return a new model with weights drawn from `seed`, those of its encoders published.
-
-        `published` False leaves encoders with random weights, for a checkpoint to replace.
-        """
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            model = build_model(self.model, self.model_config)
-        if published:
-            model.load_published()
-        for name, default in (("mask", False), ("residual_scale", 1.0)):
-            value = getattr(self, name)
-            if value != default and not isinstance(model, TFPARN):
-                raise ValueError(
-                    f"`{name}` must be {default} for {self.model}, which is no TFPARN; got {value}."
-                )
-        model.input = replace(model.input, crop_s=self.crop_s)
-        if isinstance(model, TFPARN):
-            model.feature_mask = LogMelMask() if self.mask else None
-            if self.residual_scale != 1.0:
-                model.scale_residuals(self.residual_scale)
-        return model
-
-    def with_changes(self, **changes: Any) -> System:
-        """Return this system with some of its fields, its recipe's or its transform's replaced.
-
-        Example:
-            >>> changed = system(6).with_changes(crop_s=1.0, n_epochs=3, augmentation="none")
-            >>> changed.crop_s, changed.recipe.n_epochs, changed.transform.augmentation
-            (1.0, 3, 'none')
-        """
-        parts: dict[str, Any] = {"recipe": self.recipe, "transform": self.transform}
-        own = {entry.name for entry in fields(self)}
-        for name, part in parts.items():
-            known = {entry.name for entry in fields(part)} - own
-            of_part = {key: changes.pop(key) for key in known & changes.keys()}
-            if of_part:
-                changes[name] = replace(changes.get(name, part), **of_part)
-        unknown = changes.keys() - own
-        if unknown:
-            raise TypeError(
-                f"`changes` must be fields of a system, a recipe or a transform; got "
-                f"{', '.join(sorted(unknown))}."
-            )
-        return replace(self, **changes)
-
-    def to_json(self) -> str:
-        """Return the system as JSON."""
-        return json.dumps(asdict(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> System:
-        """Return the system that `to_json` wrote."""
-        values = json.loads(text)
-        if not isinstance(values, dict) or values.keys() != {entry.name for entry in fields(cls)}:
-            raise ValueError("`text` must be what System.to_json wrote; it has other fields.")
-        try:
-            values["recipe"] = Recipe(**values["recipe"])
-            values["transform"] = Augmented(**values["transform"])
-        except TypeError as error:
-            raise ValueError(f"`text` must be what System.to_json wrote: {error}.") from error
-        return cls(**values)
-
-
-# The models by name: class, configuration and the learning rate at batch size 64.
+# Other models by name: the class, its configuration and a learning rate at a batch size of 64.
 _NAMED: dict[str, tuple[str, dict[str, Any], float]] = {
     "tfparn": ("TFPARN", {}, 1e-4),
+    "aasist": ("AASIST", {}, 2.667e-4),
+    "rawnet2": ("RawNet2", {}, 5e-5),
     "resnet18": ("ResNet", {"n_blocks": [2, 2, 2, 2]}, 1e-3),
     "resnet34": ("ResNet", {"n_blocks": [3, 4, 6, 3]}, 1e-3),
     "lcnn": ("LCNN", {}, 3e-4),
     "encoder": ("Encoder", {}, 1e-3),
 }
-MODELS = (*_NAMED, "aasist", "rawnet2")
-"""The names that `model_system` knows."""
+MODELS = tuple(_NAMED)
+"""The names that `model_system` knows beside those of the models' classes."""
+
+# Losses of cosines, and the class vectors that each wants of its `CosineHead`.
+_OF_COSINES = {"am_softmax": 2, "oc_softmax": 1, "p2sgrad": 2}
 
 
-def model_system(name: str, *, batch_size: int = 64, **model_config: Any) -> System:
-    """Return a system of a model by name, with system 6's objective and recipe.
+class System(NamedTuple):
+    """What `fit` needs; the model is new, or the one to train further."""
 
-    Args:
-        name: One of `MODELS`.
-        batch_size: Utterances per step.
-        **model_config: Fields of the model's configuration.
-
-    Note:
-        "aasist" and "rawnet2" are the paper's systems 1 and 2. LCNN's learning rate is the
-        published one; those of ResNet and Encoder, 1e-3, are ours, and none was searched for.
-
-    Example:
-        >>> model_system("encoder", encoder="whisper-base", n_layers=3).model_config
-        {'encoder': 'whisper-base', 'n_layers': 3}
-        >>> model_system("resnet34").recipe.lr
-        0.001
-    """
-    if name not in MODELS:
-        raise ValueError(f"`name` must be one of {', '.join(MODELS)}; got {name!r}.")
-    base = system({"aasist": 1, "rawnet2": 2}.get(name, 6), batch_size=batch_size)
-    if name not in _NAMED:
-        return replace(base, model_config=model_config)
-    model, config, lr = _NAMED[name]
-    recipe = replace(base.recipe, lr=linear_scaling(lr, 64, batch_size))
-    config = {**config, **model_config}
-    return replace(base, name=name, model=model, model_config=config, recipe=recipe)
+    model: Countermeasure
+    loss: Loss
+    recipe: Recipe
+    augment: Augmentation | None
+    about: dict[str, Any]
+    """The same in names, for `fit`'s `known`: ``name``, ``version``, ``loss``, ``augment``."""
 
 
-def fine_tuning(
-    model: Countermeasure, *, freeze: Any = None, batch_size: int = 16, **changes: Any
+def system(
+    number: int,
+    *,
+    version: Literal["text", "authors"] = "text",
+    config: Mapping[str, Any] | None = None,
+    seed: int = 42,
+    batch_size: int = BATCH_SIZE,
+    counts: Mapping[str, int] = OFFICIAL_COUNTS["train"],
 ) -> System:
-    """Return a system that trains a model further, gently: on little data, in minutes.
-
-    Ten epochs at a learning rate of 2e-4 for an `Encoder` and 2e-5 for other models, whatever the
-    batch size, crops of the model's own length, and the augmentation "channels". Give
-    `train_system` the checkpoint as `start_from`.
-
-    Args:
-        model: A trained model, such as ``load_pretrained()``.
-        freeze: What an `Encoder` does not train, as in `EncoderConfig`; None is what it was.
-        batch_size: Utterances per step.
-        **changes: What to change; see `System.with_changes`.
-
-    Note:
-        The recipe is ours, and none of its values was searched for.
-
-    Example:
-        >>> from asvspoof_cm.models import TFPARN
-        >>> tuned = fine_tuning(TFPARN(), n_epochs=3)
-        >>> tuned.model, tuned.recipe.n_epochs, tuned.crop_s
-        ('TFPARN', 3, 4.0)
-    """
-    name, config = describe_model(model)
-    config = json.loads(json.dumps(config))
-    if freeze is not None:
-        if "freeze" not in config:
-            raise ValueError(f"`freeze` must be None for {name}, which freezes nothing.")
-        config["freeze"] = freeze
-    return System(
-        name=f"{name}, fine-tuned",
-        model=name,
-        model_config=config,
-        recipe=Recipe(n_epochs=10, lr=2e-4 if name == "Encoder" else 2e-5, warmup_epochs=0.5),
-        transform=Augmented(augmentation="channels"),
-        batch_size=batch_size,
-        crop_s=model.input.crop_s,
-    ).with_changes(**changes)
-
-
-def system(number: int, *, batch_size: int = 64) -> System:
     """Return one of the paper's six systems (its table V).
 
     1 AASIST, 2 RawNet2, 3 TFPARN with cross-entropy and mean pooling, 4 adds the pairwise ranking
-    loss, 5 the focal loss, 6 attention pooling. Learning rates follow the linear scaling rule
-    from each model's reference recipe.
+    loss, 5 the focal loss, 6 attention pooling. Learning rates are in proportion to the batch size.
 
     Args:
         number: 1 to 6.
+        version: "text" is what the paper says and, where it is silent, what its authors' code does;
+            "authors" is that code throughout: see the table in docs/differences.md.
+        config: Fields of the model's configuration that differ.
+        seed: The seed of the initial weights.
         batch_size: Utterances per step; 64 in the paper.
+        counts: Utterances of each class in training, as `Protocol.counts` says; those of ASVspoof 5
+            by default. The authors weigh the classes in RawNet2's loss by the largest count over
+            each.
 
     Note:
-        The reference recipes of the baselines have no warm-up; the paper's schedule is used for all
-        systems, down to 5e-6 for AASIST as in its recipe and to 1e-6 for the others.
+        The recipes of the baselines are their published ones, at the batch size and with the
+        schedule of the paper; AASIST's falls to 5e-6, as in its recipe.
 
     Example:
-        >>> system(3).objective, system(6).model_config
-        ('cross_entropy', {'pooling': 'attention'})
-        >>> system(2).recipe.lr
-        5e-05
+        >>> model, loss, recipe, augment, about = system(6)
+        >>> type(model).__name__, loss.__name__, recipe.lr, type(augment).__name__
+        ('TFPARN', 'focal_pairwise_loss', 0.0001, 'TFPARNAugment')
+        >>> system(2, version="authors").recipe.optimizer
+        'adamw'
     """
-    classified, ranked = "cross_entropy", "focal + 0.3 * pairwise"
-    name, model, pooling, objective, reference_batch = {
-        1: ("1 AASIST", "AASIST", None, classified, 24),
-        2: ("2 RawNet2", "RawNet2", None, classified, 128),
-        3: ("3 TFPARN, CE", "TFPARN", "mean", classified, 64),
-        4: ("4 TFPARN, CE + pairwise", "TFPARN", "mean", "cross_entropy + 0.3 * pairwise", 64),
-        5: ("5 TFPARN, focal + pairwise", "TFPARN", "mean", ranked, 64),
-        6: ("6 TFPARN, focal + pairwise, attention", "TFPARN", "attention", ranked, 64),
-    }.get(number, ("", "", None, "", 0))
-    if not name:
-        raise ValueError(f"`number` must be one of the paper's systems, 1 to 6; got {number}.")
-    recipe = Recipe(lr=linear_scaling(1e-4, reference_batch, batch_size))
-    if pooling is None:
-        recipe = replace(recipe, optimizer="adam", weight_decay=1e-4)
-    if number == 1:
-        recipe = replace(recipe, final_lr=5e-6)
-    return System(
-        name=name,
-        model=model,
-        model_config={} if pooling is None else {"pooling": pooling},
-        objective=objective,
-        recipe=recipe,
-        batch_size=batch_size,
-    )
+    check_between("number", number, 1, len(_SYSTEMS))
+    check_choice("version", version, ("text", "authors"))
+    name, kind, its_config, loss_name, published_batch = _SYSTEMS[number]
+    values = {**its_config, **(config or {})}
+    loss, is_authors = LOSSES[loss_name], version == "authors"
+    if is_authors:
+        recipe = Recipe(lr=_AUTHORS_LR[kind] * batch_size / BATCH_SIZE, by_epoch=True)
+        if kind == "TFPARN":
+            values = asdict(TFPARNConfig.authors(**values))
+        if kind == "RawNet2":
+            loss = partial(cross_entropy_loss, class_weights=_class_weights(counts))
+    else:
+        recipe = Recipe(lr=1e-4 * batch_size / published_batch)
+        if kind != "TFPARN":
+            recipe = replace(recipe, optimizer="adam", weight_decay=1e-4)
+        if kind == "AASIST":
+            recipe = replace(recipe, final_lr=5e-6)
+    model = _new_model(kind, values, seed)
+    if is_authors:
+        model.input = replace(model.input, normalization="utterance")
+    about = {"name": name, "version": version, "loss": loss_name, "augment": "tfparn"}
+    return System(model, loss, recipe, augmentation("tfparn"), about)
+
+
+def model_system(
+    model: str | Countermeasure,
+    config: Mapping[str, Any] | None = None,
+    *,
+    loss: str = "focal_pairwise",
+    seed: int = 42,
+    batch_size: int = BATCH_SIZE,
+) -> System:
+    """Return what trains a new model with the objective of system 6, or a trained one further.
+
+    A new model gets the paper's recipe. A trained one gets a gentle recipe for little data: ten
+    epochs at a learning rate of 2e-4 for an `Encoder` and 2e-5 for other models, whatever the batch
+    size, and the augmentation "channels".
+
+    Args:
+        model: A name, one of `MODELS` or that of a class; or a trained model, such as
+            ``load_pretrained()``.
+        config: Fields of the model's configuration that differ: from the defaults or, for a trained
+            model, from its own, such as what an `Encoder` does not train, ``{"freeze": 3}``.
+        loss: One of `LOSSES`. A loss with margins gives a new model a `CosineHead`.
+        seed: The seed of the initial weights.
+        batch_size: Utterances per step.
+
+    Note:
+        LCNN's learning rate is the published one; those of ResNet and Encoder and the gentle recipe
+        are ours, and none of these values was searched for.
+
+    Example:
+        >>> model, loss, recipe, augment, about = model_system("resnet18", loss="p2sgrad")
+        >>> type(model).__name__, recipe.lr, about["name"]
+        ('CosineHead', 0.001, 'resnet18')
+    """
+    check_choice("loss", loss, tuple(LOSSES))
+    if isinstance(model, Countermeasure):
+        kind, known = describe_model(model)
+        name, augment = f"{kind}, trained further", "channels"
+        recipe = Recipe(n_epochs=10, lr=2e-4 if kind == "Encoder" else 2e-5, warmup_epochs=0.5)
+        begun = model
+        if config:
+            begun = build_model(kind, {**known, **config})
+            begun.load_state_dict(model.state_dict())
+            begun.input = model.input
+    else:
+        name, augment = model, "tfparn"
+        kind, defaults, lr = _NAMED.get(model, (model, {}, 1e-4))
+        values = {**defaults, **(config or {})}
+        if loss in _OF_COSINES and kind != "CosineHead":
+            inner = {"model": kind, "model_config": values}
+            kind, values = "CosineHead", {**inner, "n_vectors": _OF_COSINES[loss]}
+        recipe = Recipe(lr=lr * batch_size / BATCH_SIZE)
+        begun = _new_model(kind, values, seed)
+    if loss in _OF_COSINES and type(begun).__name__ != "CosineHead":
+        raise ValueError(
+            f"`loss` {loss} is for the cosines of a CosineHead; {type(begun).__name__} has other "
+            "logits. Train a new model with it, by name."
+        )
+    about = {"name": name, "version": "-", "loss": loss, "augment": augment}
+    return System(begun, LOSSES[loss], recipe, augmentation(augment), about)
+
+
+def _new_model(kind: str, config: Mapping[str, Any], seed: int) -> Countermeasure:
+    """Return a model with weights drawn from a seed, those of its encoders published."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model = build_model(kind, config)
+    model.load_published()
+    return model
+
+
+def _class_weights(counts: Mapping[str, int]) -> tuple[float, float]:
+    most = max(counts.values())
+    return most / counts[LABEL_NAMES[SPOOF]], most / counts[LABEL_NAMES[BONAFIDE]]

@@ -105,3 +105,20 @@ def test_protocol_command_says_what_is_wrong(paths, tmp_path, capsys):
     assert error.startswith("asvspoof-cm protocol: ")
     assert "line 1: a label must be one of" in error
     assert error.count("\n") == 1
+
+
+def test_protocol_command_maps_an_unknown_table(tmp_path, capsys):
+    table, out = tmp_path / "table.csv", tmp_path / "mine.csv"
+    table.write_text('clip;who;real\n"a,1.wav";S1;yes\nb.wav;S2;no\n')
+    columns = ["--columns", "path=clip", "label=real", "speaker=who", "--labels", "yes=bonafide"]
+    assert main(["protocol", str(table), *columns]) == 2
+    assert "line 3: a label must be one of" in capsys.readouterr().err
+    assert main(["protocol", str(table), *columns, "no=spoof", "--out", str(out)]) == 0
+    assert "written to" in capsys.readouterr().out
+    protocol = read_protocol(out)
+    assert protocol.utterance.tolist() == ["a,1.wav", "b.wav"]
+    assert protocol.label.tolist() == [BONAFIDE, SPOOF]
+    assert protocol.speaker.tolist() == ["S1", "S2"]
+    with pytest.raises(SystemExit):
+        main(["protocol", str(table), "--columns", "path"])
+    assert "must be NAME=VALUE; got 'path'" in capsys.readouterr().err

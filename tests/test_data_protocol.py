@@ -13,7 +13,13 @@ import asvspoof_cm.data
 from asvspoof_cm import _util as table_module
 from asvspoof_cm._util import read_table
 from asvspoof_cm.data import AudioFolder
-from asvspoof_cm.data.protocol import OFFICIAL_COUNTS, UNLABELLED, Protocol, read_protocol
+from asvspoof_cm.data.protocol import (
+    OFFICIAL_COUNTS,
+    UNLABELLED,
+    Protocol,
+    read_protocol,
+    write_protocol,
+)
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 
 ROWS = {
@@ -162,6 +168,28 @@ def test_bad_protocols(write, content, message, newline):
 def test_missing_protocol(tmp_path):
     with pytest.raises(FileNotFoundError, match="absent"):
         read_protocol(tmp_path / "absent")
+
+
+def test_what_is_written_is_read(tmp_path, write):
+    for content in (ROWS["asvspoof5"], ROWS["in-the-wild"], ROWS["asvspoof2021-df"]):
+        protocol = read_protocol(write(content))
+        write_protocol(tmp_path / "again.csv", protocol)
+        again = read_protocol(tmp_path / "again.csv")
+        for name, column in vars(protocol).items():
+            if isinstance(column, np.ndarray):
+                assert column.tolist() == getattr(again, name).tolist()
+    clips = Protocol.from_columns(["a", "b"], source=["s", "-"], file=["x/a.wav", "x/b.wav"])
+    write_protocol(tmp_path / "clips.csv", clips)
+    again = read_protocol(tmp_path / "clips.csv", require_labels=False)
+    assert (again.file.tolist(), again.source.tolist()) == (["x/a.wav", "x/b.wav"], ["s", "-"])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a pipe")
+def test_a_pipe_or_a_device_is_no_protocol(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(ValueError, match="must be a regular file"):
+            read_protocol(path)
 
 
 @pytest.mark.parametrize(

@@ -388,6 +388,14 @@ def _no_room(error: BaseException | None) -> int | None:
     return None
 
 
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a file; a pipe, which waits, or a device, which never ends, is none."""
+    path = Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError(f"{path} must be a regular file.")
+    return path.read_bytes()
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file in UTF-8, whole or not at all."""
     with atomic_path(path) as temporary:

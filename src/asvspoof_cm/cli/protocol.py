@@ -7,7 +7,12 @@ import sys
 
 import numpy as np
 
-from asvspoof_cm.data.protocol import OFFICIAL_COUNTS, Protocol, read_protocol
+from asvspoof_cm.data.protocol import (
+    OFFICIAL_COUNTS,
+    Protocol,
+    read_protocol,
+    write_protocol,
+)
 from asvspoof_cm.labels import ABSENT
 
 SUMMARY = "say what a protocol holds"
@@ -18,7 +23,8 @@ _N_SHOWN = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.description = (
-        "Say which format a protocol has and what it holds. "
+        "Say which format a protocol has and what it holds. A table of one's own is read with "
+        "--columns and --labels, and --out writes it as a CSV that every command reads. "
         "The exit code is 1 where audio files are missing."
     )
     parser.add_argument("path", metavar="PATH", help="the protocol")
@@ -26,11 +32,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--expect", choices=[*OFFICIAL_COUNTS], help="check the counts of this ASVspoof 5 subset"
     )
     parser.add_argument("--audio", metavar="DIR", help="look for the audio files in this folder")
+    parser.add_argument(
+        "--columns",
+        nargs="+",
+        metavar="FIELD=NAME",
+        type=_pair,
+        default=[],
+        help="what the table calls its columns, such as path=file label=is_real",
+    )
+    parser.add_argument(
+        "--labels",
+        nargs="+",
+        metavar="WORD=LABEL",
+        type=_pair,
+        default=[],
+        help="what its labels mean, such as real=bonafide fake=spoof",
+    )
+    parser.add_argument("--out", metavar="FILE.csv", help="write the protocol here")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not (name and sign and value):
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE; got {text!r}.")
+    return name, value
 
 
 def run(args: argparse.Namespace) -> int:
     """Print what the protocol holds."""
-    protocol = read_protocol(args.path, expect=args.expect, require_labels=False)
+    protocol = read_protocol(
+        args.path,
+        expect=args.expect,
+        require_labels=False,
+        columns=dict(args.columns),
+        labels=dict(args.labels),
+    )
     lines = [("format", protocol.format), ("utterances", f"{len(protocol):,}")]
     lines += [(name, f"{n:,}") for name, n in protocol.counts().items()]
     for name in ("speaker", "attack", "codec"):
@@ -47,6 +83,9 @@ def run(args: argparse.Namespace) -> int:
         shown = f": {', '.join(names)}{', …' if len(missing) > _N_SHOWN else ''}" if names else ""
         lines.append(("audio", str(folder.folder)))
         lines.append(("missing files", f"{len(missing):,}{shown}"))
+    if args.out is not None:
+        write_protocol(args.out, protocol)
+        lines.append(("written to", args.out))
     sys.stdout.write("".join(f"{name:<14} {value}\n" for name, value in lines))
     return 1 if missing else 0
 

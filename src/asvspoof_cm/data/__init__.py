@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         UNLABELLED as UNLABELLED,
         Protocol as Protocol,
         read_protocol as read_protocol,
+        write_protocol as write_protocol,
     )
     from asvspoof_cm.data.segments import (
         Segment as Segment,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from asvspoof_cm._util import read_regular
 from asvspoof_cm.audio import (
     AUDIO_EXTENSIONS,
     BAD_AUDIO,
@@ -108,8 +108,6 @@ def _expand(item: Item, root: AudioPath | None) -> Iterator[Entry]:
         if path.is_dir():
             yield from _folder(path)
         elif path.suffix.lower() in LISTS:
-            if not stat.S_ISREG(path.stat().st_mode):  # a pipe waits, and a device never ends
-                raise ValueError(f"{path} must be a regular file.")
             yield from _listed(path, (path.parent if root is None else Path(root)).absolute())
         else:
             yield Entry(os.fspath(item), path)
@@ -146,7 +144,7 @@ def _folder(folder: Path) -> Iterator[Entry]:
 def _listed(path: Path, root: Path) -> Iterator[Entry]:
     if path.suffix.lower() == ".txt":
         try:
-            lines = path.read_bytes().decode("utf-8-sig").split("\n")
+            lines = read_regular(path).decode("utf-8-sig").split("\n")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
         for number, name in enumerate(map(str.strip, lines), start=1):

@@ -17,7 +17,15 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
 
-from asvspoof_cm._util import digest, first_row, label_numbers, read_table
+from asvspoof_cm._util import (
+    digest,
+    first_row,
+    label_numbers,
+    read_regular,
+    read_table,
+    render,
+    write_text,
+)
 from asvspoof_cm.labels import (
     ABSENT,
     BONAFIDE,
@@ -146,21 +154,21 @@ class Protocol:
             >>> Protocol.from_columns(["x.wav"], speaker=["Ada"]).label.tolist()
             [-1]
         """
-        names = _strings("utterance", utterance)
-        n_rows = len(names)
+        given = {"utterance": utterance, **columns}
+        if wrong := sorted(columns.keys() - set(_STRING_COLUMNS)):
+            raise TypeError(f"`columns` must be columns of a protocol; got {wrong}.")
+        arrays = {name: _strings(name, values) for name, values in given.items()}
+        n_rows = len(arrays["utterance"])
         if path is None:  # a file's names are checked with their lines
-            _check_names(names, None)
-        arrays = {"utterance": names}
-        for name in _STRING_COLUMNS:
-            column = columns.pop(name, None)
-            arrays[name] = np.full(n_rows, ABSENT) if column is None else _strings(name, column)
-        if columns:
-            raise TypeError(f"`columns` must be columns of a protocol; got {sorted(columns)}.")
+            _check_names(arrays["utterance"], None)
         labels = _known_labels(np.full(n_rows, UNLABELLED) if label is None else label)
-        wrong = {k: len(v) for k, v in {**arrays, "label": labels}.items() if len(v) != n_rows}
-        if wrong:
-            raise ValueError(f"every column must have {n_rows} rows, as `utterance`; got {wrong}.")
-        return cls(**arrays, label=labels, format=format, path=path)
+        lengths = {k: len(v) for k, v in {**arrays, "label": labels}.items() if len(v) != n_rows}
+        if lengths:
+            raise ValueError(
+                f"every column must have {n_rows} rows, as `utterance`; got {lengths}."
+            )
+        absent = {k: np.full(n_rows, ABSENT) for k in _STRING_COLUMNS if k not in arrays}
+        return cls(**arrays, **absent, label=labels, format=format, path=path)
 
     def select(self, rows: np.ndarray[Any, Any] | Sequence[int] | slice) -> Protocol:
         """Return the protocol of some rows: a mask of shape (n,), indexes or a slice."""
@@ -275,6 +283,26 @@ def read_protocol(
     return protocol
 
 
+def write_protocol(path: str | os.PathLike[str], protocol: Protocol) -> None:
+    r"""Write a protocol as a CSV, which `read_protocol` reads without being told how.
+
+    Columns that say nothing are left out.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "mine.csv"
+        >>> write_protocol(path, Protocol.from_columns(["a.wav"], [0], attack=["bark"]))
+        >>> path.read_text()
+        'utterance,attack,label\na.wav,bark,spoof\n'
+    """
+    columns = {"utterance": protocol.utterance, **{k: protocol.column(k) for k in _STRING_COLUMNS}}
+    kept = {k: v.tolist() for k, v in columns.items() if (v != ABSENT).any()}
+    if (protocol.label != UNLABELLED).any():
+        kept["label"] = [LABEL_NAMES[label] for label in protocol.label]
+    header = ["path" if name == "file" else name for name in kept]
+    write_text(path, render(header, [*zip(*kept.values(), strict=True)], "csv") + "\n")
+
+
 def _official(protocol: Protocol, subset: Subset) -> Iterator[tuple[str, str]]:
     """Yield what a subset of ASVspoof 5 must hold, and what a protocol holds."""
     yield _describe(OFFICIAL_COUNTS[subset]), _describe(protocol.counts())
@@ -289,7 +317,7 @@ def _official(protocol: Protocol, subset: Subset) -> Iterator[tuple[str, str]]:
 def _read_file(
     path: Path, require_labels: bool, named: Mapping[str, str], meant: Mapping[str, str]
 ) -> Protocol:
-    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    data = read_regular(path).removeprefix(codecs.BOM_UTF8)
     try:
         layout = _recognise(data, named)
         if require_labels and "label" not in layout.column_names:
@@ -311,24 +339,18 @@ def _recognise(data: bytes, named: Mapping[str, str]) -> _Layout:
     if not row:
         raise ValueError("the file is empty: it holds no utterance.")
     header = [name.strip().lower() for name in row]
-    names = [_FIELD_OF.get(name, ".") for name in header]
-    if named:
-        names = _named(header, names, named)
-        return _Layout("table", names, delimiter, has_header=True)
-    if "utterance" in names:
-        if "utterance" in header and "path" in header:
-            names[header.index("path")] = "file"
-        for name, field in _FALLBACK_OF.items():
-            if name in header and field not in names:
-                names[header.index(name)] = field
-        for name in set(names) - {"."}:
-            same = [h for h, n in zip(header, names, strict=True) if n == name]
+    fields = _fields(header, named)
+    if "utterance" in fields:
+        for name in set(fields) - {"."}:
+            same = [h for h, field in zip(header, fields, strict=True) if field == name]
             if len(same) > 1:
                 raise ValueError(f"several columns give the {name}: {same}. Keep one.")
         kind = {"\t": "tsv", None: "table"}.get(delimiter, "csv")
         if delimiter == "," and header == ["file", "speaker", "label"]:
             kind = "in-the-wild"
-        return _Layout(kind, names, delimiter, has_header=True)
+        return _Layout(kind, fields, delimiter, has_header=True)
+    if named:
+        raise ValueError(f"`columns` must say which column is the path: {', '.join(header)}.")
     row = (delimiter or " ").join(row).split()
     if len(row) == 5 and (row[2] in ("F", "M") or row[4] in ("target", "nontarget")):
         raise ValueError(
@@ -348,24 +370,28 @@ def _recognise(data: bytes, named: Mapping[str, str]) -> _Layout:
     )
 
 
-def _named(header: list[str], names: list[str], named: Mapping[str, str]) -> list[str]:
-    """Return the fields of the columns where a caller says what some of them are called."""
-    for field, column in named.items():
-        field = _FIELD_OF.get(field, field)
+def _fields(header: list[str], named: Mapping[str, str]) -> list[str]:
+    """Return the field of each column of a header, "." for those of other tables."""
+    fields = [_FIELD_OF.get(name, ".") for name in header]
+    if "utterance" in header and "path" in header:
+        fields[header.index("path")] = "file"
+    for name, field in _FALLBACK_OF.items():
+        if name in header and field not in fields:
+            fields[header.index(name)] = field
+    for word, column in named.items():
+        field = _FIELD_OF.get(word, word)
         if field not in {*_FIELD_OF.values(), "file"}:
             raise ValueError(
                 f"`columns` must name columns of a protocol, {', '.join(sorted({*_FIELD_OF}))}; "
-                f"got {field!r}."
+                f"got {word!r}."
             )
         if header.count(column.lower()) != 1:
             raise ValueError(
                 f"`columns` must name a column of the header, {', '.join(header)}; got {column!r}."
             )
-        names = ["." if name == field else name for name in names]
-        names[header.index(column.lower())] = field
-    if "utterance" not in names:
-        raise ValueError(f"`columns` must say which column is the path: {', '.join(header)}.")
-    return names
+        fields = ["." if each == field else each for each in fields]
+        fields[header.index(column.lower())] = field
+    return fields
 
 
 def _read_columns(

@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from asvspoof_cm._util import first_row, render, write_text
+from asvspoof_cm._util import first_row, read_regular, render, write_text
 from asvspoof_cm.labels import LABEL_COLUMNS, LABEL_NAMES, LABELS, NAME_COLUMNS, NO_SPEECH
 
 _WORDS: Final = (*LABEL_NAMES, "no speech")
@@ -153,7 +153,7 @@ def _label(word: str, known: Mapping[str, int]) -> int:
 def _rows(path: Path) -> Iterator[tuple[Any, ...]]:
     """Yield line, name, start, end and label of each segment, as text."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_regular(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
     row, delimiter = first_row(text.encode())

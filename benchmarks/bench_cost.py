@@ -1,0 +1,101 @@
+"""What the shipped detector costs on one core: latency, files per second, memory, requests.
+
+PyTorch and ONNX Runtime run in turn, each time in a new process that may use one core. The clips
+are those of ``examples/audio``, two to four seconds of speech.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from asvspoof_cm import Scorer, export_onnx, load_pretrained
+from asvspoof_cm.checkpoint import DEFAULT_NAME, pretrained_path
+from bench_service import load, serve
+from harness import Options, Row
+
+AUDIO = Path(__file__).parents[1] / "examples" / "audio"
+N_FILES = 200
+CHILD = """
+import json, os, re, sys, time
+from pathlib import Path
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+start = time.perf_counter()
+from asvspoof_cm import Scorer
+model, n_files, *clips = sys.argv[1:]
+scorer = Scorer.from_onnx(model) if model.endswith(".onnx") else Scorer.from_checkpoint(model)
+score = scorer.score_file(clips[0]).score
+first_s = time.perf_counter() - start
+seconds = []
+for _ in range(5):
+    start = time.perf_counter()
+    scorer.score_file(clips[0])
+    seconds.append(time.perf_counter() - start)
+start = time.perf_counter()
+files = [clips[k % len(clips)] for k in range(int(n_files))]
+scores = [found.score for found in scorer.score_files(files, n_threads=1)][: len(clips)]
+rate = len(files) / (time.perf_counter() - start)
+peak = re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text()).group(1)
+told = {"first": first_s, "latency": sorted(seconds)[2], "rate": rate}
+print(json.dumps({**told, "peak": 1024 * int(peak), "scores": scores}))
+"""
+
+
+def run(options: Options) -> list[Row]:
+    """Measure both backends in turn, then the service."""
+    clips = sorted(AUDIO.glob("*.flac"))
+    n_rounds, n_files = (1, 12) if options.quick else (3, N_FILES)
+    with tempfile.TemporaryDirectory() as folder:
+        onnx = Path(folder) / "model.onnx"
+        export_onnx(load_pretrained(DEFAULT_NAME), onnx)
+        models = {"PyTorch": pretrained_path(DEFAULT_NAME), "ONNX Runtime": onnx}
+        told = {name: [] for name in models}
+        for _ in range(n_rounds):
+            for name, model in models.items():
+                command = [sys.executable, "-c", CHILD, str(model), str(n_files), *map(str, clips)]
+                environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+                done = subprocess.run(command, env=environment, capture_output=True, check=True)
+                told[name].append(json.loads(done.stdout))
+        rows = [Row(case="size of the ONNX file", ours=onnx.stat().st_size, unit="B")]
+    rows.append(Row(case="size of the checkpoint", ours=models["PyTorch"].stat().st_size, unit="B"))
+    scores = {name: np.array(of[0]["scores"], dtype=float) for name, of in told.items()}
+    deviation = float(np.abs(scores["PyTorch"] - scores["ONNX Runtime"]).max())
+    for key, case, unit in (
+        ("first", "imports, loading and the first score", "s"),
+        ("latency", f"latency of {clips[0].name}", "s"),
+        ("rate", f"{n_files} files of 2 to 4 s", "files/s"),
+        ("peak", f"peak memory of {n_files} files, the whole process", "B"),
+    ):
+        torch_value, onnx_value = (
+            statistics.median(round_[key] for round_ in told[name]) for name in models
+        )
+        better = onnx_value / torch_value if key == "rate" else torch_value / onnx_value
+        about = {"reference_name": "PyTorch", "ratio": better, "deviation": deviation}
+        case = f"{case}, one core, ONNX Runtime"
+        rows.append(Row(case=case, ours=onnx_value, unit=unit, reference=torch_value, **about))
+    return rows + service_rows(clips, n_requests=2 if options.quick else 20)
+
+
+def service_rows(clips: list[Path], n_requests: int) -> list[Row]:
+    """Requests per second of eight clients, and the latency of one."""
+    scorer = Scorer.from_pretrained(DEFAULT_NAME)
+    bodies = [(path.read_bytes(), scorer.score_file(path).duration_s) for path in clips]
+    with serve(pretrained_path(DEFAULT_NAME)) as server:
+        asyncio.run(load(server, bodies, n_clients=1, n_requests=2))
+        many = asyncio.run(load(server, bodies, n_clients=8, n_requests=n_requests))
+        one = asyncio.run(load(server, bodies, n_clients=1, n_requests=n_requests))
+        memory = server.memory()
+    n_answers = len(many.latencies)
+    return [
+        Row(case="service, 8 clients", ours=n_answers / many.seconds, unit="requests/s"),
+        Row(case="service, latency of one client, p50", ours=one.percentile(0.5), unit="s"),
+        Row(case="service, resident memory, decoders included", ours=memory, unit="B"),
+    ]

@@ -177,7 +177,7 @@ def faster_row(
 
 def half_rows(n_rounds: int) -> list[Row]:
     """A training step in bfloat16 against float32, where the processor has bfloat16."""
-    if resolve_precision("auto", torch.device("cpu"))[0] != "bf16":
+    if resolve_precision("auto", torch.device("cpu")) != "bf16":
         return []
     rows = []
     for name in ("TFPARN", "DistillMOS convolutions", "Whisper base, 3 layers"):

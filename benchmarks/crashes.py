@@ -42,7 +42,14 @@ from harness import RESULTS, Row, render_results, write_results
 
 N_EPOCHS = 4
 TINY = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_feedforward": 8, "n_mels": 16}
-_TIMES = {"clips_per_s", "peak_memory_bytes", "seconds", "started", "finished"}
+_TIMES = {
+    "clips_per_s",
+    "dev_peak_memory_bytes",
+    "peak_memory_bytes",
+    "seconds",
+    "started",
+    "finished",
+}
 _OPERATIONS = {
     *("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"),
 }
@@ -82,9 +89,9 @@ def _tiny(data: Path) -> Path:
 def train(data: Path) -> Command:
     """``asvspoof-cm train`` of a tiny model."""
     paths = write_miniature(data, n_train=12, n_dev=6, duration_s=(0.4, 0.6))
-    command = ["train", "--from", _tiny(data), "--train-protocol", paths.train_protocol]
+    command = ["train", "--model", _tiny(data), "--train-protocol", paths.train_protocol]
     command += ["--dev-protocol", paths.dev_protocol, "--audio", paths.audio_dir]
-    command += ["--epochs", N_EPOCHS, "--batch-size", 4, "--augmentation", "none", "--crops", 1]
+    command += ["--epochs", N_EPOCHS, "--batch-size", 4, "--augment", "none", "--crops", 1]
     command += ["--workers", 0, "--device", "cpu", "--quiet"]
 
     def run(out: Path) -> int:
@@ -96,8 +103,8 @@ def train(data: Path) -> Command:
         for name in ("best.pt", "last.pt"):
             content = torch.load(out / "run" / name, weights_only=True)
             weights[name] = {k: tensor.tolist() for k, tensor in content["state_dict"].items()}
-        final = _plain(json.loads((out / "run" / "final.json").read_text()))
-        return [_plain(json.loads(line)) for line in lines], weights, final
+        scores = (out / "run" / "dev_scores.tsv").read_text()
+        return [_plain(json.loads(line)) for line in lines], weights, scores
 
     return Command(run, result)
 

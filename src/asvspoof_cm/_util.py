@@ -584,22 +584,17 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def resolve_precision(precision: str, device: torch.device) -> tuple[Literal["fp32", "bf16"], str]:
-    """Return the precision that a name stands for, and why; "auto" is bf16 where it is faster."""
+def resolve_precision(precision: str, device: torch.device) -> Literal["fp32", "bf16"]:
+    """Return the precision that a name stands for; "auto" is bf16 where it is faster."""
     import torch
 
     if precision != "auto":
-        return ("bf16" if precision == "bf16" else "fp32"), "as asked for"
+        return "bf16" if precision == "bf16" else "fp32"
     if device.type == "cuda":
-        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        return ("bf16", "the GPU has it") if has_bf16 else ("fp32", "the GPU has no bf16")
-    if device.type != "cpu":
-        return "fp32", f"bf16 is not known to be faster on {device.type}"
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     # Without these instructions bf16 is emulated, several times slower than fp32.
-    found = sorted(_cpu_flags() & {"avx512_bf16", "amx_bf16"})
-    if found:
-        return "bf16", f"the CPU has {' and '.join(found)}"
-    return "fp32", "the CPU has neither avx512_bf16 nor amx_bf16"
+    is_faster = device.type == "cpu" and _cpu_flags() & {"avx512_bf16", "amx_bf16"}
+    return "bf16" if is_faster else "fp32"
 
 
 def _cpu_flags() -> set[str]:

@@ -100,7 +100,7 @@ class TrainingState:
         self.model, self.loss, self.recipe = model, loss, recipe
         self.has_forward = forward is not None
         self.device = next(model.parameters()).device
-        self.precision = resolve_precision(recipe.precision, self.device)[0]
+        self.precision = resolve_precision(recipe.precision, self.device)
         groups = (
             model.parameter_groups()
             if isinstance(model, Countermeasure)

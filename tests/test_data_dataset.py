@@ -470,11 +470,11 @@ def test_processes_share_an_order(in_process, world_size):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([0, N_ITEMS], "all from 0 to 9; got 2 from 0 to 10"),
-        ([-1, 2], "all from 0 to 9; got 2 from -1 to 2"),
-        (torch.empty(0, dtype=torch.int64), "at least 1 indices, all from 0 to 9; got 0"),
-        ([0.5], r"must return indices of shape \(n,\); got torch.float32"),
-        ([[0, 1]], r"must return indices of shape \(n,\); got torch.int64 of shape \(1, 2\)"),
+        ([0, N_ITEMS], r"from 0 to 9, shape \(n,\); got int64 of shape \(2,\) from 0 to 10"),
+        ([-1, 2], r"got int64 of shape \(2,\) from -1 to 2"),
+        (torch.empty(0, dtype=torch.int64), r"at least 1 indices .* got int64 of shape \(0,\)\."),
+        ([0.5], r"got float64 of shape \(1,\)"),
+        ([[0, 1]], r"got int64 of shape \(1, 2\)"),
     ],
 )
 def test_an_order_that_is_none(audio_dir, rows, message):

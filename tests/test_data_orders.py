@@ -33,9 +33,9 @@ def drawn(order, epoch=0, seed=1):
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
 def test_groups_are_drawn_by_a_power_of_their_size(power):
     protocol = corpus()
-    rows = drawn(group_balanced(protocol, n_rows=40_000, power=power, share=0.25))
+    rows = drawn(group_balanced(protocol, n_rows=40_000, power=power))
     is_human = protocol.label[rows] == BONAFIDE
-    assert is_human.mean() == pytest.approx(0.25, abs=0.01)
+    assert is_human.mean() == pytest.approx(0.5, abs=0.01)
     sizes = {"page": 4, "call": 9, "read": 36}
     total = sum(size ** (1 - power) for size in sizes.values())
     for source, size in sizes.items():
@@ -78,12 +78,15 @@ def test_a_pair_stays_in_one_batch_of_one_process(n_processes):
             assert sorted(sources[human]) == sorted(sources[~human])
 
 
-def test_recordings_are_paired_with_their_own_copies():
+def test_pairs_are_of_one_source():
     names = ["a", "b", "a-copy", "b-copy", "other"]
     protocol = Protocol.from_columns(
-        names, [1, 1, 0, 0, 0], codec_seed=["-", "-", "a", "b", "-"], source=["x"] * 5
+        names,
+        [1, 1, 0, 0, 0],
+        codec_seed=["-", "-", "a", "b", "-"],
+        source=["x", "y", "x", "y", "z"],
     )
-    rows = drawn(matched_pairs(protocol, by="codec_seed", share=1.0, n_rows=64)).reshape(-1, 2, 8)
+    rows = drawn(matched_pairs(protocol, share=1.0, n_rows=64)).reshape(-1, 2, 8)
     assert (rows[:, 1] == rows[:, 0] + 2).all()
 
 
@@ -124,7 +127,6 @@ def test_orders_depend_on_the_generator_alone(make):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda p: group_balanced(p, share=1), "`share` must lie between 0 and 1, excluded; got 1"),
         (lambda p: group_balanced(p, power=2), "`power` must be between 0 and 1; got 2"),
         (lambda p: matched_pairs(p, n_rows=0), "`n_rows` must be at least 1; got 0"),
         (lambda p: matched_pairs(p, share=-1), "`share` must be between 0 and 1; got -1"),
@@ -134,8 +136,8 @@ def test_orders_depend_on_the_generator_alone(make):
             "must hold utterances of both classes; got",
         ),
         (
-            lambda p: matched_pairs(p, by="speaker"),
-            "must have a speaker with both classes; none of 114 has",
+            lambda p: matched_pairs(p.select((p.label == BONAFIDE) | (p.source == "demo"))),
+            "must have a source with both classes; none of 4 has",
         ),
     ],
 )

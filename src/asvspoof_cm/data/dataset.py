@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -54,14 +54,14 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on a device."""
-        columns = {
-            k: v.to(device, non_blocking=True) for k, v in vars(self).items() if v is not None
-        }
-        return replace(self, **columns)
+        return self._map(lambda column: column.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
         """Return the batch in pinned memory, from where CUDA copies while it computes."""
-        return replace(self, **{k: v.pin_memory() for k, v in vars(self).items() if v is not None})
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        return Batch(*(None if v is None else function(v) for v in vars(self).values()))  # type: ignore[arg-type]
 
 
 class Place(NamedTuple):
@@ -124,22 +124,18 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
     ) -> None:
         check_choice("crop", crop, ("center", "random"))
         check_not_negative(seed=seed)
+        check_between("n_samples", 1 if n_samples is None else n_samples, 1)
+        check_between("n_crops", 1 if n_crops is None else n_crops, 1)
+        if n_crops is not None and crop == "random":
+            raise ValueError('`n_crops` must be None with crop="random", which cuts one.')
         self.input = InputSettings() if input is None else input
-        rate = self.input.sample_rate
         if n_samples is not None:
-            check_between("n_samples", n_samples, 1)
-            self.input = replace(self.input, crop_s=n_samples / rate)
-        if n_crops is not None:
-            check_between("n_crops", n_crops, 1)
-            if crop == "random":
-                raise ValueError('`n_crops` must be None with crop="random", which cuts one.')
-        self.protocol = protocol = read_protocol(protocol, require_labels=False)
-        self._parents = protocol.parents()
-        self.audio = audio_of(protocol, audio_dir, sample_rate=rate)
+            self.input = replace(self.input, crop_s=n_samples / self.input.sample_rate)
+        self.protocol = read_protocol(protocol, require_labels=False)
+        self._parents = self.protocol.parents()
+        self.audio = audio_of(self.protocol, audio_dir, sample_rate=self.input.sample_rate)
         self.crop: Literal["center", "random"] = crop
-        self.n_crops = n_crops
-        self.n_samples = self.input.n_samples
-        self.seed = seed
+        self.n_crops, self.n_samples, self.seed = n_crops, self.input.n_samples, seed
         self._kept: dict[int, NDArray[np.int16]] | None = {} if in_memory else None
 
     def __len__(self) -> int:
@@ -159,13 +155,13 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
         if self._kept is not None:
             whole = self._whole(row, self._kept) * np.float32(1 / _INT16)
             starts = self._starts(row, epoch, len(whole), n_samples)
-            return self._level([cut(whole, start, n_samples) for start in starts], whole)
-        with self.audio.open(row) as file:
-            starts = self._starts(row, epoch, file.n_samples, n_samples)
-            is_long = file.n_samples >= n_samples
-            if is_long and len(starts) == 1 and self.input.normalization != "utterance":
-                return self._level([file.read(starts[0], n_samples)], None)
-            whole = file.read()
+        else:
+            with self.audio.open(row) as file:
+                starts = self._starts(row, epoch, file.n_samples, n_samples)
+                is_part = file.n_samples >= n_samples and len(starts) == 1
+                if is_part and self.input.normalization != "utterance":
+                    return self._level([file.read(starts[0], n_samples)], None)
+                whole = file.read()
         return self._level([cut(whole, start, n_samples) for start in starts], whole)
 
     def _whole(self, row: int, kept: dict[int, NDArray[np.int16]]) -> NDArray[np.int16]:
@@ -205,18 +201,16 @@ def make_loader(
 ) -> DataLoader[Any]:
     """Return a `DataLoader` of `Batch` over a dataset; its ``sampler.set_epoch`` begins an epoch.
 
-    Where a process group of `torch.distributed` is up, each process gets its share, every
-    ``world_size``-th utterance, so that batch k of all processes together is batch k of one
-    process with the joint batch size. With `shuffle` or `order`, an epoch is made of whole batches:
-    what is left over, other utterances in each epoch, is left out. Without, each utterance is in
-    one share exactly, and a process may have one batch more than another.
+    In a process group each process gets every ``world_size``-th utterance: batch k of all processes
+    is batch k of one process with the joint batch size. With `shuffle` or `order` an epoch is made
+    of whole batches, and what is left over, other utterances in each epoch, is left out. Without,
+    each utterance is in one share, and a process may have one batch more than another.
 
     Args:
         dataset: The utterances.
         shuffle: True for training, False for evaluation.
-        order: The rows of each epoch in another order than a random one: called with the epoch and
-            a generator seeded for it, it returns indices into the protocol, of any number, any of
-            them repeated or left out. Instead of `shuffle`.
+        order: Instead of `shuffle`, what gives the rows of each epoch, such as `matched_pairs`:
+            any number of them, repeated or left out.
         batch_size: The size of a batch of this process.
         crop_s: Lengths in seconds, of which each batch draws one; empty is the dataset's.
         seed: The seed of the order and of the lengths; with the epoch it decides both.
@@ -270,17 +264,11 @@ class EpochSampler(Sampler[Place]):
     """One process's share of the places of an epoch, in its order; see `make_loader`."""
 
     def __init__(
-        self,
-        n_rows: int,
-        batch_size: int,
-        order: Order | None,
-        lengths: Sequence[int],
-        seed: int,
+        self, n_rows: int, batch_size: int, order: Order | None, lengths: Sequence[int], seed: int
     ) -> None:
-        is_group = dist.is_available() and dist.is_initialized()
-        self.rank, self.world_size = (
-            (dist.get_rank(), dist.get_world_size()) if is_group else (0, 1)
-        )
+        self.rank, self.world_size = 0, 1
+        if dist.is_available() and dist.is_initialized():
+            self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self._n_rows, self._batch_size = n_rows, batch_size
         self._order, self._lengths, self._seed = order, lengths, seed
         if n_rows < (self.world_size if order else 1):
@@ -304,17 +292,13 @@ class EpochSampler(Sampler[Place]):
     def _share(self, generator: torch.Generator) -> list[int]:
         if self._order is None:
             return [*range(self.rank, self._n_rows, self.world_size)]
-        rows = torch.as_tensor(self._order(self.epoch, generator))
-        if rows.dim() != 1 or rows.is_floating_point() or rows.dtype == torch.bool:
+        rows = np.asarray(self._order(self.epoch, generator))
+        is_good = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) >= self.world_size
+        if not is_good or rows.min() < 0 or rows.max() >= self._n_rows:
+            found = f" from {rows.min()} to {rows.max()}" if rows.size else ""
             raise ValueError(
-                "`order` must return indices of shape (n,); got "
-                f"{rows.dtype} of shape {tuple(rows.shape)}."
-            )
-        if len(rows) < self.world_size or rows.min() < 0 or rows.max() >= self._n_rows:
-            raise ValueError(
-                f"`order` must return at least {self.world_size} indices, all from 0 to "
-                f"{self._n_rows - 1}; got {len(rows)}"
-                + (f" from {int(rows.min())} to {int(rows.max())}." if len(rows) else ".")
+                f"`order` must return at least {self.world_size} indices from 0 to "
+                f"{self._n_rows - 1}, shape (n,); got {rows.dtype} of shape {rows.shape}{found}."
             )
         n_whole = len(rows) // self.world_size
         if n_whole > self._batch_size:

@@ -9,6 +9,8 @@ from scipy.special import ndtri
 from scipy.stats import norm
 
 from asvspoof_cm import metrics, plots
+from asvspoof_cm.calibration import Verdict
+from asvspoof_cm.scorer import Explanation, Segment
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +135,8 @@ def test_crossed_columns_are_a_map_of_a_page_width():
 def test_timeline_has_truth_above_the_scores_and_found_segments_behind():
     rows = np.array([[0.0, 1.0, 2.0], [1.0, 2.0, -1.5], [2.0, 3.5, 1.0]])
     truth = [(0.0, 1.2, 1), (1.2, 2.2, 0), (2.2, 3.5, "music")]
-    ax = plots.timeline(rows, threshold=0.0, truth=truth, found=[(1.0, 2.0, 0)])
+    found = [Segment(0.0, 1.0, 2.0, Verdict.BONAFIDE), Segment(1.0, 2.0, -1.5, Verdict.SPOOF)]
+    ax = plots.timeline(rows, threshold=0.0, truth=truth, found=found)
     np.testing.assert_allclose(ax.lines[0].get_data(), [[0.5, 1.5, 2.75], [2.0, -1.5, 1.0]])
     assert [text.get_text() for text in ax.texts] == ["bonafide", "spoof", "music"]
     above = [band.get_paths()[0].get_extents() for band in ax.collections[1:]]
@@ -143,6 +146,21 @@ def test_timeline_has_truth_above_the_scores_and_found_segments_behind():
     assert (span.get_x(), span.get_x() + span.get_width()) == (1.0, 2.0)
     assert legend(ax) == ["threshold 0", "taken for spoof", "found"]
     assert ax.get_xlim() == (0.0, 3.5)
+
+
+def test_an_explanation_has_its_changes_at_their_place():
+    of_band = np.array([[0.0, 1.0, -0.5], [0.0, 0.0, 2.0]])
+    edges = {"edges_s": np.array([0.0, 1.0, 2.0, 2.5]), "edges_hz": np.array([0.0, 1e3, 8e3])}
+    whole = np.array([0.0, 0.7, 1.9])
+    ax = plots.explanation(Explanation(**edges, of_time=whole, of_band=of_band, score=-1.0))
+    np.testing.assert_array_equal(ax.images[0].get_array(), of_band)
+    assert ax.images[0].get_extent() == [0.0, 2.5, 0.0, 2.0]
+    assert ax.images[0].get_clim() == (-2.0, 2.0)
+    (right,) = (axes for axes in ax.figure.axes if axes is not ax)
+    np.testing.assert_allclose(right.lines[0].get_data(), [[0.5, 1.5, 2.25], whole])
+    edges["edges_hz"] = np.array([0.0, 8e3])
+    without_bands = Explanation(**edges, of_time=whole, of_band=np.empty((0, 3)), score=-1.0)
+    assert plots.explanation(without_bands).images[0].get_array().shape == (1, 3)
 
 
 def test_save_figure_writes_the_named_format(tmp_path, scores):

@@ -26,7 +26,7 @@ from asvspoof_cm.models import (
     TFPARNConfig,
 )
 from asvspoof_cm.scorer import Scorer, StreamingScorer
-from asvspoof_cm.scorer.scorer import NO_SPEECH, run_batches
+from asvspoof_cm.scorer.scorer import NO_SPEECH, run_batches, run_rows
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 
@@ -285,6 +285,44 @@ def test_results_come_one_batch_late():
     assert ", ".join(events) == expected
 
 
+def test_on_cuda_batches_are_pinned_and_nothing_waits_before_the_result(monkeypatch):
+    """The same code with a device that only writes down what it is asked for."""
+    asked = []
+
+    class Batch:
+        def pin_memory(self):
+            asked.append("pin")
+            return self
+
+        def to(self, place, non_blocking):
+            asked.append(f"to {place.type}, non_blocking={non_blocking}")
+            return torch.ones(2, 4)
+
+    class Event:
+        def __init__(self, place):
+            assert place.type == "cuda"
+
+        def record(self):
+            asked.append("record")
+
+        def synchronize(self):
+            asked.append("wait")
+
+    def function(batch):
+        asked.append("run")
+        return {"logits": batch[:, :2]}
+
+    monkeypatch.setattr(torch, "from_numpy", lambda _: Batch())
+    monkeypatch.setattr(torch, "Event", Event)
+    items = [(k, np.ones((2, 4), np.float32)) for k in range(2)]
+    options = {"device": "cuda", "precision": "fp32", "batch_size": 2}
+    for tag, rows in run_rows(function, items, **options):
+        asked.append(f"result {tag} of {len(rows)}")
+    started = ["pin", "to cuda, non_blocking=True", "run", "record"]
+    ends = [f"{word}{k} of 2" if word else "wait" for k in range(2) for word in ("", "result ")]
+    assert asked == [*started, *started, *ends]
+
+
 # What it does to the model, and what others do to it
 
 
@@ -301,6 +339,29 @@ def test_the_model_is_left_alone(model):
         for parameter in ours.parameters():
             parameter.zero_()
     assert scorer.score(speech(5)) == pytest.approx(expected, abs=1e-6)
+
+
+NOTHING_GLOBAL = """
+import os, random, sys, warnings
+hooks = []
+os.register_at_fork = lambda **given: hooks.append(given)
+import numpy, torch
+from asvspoof_cm.models import TFPARN
+def state():
+    return (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(),
+            str(torch.get_rng_state()), random.getstate(), str(numpy.random.get_state()),
+            list(warnings.filters), numpy.geterr(), len(hooks))
+model = TFPARN()
+from asvspoof_cm import Scorer
+before = state()
+scorer = Scorer(model, device="cpu")
+scorer.score(numpy.ones(9000))
+sys.exit(before != state())
+"""
+
+
+def test_constructing_and_scoring_change_nothing_global():
+    assert subprocess.run([sys.executable, "-c", NOTHING_GLOBAL], check=False).returncode == 0
 
 
 def test_threads_share_a_scorer(scorer):
@@ -529,6 +590,15 @@ def test_what_cannot_be_scored(arguments, error, message):
 def test_what_is_no_model(model, came):
     with pytest.raises(TypeError, match=NO_LOGITS + " " + came):
         Scorer(model, n_crops=1).score(speech(2))
+
+
+@pytest.mark.parametrize("n_before", [1, 160, 48_000])
+def test_digital_silence_around_it_does_not_matter(scorer, n_before):
+    """Crops are cut where there is sound: three seconds of zeros before moved a score by 2.8."""
+    waveform = np.concatenate([[0.3], speech(5)[1:-1], [0.3]])
+    quiet = np.zeros(n_before), np.full(77, 2.0**-16)
+    padded = scorer.score(np.concatenate([quiet[0], waveform, quiet[1]]))
+    assert padded == pytest.approx(scorer.score(waveform), abs=1e-5)
 
 
 def test_arrays_that_may_not_be_written(scorer):

@@ -19,7 +19,8 @@ import torch
 
 import asvspoof_cm
 from asvspoof_cm.audio import load_audio
-from asvspoof_cm.checkpoint import save_checkpoint
+from asvspoof_cm.calibration import Calibration
+from asvspoof_cm.checkpoint import DEFAULT_NAME, save_checkpoint
 from asvspoof_cm.cli import main
 from asvspoof_cm.data import Protocol, folder as folder_module, write_miniature
 from asvspoof_cm.metrics import read_scores
@@ -272,6 +273,57 @@ def test_a_model_that_fails_is_not_a_bad_file(tmp_path):
         f"{quiet}: the model's logits are not finite.",
         None,
     ]
+
+
+def test_from_file_to_score_in_few_files():
+    """After a warm-up, with the shipped model, whose own files count too."""
+    (path, *_) = sorted((Path(__file__).parents[1] / "examples" / "audio").glob("*.flac"))
+    scorer = Scorer.from_pretrained(DEFAULT_NAME, device="cpu")
+    root, seen = str(Path(asvspoof_cm.__file__).parent), set()
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(root):
+            seen.add(frame.f_code.co_filename.removeprefix(root))
+
+    def trace(work):
+        sys.setprofile(note)
+        threading.setprofile(note)
+        try:
+            return work()
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+    expected = scorer.score_file(path)
+    assert trace(lambda: scorer.score_file(path)) == expected
+    assert len(seen) <= 14, seen
+    assert trace(lambda: [*scorer.score_files([path])])[0].result == expected
+    assert len(seen) <= 14, seen
+
+
+def test_adapting_to_a_channel():
+    """The ranking stays, the ratios move, and the original scorer is left alone."""
+    model = torch.nn.Identity()
+    model.forward = lambda w: 4 * torch.stack([-w.abs().mean(1), w.abs().mean(1) - 0.5], dim=1)
+    scorer = Scorer(model, device="cpu", calibration=Calibration(offset=3.0))
+    people = [(f"human {k}", noise(20_000, k).clip(-0.3, 0.3)) for k in range(6)]
+    fakes = [(f"fake {k}", noise(20_000, k) ** 3) for k in range(6)]
+    before = [scorer.score(audio) for _, audio in [*people, *fakes]]
+    assert min(before[:6]) > max(before[6:])
+    adapted = scorer.adapt(people, fakes)
+    after = [adapted.score(audio) for _, audio in [*people, *fakes]]
+    shift = adapted.calibration.offset - 3
+    assert abs(shift) > 0.1
+    assert after == pytest.approx([score + shift for score in before])
+    assert scorer.calibration.offset == 3.0
+    with pytest.warns(UserWarning, match="people alone"):
+        assert scorer.adapt(people).calibration.offset >= 3.0
+    with pytest.raises(ValueError, match="zeros: no speech to judge"):
+        scorer.adapt([("zeros", np.zeros(20_000))])
+    with pytest.raises(ValueError, match=r"no.wav: No such file"):
+        scorer.adapt(people, ["no.wav"])
+    with pytest.raises(ValueError, match="adapting needs a calibrated score"):
+        Scorer(Cheap(), device="cpu").adapt(people)
 
 
 # Folders and lists

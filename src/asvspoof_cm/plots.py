@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from asvspoof_cm.scorer import Attention, Timeline
+    from asvspoof_cm.scorer import Attention, Explanation, Timeline
 
 __all__ = [
     "BONAFIDE_COLOR",
@@ -42,6 +42,7 @@ __all__ = [
     "breakdown",
     "calibration",
     "det",
+    "explanation",
     "new_axes",
     "save_figure",
     "scores",
@@ -315,7 +316,7 @@ def timeline(
         threshold: Drawn as a line; below it the area is filled.
         truth: Segments that are known, `Segment` or (start_s, end_s, name), in a band above the
             curve. A label or name of spoof or bonafide has the colour of the class.
-        found: Segments that a detector found, shaded behind the curve.
+        found: What a detector found, such as `Scorer.segments`: synthetic segments are shaded.
 
     Example:
         >>> line = [(0, 1, 2.0), (1, 2, -1.5), (2, 3, 1.0)]
@@ -349,7 +350,9 @@ def timeline(
         ax.text((start_s + stop_s) / 2, 1.09, word, **style)
         if start_s > 0:
             ax.axvline(start_s, color="0.5", linewidth=0.6, zorder=1)
-    for start_s, stop_s, *_ in found:
+    for start_s, stop_s, *rest in found:
+        if rest and rest[-1] in ("bonafide", "abstain"):
+            continue
         shade: Any = {"color": SPOOF_COLOR, "alpha": 0.12, "linewidth": 0, "zorder": 0}
         ax.axvspan(start_s, stop_s, label="found", **shade)
     ax.set_xlim(0.0, float(rows[:, 1].max()) if end_s is None else end_s)
@@ -357,40 +360,82 @@ def timeline(
 
 
 def attention(attention: Attention, ax: Axes | None = None) -> Axes:
-    """Draw the pooling weight of each frame over the log-Mel spectrogram that the model sees.
+    """Draw the pooling weight of each frame over the spectrogram that the model sees.
 
-    Args:
-        attention: What `Scorer.attention` returned.
-        ax: Where to draw; the weights get an axis of their own on the right.
+    The weights, times the number of frames, have an axis on the right: a frame that counts as much
+    as all others has 1 there. `attention` is what `Scorer.attention` returned.
 
     Example:
-        >>> import numpy as np
         >>> from asvspoof_cm.scorer import Attention
-        >>> time_s = np.arange(401) / 100
-        >>> weight, log_mel = np.full(401, 1 / 401), np.zeros((160, 401))
-        >>> found = Attention(time_s=time_s, weight=weight, features=log_mel, score=0.0)
+        >>> time_s, weight = np.arange(401) / 100, np.full(401, 1 / 401)
+        >>> features = np.zeros((160, 401))
+        >>> found = Attention(time_s=time_s, weight=weight, features=features, score=0.0)
         >>> attention(found).get_ylabel()
         'Mel band'
     """
-    ax = new_axes(width_in=2 * COLUMN_WIDTH_IN, height_in=2.2) if ax is None else ax
-    time_s, weight, log_mel = attention.time_s, attention.weight, attention.features
+    time_s, features = attention.time_s, attention.features
     half = (time_s[1] - time_s[0]) / 2
-    extent = (float(time_s[0] - half), float(time_s[-1] + half), -0.5, len(log_mel) - 0.5)
-    ax.imshow(log_mel, origin="lower", aspect="auto", extent=extent, cmap="gray_r")
-    finish(ax, "time (s)", "Mel band")
-    ax.grid(visible=False)
-    right = ax.twinx()
-    # A frame that counts as much as all others has 1 here, whatever the number of frames.
-    right.plot(time_s, weight * len(weight), color=SPOOF_COLOR, linewidth=0.9)
+    edges = time_s[0] - half, time_s[-1] + half
+    ax = _image(ax, features, (*edges, -0.5, len(features) - 0.5), "gray_r", "Mel band")
+    weight = attention.weight * len(attention.weight)
+    right = _curve_on_the_right(ax, time_s, weight, "pooling weight × frames")
     right.axhline(1.0, color=SPOOF_COLOR, linewidth=0.6, linestyle=":")
     right.set_ylim(bottom=0.0)
-    finish(right, "", "pooling weight × frames")
+    return ax
+
+
+def explanation(explanation: Explanation, ax: Axes | None = None) -> Axes:
+    """Draw how much the score rises where stretches of time, and bands of them, are masked.
+
+    What is red made the recording look synthetic. The curve on the right is that of whole
+    stretches. `explanation` is what `Scorer.explain` returned.
+
+    Example:
+        >>> from asvspoof_cm.scorer import Explanation
+        >>> changes = {"of_time": np.ones(2), "of_band": np.eye(2), "score": 0.0}
+        >>> edges_s, edges_hz = np.arange(3.0), np.array([0.0, 1000.0, 8000.0])
+        >>> ax = explanation(Explanation(edges_s=edges_s, edges_hz=edges_hz, **changes))
+        >>> [text.get_text() for text in ax.get_yticklabels()]
+        ['0', '1000', '8000']
+    """
+    edges_s, edges_hz, of_band = explanation.edges_s, explanation.edges_hz, explanation.of_band
+    n_bands = len(of_band)
+    cells = of_band if n_bands else explanation.of_time[None]
+    most = float(np.abs(cells).max()) or 1.0
+    extent = (edges_s[0], edges_s[-1], 0.0, float(len(cells)))
+    ax = _image(ax, cells, extent, "coolwarm", "band from (Hz)", vmin=-most, vmax=most)
+    ax.set_yticks(range(len(edges_hz)), [f"{hz:.0f}" for hz in edges_hz])
+    centre = (edges_s[:-1] + edges_s[1:]) / 2
+    _curve_on_the_right(ax, centre, explanation.of_time, "change of the score")
+    return ax
+
+
+def _image(
+    ax: Axes | None,
+    values: FloatArray,
+    extent: tuple[float, ...],
+    colors: str,
+    label: str,
+    **limits: Any,
+) -> Axes:
+    """Draw values (n_rows, n_columns), the first row at the bottom, over time."""
+    ax = new_axes(width_in=2 * COLUMN_WIDTH_IN, height_in=2.2) if ax is None else ax
+    options: Any = {"origin": "lower", "aspect": "auto", "extent": extent, "cmap": colors}
+    ax.imshow(values, **options, **limits)
+    finish(ax, "time (s)", label)
+    ax.grid(visible=False)
+    return ax
+
+
+def _curve_on_the_right(ax: Axes, x: FloatArray, y: FloatArray, label: str) -> Axes:
+    right: Axes = ax.twinx()
+    right.plot(x, y, color=SPOOF_COLOR, linewidth=0.9)
+    finish(right, "", label)
     right.yaxis.label.set_color(SPOOF_COLOR)
     right.grid(visible=False)
-    right.spines["right"].set_visible(True)
-    right.spines["right"].set_linewidth(0.6)
+    right.spines["right"].set(visible=True, linewidth=0.6)
     right.spines["left"].set_visible(False)
-    return ax
+    return right
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:

@@ -116,29 +116,6 @@ def test_training_and_scoring_share_one_rule_of_level(tmp_path):
         assert scorer.score(waveform) == pytest.approx(expected, abs=1e-5)
 
 
-def test_averaged_checkpoints_keep_integers_and_need_statistics(tmp_path):
-    for k in range(2):
-        torch.manual_seed(k)
-        model = RawNet2(SMALL_RAWNET2)
-        model.first_bn.num_batches_tracked.fill_(3 + 2 * k)
-        save_checkpoint(tmp_path / f"{k}.pt", model)
-    files = [tmp_path / "0.pt", tmp_path / "1.pt"]
-    with pytest.raises(ValueError, match="`batches` must be given for RawNet2, which has batch"):
-        average_checkpoints(files)
-    generator = torch.Generator().manual_seed(0)
-    waveforms = [0.3 * torch.randn(3, 16000, generator=generator) for _ in range(2)]
-    mean = average_checkpoints(files, batches=waveforms)
-    maps = torch.cat([nn.functional.max_pool1d(mean.sinc(x).abs(), 3) for x in waveforms])
-    torch.testing.assert_close(mean.first_bn.running_mean, maps.mean(dim=(0, 2)), rtol=1e-4, atol=0)
-    torch.testing.assert_close(mean.first_bn.running_var, maps.var(dim=(0, 2)), rtol=1e-2, atol=0)
-    assert mean.first_bn.num_batches_tracked == 2
-    assert not mean.training
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [("fpu avx512f", "fp32"), ("fpu avx512_bf16", "bf16"), ("amx_bf16 avx512_bf16", "bf16")],
-)
 def test_automatic_precision_is_bf16_where_the_processor_has_it(
     tmp_path, monkeypatch, flags, expected
 ):

@@ -21,6 +21,7 @@ LAYERS = [
     "augmentation",
     "losses",
     "models",
+    "_hub",
     "checkpoint",
     "data",
     "export",
@@ -34,7 +35,7 @@ LAYERS = [
     "__main__",
 ]
 TORCH_FREE = {"labels", "metrics", "calibration", "data.protocol", "_util"}
-TORCH_FREE |= {"audio", "export", "scorer", "scorer.files", "serve.decoding", "cli.score"}
+TORCH_FREE |= {"audio", "export", "_hub", "scorer", "scorer.files", "serve.decoding", "cli.score"}
 
 
 def _layer(path: Path) -> str:

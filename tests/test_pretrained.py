@@ -49,7 +49,8 @@ def test_what_ships(name):
 
 
 def test_another_file_and_another_name_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=rf"`name` must be one of {DEFAULT_NAME}; got 'no'"):
+    message = rf"`name` must be one of {DEFAULT_NAME}, owner/name on .*; got 'no'"
+    with pytest.raises(ValueError, match=message):
         load_pretrained("no")
     content = bytearray(pretrained_path(DEFAULT_NAME).read_bytes())
     content[len(content) // 2] ^= 1
@@ -59,7 +60,7 @@ def test_another_file_and_another_name_are_refused(tmp_path, monkeypatch):
         load_pretrained(DEFAULT_NAME)
     model = checkpoint.load_checkpoint(pretrained_path(DEFAULT_NAME))
     checkpoint.save_checkpoint(tmp_path / "damaged.pt", model, epoch=1)
-    with pytest.raises(ValueError, match="does not hold the model that was shipped: its hash is"):
+    with pytest.raises(ValueError, match="does not hold the model that was asked for: its hash is"):
         load_pretrained(DEFAULT_NAME)
 
 
@@ -118,6 +119,7 @@ def test_commands_list_models_and_take_them_by_name(clip, capsys):
     for (name, entry), line in zip(PRETRAINED.items(), lines[1:], strict=True):
         assert line.startswith(name)
         assert f"{entry['n_bytes'] / 1e6:.1f} MB" in line
+        assert entry["sha256"][:12] in line
         assert f"corpus eval {100 * entry['figures']['corpus eval']['eer']:.1f}" in line
     assert main(["models", DEFAULT_NAME]) == 0
     assert json.loads(capsys.readouterr().out)["use"] == PRETRAINED[DEFAULT_NAME]["use"]

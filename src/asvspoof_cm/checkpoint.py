@@ -1,8 +1,9 @@
-"""Models as files: save and load, what ships with the package, what others published.
+"""Models as files: save and load, what ships with the package, the hub, what others published.
 
 A checkpoint is one file of tensors and plain values, read with ``torch.load(weights_only=True)``:
 the format number, the model's name and configuration, its input settings, its weights, what else is
-known about it, and the hash of all that. The hash tells damage, and which model it is.
+known about it, and the hash of all that. The hash tells damage, and which model it is. A folder in
+the layout of the Hugging Face hub holds the same, with the same hash.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from asvspoof_cm import _hub
 from asvspoof_cm._util import atomic_path, one_line
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
@@ -42,11 +44,14 @@ __all__ = [
     "load_published_lcnn",
     "load_tensors",
     "pretrained_path",
+    "push_to_hub",
     "save_checkpoint",
+    "save_folder",
     "save_tensors",
 ]
 
 logger = logging.getLogger(__name__)
+M = TypeVar("M", bound=Countermeasure)
 
 FORMAT = 2
 SHIPPED: Final = Path(__file__).with_name("pretrained")
@@ -96,23 +101,45 @@ def save_checkpoint(path: str | os.PathLike[str], model: Countermeasure, /, **kn
         >>> load_checkpoint(path).meta["notes"]
         {'trained_on': 'ASVspoof 5 train'}
     """
-    name, config = describe_model(model)
-    meta = _checked_meta({**model.meta, **known})
-    _plain(config, "config")
-    _check_rebuilds(model)
-    content = {
-        "format": FORMAT,
-        "model": name,
-        "config": config,
-        "input": asdict(model.input),
-        "state_dict": {name: tensor.cpu() for name, tensor in model.state_dict().items()},
-        "meta": meta,
-    }
-    save_tensors(path, {**content, "sha256": content_hash(content)})
+    save_tensors(path, _content_of(model, known))
+
+
+def save_folder(folder: str | os.PathLike[str], model: Countermeasure, /, **known: Any) -> None:
+    """Write a model as a folder in the layout of the Hugging Face hub, with a model card.
+
+    It needs the extra ``hub``. `load_checkpoint` and `load_pretrained` read it.
+
+    Args:
+        folder: The folder to write into: ``config.json``, ``model.safetensors``, ``README.md``.
+        model: As in `save_checkpoint`.
+        **known: As in `save_checkpoint`; the model card is made of ``card``.
+    """
+    _hub.write_folder(folder, _content_of(model, known))
+
+
+def push_to_hub(
+    model: Countermeasure, name: str, *, private: bool = False, message: str | None = None
+) -> str:
+    """Write a model into a repository of the Hugging Face hub, and return the commit.
+
+    It needs the extra ``hub`` and a token (``hf auth login``, or HF_TOKEN in the environment). The
+    model card is made of ``model.meta["card"]``.
+
+    Args:
+        model: As in `save_checkpoint`.
+        name: ``owner/name``; the repository is made where there is none.
+        private: Whether a new repository is private.
+        message: The message of the commit.
+
+    Example:
+        >>> commit = push_to_hub(model, "owner/tfparn-mine")  # doctest: +SKIP
+        >>> load_pretrained("owner/tfparn-mine", revision=commit)  # doctest: +SKIP
+    """
+    return _hub.upload(_content_of(model, {}), name, private=private, message=message)
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
-    """Read a model that `save_checkpoint` wrote.
+    """Read a model that `save_checkpoint` or `save_folder` wrote.
 
     Nothing in the file is executed. Loading is strict: every weight must be there and nothing else.
 
@@ -128,24 +155,31 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
         Traceback (most recent call last):
         FileNotFoundError: [Errno 2] No such file or directory: 'missing.pt'
     """
-    return _load(path)[0]
+    return _load(path)
 
 
-def load_pretrained(name: str | None = None) -> Countermeasure:
-    """Return a model that ships with the package, after checking that its file is the one shipped.
+def load_pretrained(
+    name: str | None = None, *, revision: str | None = None, sha256: str | None = None
+) -> Countermeasure:
+    """Return a model that ships with the package or lies on the Hugging Face hub.
 
     Args:
-        name: One of `PRETRAINED`. None takes `DEFAULT_NAME` and logs once that it does.
+        name: One of `PRETRAINED`, whose hash is checked; ``owner/name`` on the hub, which needs the
+            extra ``hub``; or a folder in its layout. None takes `DEFAULT_NAME` and logs once that
+            it does.
+        revision: The commit, tag or branch of a repository; None is the newest. The cache of the
+            hub serves without a network.
+        sha256: The hash that the model must have; None takes any for a model of the hub. `models`
+            prints it, and so does the model card.
 
     Raises:
-        ValueError: No model has that name, or the file holds another one than was shipped.
+        ValueError: No model has that name, or its hash is another.
 
     Example:
         >>> model = load_pretrained(DEFAULT_NAME)
         >>> sorted(model.meta)
         ['calibration', 'card']
     """
-    path = pretrained_path(name or DEFAULT_NAME)
     if name is None and "default" not in _said:
         _said.add("default")
         logger.warning(
@@ -153,14 +187,14 @@ def load_pretrained(name: str | None = None) -> Countermeasure:
             DEFAULT_NAME,
             PRETRAINED[DEFAULT_NAME]["use"],
         )
-    model, found = _load(path)
-    expected = PRETRAINED[name or DEFAULT_NAME]["sha256"]
-    if found != expected:
-        raise ValueError(
-            f"{path} does not hold the model that was shipped: its hash is {found}, not {expected}."
-            " Install asvspoof-cm again, or load a file of your own with load_checkpoint."
-        )
-    return model
+    name = name or DEFAULT_NAME
+    if name in PRETRAINED:
+        return _load(pretrained_path(name), sha256 or PRETRAINED[name]["sha256"])
+    if Path(name).is_dir():
+        return _load(name, sha256)
+    if not _hub.is_hub_name(name):
+        pretrained_path(name)  # says which names there are
+    return _load(_hub.fetch(name, revision), sha256)
 
 
 def pretrained_path(name: str) -> Path:
@@ -172,8 +206,9 @@ def pretrained_path(name: str) -> Path:
     """
     if name not in PRETRAINED:
         raise ValueError(
-            f"`name` must be one of {', '.join(PRETRAINED)}; got {name!r}. A checkpoint of your "
-            "own is loaded with load_checkpoint or Scorer.from_checkpoint."
+            f"`name` must be one of {', '.join(PRETRAINED)}, owner/name on the Hugging Face hub, "
+            f"or a folder; got {name!r}. A checkpoint of your own is loaded with load_checkpoint "
+            "or Scorer.from_checkpoint."
         )
     return SHIPPED / str(PRETRAINED[name]["file"])
 
@@ -204,8 +239,7 @@ def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:
             model.input = InputSettings(
                 crop_s=64600 / 16000, n_crops=1, one_crop="start", normalization="none"
             )
-            load_weights(model, weights, path)
-            return model.eval()
+            return _fit_weights(model, weights, path)
     raise ValueError(
         f"{path} holds an AASIST with {width} channels; the published ones have 64 (AASIST) or 24 "
         "(AASIST-L)."
@@ -248,33 +282,28 @@ def load_published_lcnn(path: str | os.PathLike[str]) -> LCNN:
             ours[renamed.get(prefix, "") + name.removeprefix(prefix)] = tensor
     model = LCNN(LCNNConfig(head="cosine" if "classes" in ours else "sigmoid"))
     model.input = InputSettings(normalization="none")
-    load_weights(model, ours, path)
-    return model.eval()
+    return _fit_weights(model, ours, path)
 
 
 def average_checkpoints(
-    paths: Sequence[str | os.PathLike[str]],
-    shares: Sequence[float] | None = None,
-    *,
-    batches: Iterable[Tensor] | None = None,
+    paths: Sequence[str | os.PathLike[str]], shares: Sequence[float] | None = None
 ) -> Countermeasure:
     """Return a model whose weights are the mean of several checkpoints of one training.
 
     Late epochs of a run, or of runs that continue each other, lie close enough for their mean to be
     a model too, often one that generalises better (Izmailov et al., UAI 2018). Runs from other
-    random weights do not.
+    random weights do not. The statistics of batch normalisation are averaged with the weights, as
+    the moving average of `fit` does.
 
     Args:
         paths: Checkpoints of the same model and configuration, two or more.
         shares: The weight of each in the mean, positive; their sum does not matter. None gives all
             the same. A fine-tuned model mixed with the one it began with keeps more of what that
             one knew (Wortsman et al., CVPR 2022).
-        batches: Waveforms (batch, time) as the model was trained on, a few hundred of them: needed
-            by a model with batch normalisation, whose statistics must be those of the mean.
 
     Returns:
         The model; its `meta` is that of the last checkpoint, with ``averaged``, the share of each
-        file, named with its folder. Buffers are those of the last checkpoint too.
+        file, named with its folder. Whole numbers are those of the last checkpoint too.
 
     Example:
         >>> average_checkpoints(["a/best.pt", "b/best.pt"]).meta["averaged"]  # doctest: +SKIP
@@ -289,51 +318,21 @@ def average_checkpoints(
             f"`shares` must be a positive number for each of the {len(models)} `paths`; got "
             f"{shares}."
         )
-    result = models[-1]
-    for path, model in zip(paths, models, strict=True):
-        if type(model) is not type(result) or model.config != result.config:
+    described = [describe_model(model) for model in models]
+    for path, (name, config) in zip(paths, described, strict=True):
+        if (name, config) != described[-1]:
             raise ValueError(
-                f"`paths` must hold one model and configuration; {path} has a "
-                f"{type(model).__name__} with {model.config}, the last a {type(result).__name__} "
-                f"with {result.config}."
+                f"`paths` must hold one model and configuration; {path} has a {name} with "
+                f"{config}, the last a {described[-1][0]} with {described[-1][1]}."
             )
-    norms = [m for m in result.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    if norms and batches is None:
-        raise ValueError(
-            f"`batches` must be given for {type(result).__name__}, which has batch normalisation: "
-            "its statistics are not those of any checkpoint. Pass waveforms of the training set."
-        )
-    weights = torch.tensor(shares, dtype=torch.float64)
-    weights /= weights.sum()
-    columns = zip(*(model.parameters() for model in models), strict=True)
-    with torch.no_grad():
-        for of_models in columns:
-            stacked = torch.stack([parameter.double() for parameter in of_models])
+    weights = torch.tensor(shares, dtype=torch.float64) / sum(shares)
+    for of_models in zip(*(model.state_dict().values() for model in models), strict=True):
+        if of_models[-1].is_floating_point():
+            stacked = torch.stack([tensor.double() for tensor in of_models])
             of_models[-1].copy_(torch.tensordot(weights, stacked, dims=1))
-    if batches is not None and norms:
-        _renew_statistics(result, norms, batches)
     names = ["/".join(Path(path).parts[-2:]) for path in paths]
-    result.meta["averaged"] = dict(zip(names, weights.tolist(), strict=True))
-    return result
-
-
-def _renew_statistics(
-    model: Countermeasure,
-    norms: Sequence[nn.modules.batchnorm._BatchNorm],
-    batches: Iterable[Tensor],
-) -> None:
-    """Give batch normalisation the mean statistics of the batches."""
-    momenta = [module.momentum for module in norms]
-    for module in norms:
-        module.reset_running_stats()
-        module.momentum = None  # a plain mean over the batches
-        module.train()
-    with torch.no_grad():
-        for waveforms in batches:
-            model(waveforms)
-    for module, momentum in zip(norms, momenta, strict=True):
-        module.momentum = momentum
-    model.eval()
+    models[-1].meta["averaged"] = dict(zip(names, weights.tolist(), strict=True))
+    return models[-1]
 
 
 def save_tensors(path: str | os.PathLike[str], content: Any) -> None:
@@ -371,6 +370,8 @@ def load_tensors(path: str | os.PathLike[str]) -> Any:
 def content_hash(content: Mapping[str, Any]) -> str:
     """Return the hash of a checkpoint: of its model, configuration, input, weights and meta."""
     about = [_plain(content[name], name) for name in ("model", "config", "input", "meta")]
+    if not isinstance(content["state_dict"], Mapping):
+        raise TypeError(f"its weights are a {type(content['state_dict']).__name__}.")
     return hash_tensors(content["state_dict"], repr(about))
 
 
@@ -378,35 +379,29 @@ def hash_tensors(tensors: Mapping[str, Tensor], about: str = "") -> str:
     """Return a hash of named tensors and of what is written about them."""
     digest = hashlib.sha256(about.encode())
     for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
+        tensor = tensors[name]
+        is_dense = isinstance(tensor, Tensor) and tensor.layout == torch.strided
+        if not is_dense or tensor.nbytes > tensor.untyped_storage().nbytes():  # an expanded view
+            raise ValueError(f"its weight {name!r} is no whole tensor.")
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.view(-1).view(torch.uint8).numpy().tobytes())
+        values = tensor.detach().cpu().contiguous().view(-1)
+        digest.update(values.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def load_weights(
-    model: Countermeasure, weights: Mapping[str, Any], path: str | os.PathLike[str]
-) -> None:
+def _fit_weights(model: M, weights: Mapping[str, Any], path: str | os.PathLike[str]) -> M:
     """Load weights that came from `path`; every one must be there, and nothing else."""
-    _check_whole(weights, path)
-    expected = model.state_dict()
-    missing, extra = expected.keys() - weights.keys(), weights.keys() - expected.keys()
-    misfit = f"{path} does not fit {type(model).__name__}"
-    if missing or extra:
-        raise ValueError(f"{misfit}: {_differences(missing, extra)}.")
-    for name, tensor in expected.items():
-        given = weights[name]
-        if given.shape != tensor.shape:
-            shapes = f"{tuple(tensor.shape)}; got {tuple(given.shape)}"
-            raise ValueError(f"{misfit}: {name} must have shape {shapes}.")
-        if given.is_floating_point() != tensor.is_floating_point():
-            raise ValueError(f"{misfit}: {name} must be {tensor.dtype}; got {given.dtype}.")
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        text = one_line(error).partition(": ")[2] or one_line(error)
+        raise ValueError(f"{path} does not fit {type(model).__name__}: {text:.300}") from error
+    return model.eval()
 
 
-def _load(path: str | os.PathLike[str]) -> tuple[Countermeasure, str]:
-    """Return the model in a file, and its hash."""
-    content = load_tensors(path)
+def _load(path: str | os.PathLike[str], sha256: str | None = None) -> Countermeasure:
+    """Return the model in a file or folder, whose hash must be `sha256` where that is given."""
+    content = _hub.read_folder(path) if Path(path).is_dir() else load_tensors(path)
     if not isinstance(content, dict) or "format" not in content:
         hint = ""
         if isinstance(content, dict) and "pos_S" in content:
@@ -420,16 +415,19 @@ def _load(path: str | os.PathLike[str]) -> tuple[Countermeasure, str]:
         )
     stored = content.pop("sha256", None)
     if content.keys() != _KEYS:
-        missing, extra = _KEYS - content.keys(), content.keys() - _KEYS
-        raise ValueError(f"{path} is damaged: {_differences(missing, extra)}.")
-    weights = content["state_dict"]
-    _check_whole(weights, path)
+        names = ", ".join(sorted(map(str, content.keys() ^ _KEYS))[:3])
+        raise ValueError(f"{path} is damaged: {names} is missing or unexpected.")
     try:
         found = content_hash(content)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {one_line(error)}") from error
     if found != stored:
         raise ValueError(f"{path} is damaged: its content is not what was written.")
+    if sha256 not in (None, found):
+        raise ValueError(
+            f"{path} does not hold the model that was asked for: its hash is {found}, not {sha256}."
+        )
+    weights = content["state_dict"]
     try:
         config = complete_config(content["model"], content["config"])
         model = _rebuild(content["model"], config, weights.values())
@@ -439,8 +437,24 @@ def _load(path: str | os.PathLike[str]) -> tuple[Countermeasure, str]:
             Calibration.from_dict(model.meta["calibration"])
     except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"{path} can't be rebuilt: {one_line(error)}") from error
-    load_weights(model, weights, path)
-    return model.eval(), found
+    return _fit_weights(model, weights, path)
+
+
+def _content_of(model: Countermeasure, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint of a model holds, or say why it can't be one."""
+    name, config = describe_model(model)
+    meta = _checked_meta({**model.meta, **known})
+    _plain(config, "config")
+    _check_rebuilds(model)
+    content = {
+        "format": FORMAT,
+        "model": name,
+        "config": config,
+        "input": asdict(model.input),
+        "state_dict": {name: tensor.cpu() for name, tensor in model.state_dict().items()},
+        "meta": meta,
+    }
+    return {**content, "sha256": content_hash(content)}
 
 
 def _check_archive(file: BinaryIO, refused: str) -> None:
@@ -455,18 +469,6 @@ def _check_archive(file: BinaryIO, refused: str) -> None:
                 for code, argument, _ in pickletools.genops(archive.read(entry)):
                     if code.name == "GLOBAL" and not _CLASSES.fullmatch(str(argument)):
                         raise ValueError(refused)
-
-
-def _check_whole(weights: Any, path: str | os.PathLike[str]) -> None:
-    """Raise unless these are named tensors whose every value is in memory."""
-    if not isinstance(weights, Mapping):
-        raise ValueError(f"{path} is damaged: its weights are a {type(weights).__name__}.")
-    for name, tensor in weights.items():
-        is_dense = isinstance(tensor, Tensor) and tensor.layout == torch.strided
-        if not (isinstance(name, str) and is_dense) or (
-            tensor.nbytes > tensor.untyped_storage().nbytes()  # an expanded view
-        ):
-            raise ValueError(f"{path} is damaged: its weight {name!r} is no whole tensor.")
 
 
 def _rebuild(name: str, config: Any, tensors: Iterable[Tensor] | None = None) -> Countermeasure:
@@ -593,12 +595,3 @@ def _plain(value: Any, name: str, depth: int = _DEEPEST, left: list[int] | None 
         f"`{name}` must be a plain value (number, string, list or dict), so that loading stays "
         f"safe; got {type(value).__name__}."
     )
-
-
-def _differences(missing: set[str], extra: set[str]) -> str:
-    parts = []
-    for word, names in (("missing", missing), ("unexpected", extra)):
-        if names:
-            shown = ", ".join(sorted(map(str, names))[:3])
-            parts.append(f"{len(names)} {word} ({shown}{', …' if len(names) > 3 else ''})")
-    return "; ".join(parts)

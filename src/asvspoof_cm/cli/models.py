@@ -6,14 +6,16 @@ import argparse
 import json
 import sys
 
+from asvspoof_cm.cli.options import load_model
+
 SUMMARY = "list the trained models"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.description = (
-        "List the trained models that come with the package: size, errors, licence, and what each "
-        "is for; or print what is known about one. Other commands take them with --model; the "
+        "List the trained models that come with the package: size, hash, errors, licence, and what "
+        "each is for; or print what is known about one. Other commands take them with --model; the "
         "first is used where none is named."
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="print its card, as JSON")
@@ -21,18 +23,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the list or the card."""
-    from asvspoof_cm.checkpoint import load_pretrained
-
     if args.name is None:
         text = overview()
     else:
-        text = json.dumps(load_pretrained(args.name).meta["card"], indent=1, ensure_ascii=False)
+        card = load_model(args.name).meta.get("card", {})
+        text = json.dumps(card, indent=1, ensure_ascii=False)
     sys.stdout.write(f"{text}\n")
     return 0
 
 
 def overview() -> str:
-    """Return a table of the models: size, errors, licence, and what each is for.
+    """Return a table of the models: size, hash, errors, licence, and what each is for.
 
     The errors are EERs in %, pooled over all clips of a set and as a mean within its sources.
     """
@@ -47,5 +48,6 @@ def overview() -> str:
             for title, found in entry["figures"].items()
         )
         size = f"{entry['n_bytes'] / 1e6:.1f} MB"
-        rows.append([name, size, errors, entry["licence"], entry["use"]])
-    return render(("model", "size", "EER % / within sources", "licence", "use"), rows, n_names=5)
+        rows.append([name, size, entry["sha256"][:12], errors, entry["licence"], entry["use"]])
+    header = ("model", "size", "SHA-256", "EER % / within sources", "licence", "use")
+    return render(header, rows, n_names=6)

@@ -28,8 +28,9 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="M",
-        help="a checkpoint (.pt), an exported model (.onnx), or a model of the package by its name "
-        "(default: the first that `models` lists)",
+        help="a checkpoint (.pt), an exported model (.onnx), owner/name or owner/name@COMMIT on "
+        "the Hugging Face hub, or a model of the package by its name (default: the first that "
+        "`models` lists)",
     )
 
 
@@ -37,7 +38,10 @@ def load_model(name: str | None) -> Countermeasure:
     """Return the model that ``--model`` names."""
     from asvspoof_cm.checkpoint import load_checkpoint, load_pretrained
 
-    return load_checkpoint(name) if name is not None and is_file(name) else load_pretrained(name)
+    if name is not None and is_file(name):
+        return load_checkpoint(name)
+    name, _, revision = (name or "").partition("@")
+    return load_pretrained(name or None, revision=revision or None)
 
 
 def load_scorer(name: str | None, **options: Any) -> Scorer:
@@ -50,9 +54,12 @@ def load_scorer(name: str | None, **options: Any) -> Scorer:
 
 
 def is_file(text: str) -> bool:
-    """Whether ``--model`` names a file and not a model of the package."""
+    """Whether ``--model`` names a file and not a model of the package or of the hub."""
+    from asvspoof_cm._hub import is_hub_name
+
     path = Path(text)
-    return path.exists() or len(path.parts) > 1 or path.suffix == ".pt"
+    is_path = len(path.parts) > 1 and not is_hub_name(text.partition("@")[0])
+    return path.exists() or path.suffix == ".pt" or is_path
 
 
 def find_checkpoint(text: str) -> Path:

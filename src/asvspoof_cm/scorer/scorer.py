@@ -422,12 +422,21 @@ class Scorer:
         return cls(load_checkpoint(path), **options)
 
     @classmethod
-    def from_pretrained(cls, name: str | None = None, **options: Any) -> Self:
-        """Return a scorer of a checkpoint that comes with the package; its SHA-256 is checked.
+    def from_pretrained(
+        cls,
+        name: str | None = None,
+        *,
+        revision: str | None = None,
+        sha256: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return a scorer of a model that comes with the package or lies on the Hugging Face hub.
 
         Args:
-            name: One of `asvspoof_cm.checkpoint.PRETRAINED`; None takes the default and logs once
-                which that is.
+            name: One of `asvspoof_cm.checkpoint.PRETRAINED`; ``owner/name`` on the hub; or a folder
+                in its layout. None takes the default and logs once which that is.
+            revision: The commit of a repository; None is the newest.
+            sha256: The hash that the model must have; that of the package's own is known.
             **options: The other arguments of `Scorer`.
 
         Example:
@@ -439,7 +448,7 @@ class Scorer:
         """
         from asvspoof_cm.checkpoint import load_pretrained
 
-        return cls(load_pretrained(name), **options)
+        return cls(load_pretrained(name, revision=revision, sha256=sha256), **options)
 
     @classmethod
     def from_onnx(cls, path: str | os.PathLike[str], **options: Any) -> Self:

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from torch import nn
 
 from asvspoof_cm import _util
 from asvspoof_cm.audio import InputSettings
-from asvspoof_cm.checkpoint import average_checkpoints, save_checkpoint
+from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.data import Protocol, SpoofDataset, read_protocol, write_miniature
 from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.models import TFPARN, RawNet2, RawNet2Config, TFPARNConfig

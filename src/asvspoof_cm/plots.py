@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from asvspoof_cm._util import (
@@ -412,7 +412,7 @@ def explanation(explanation: Explanation, ax: Axes | None = None) -> Axes:
 
 def _image(
     ax: Axes | None,
-    values: FloatArray,
+    values: NDArray[Any],
     extent: tuple[float, ...],
     colors: str,
     label: str,
@@ -427,7 +427,7 @@ def _image(
     return ax
 
 
-def _curve_on_the_right(ax: Axes, x: FloatArray, y: FloatArray, label: str) -> Axes:
+def _curve_on_the_right(ax: Axes, x: FloatArray, y: NDArray[Any], label: str) -> Axes:
     right: Axes = ax.twinx()
     right.plot(x, y, color=SPOOF_COLOR, linewidth=0.9)
     finish(right, "", label)

@@ -1,6 +1,6 @@
 """Draw the pictures of the documentation into ``docs/_static``.
 
-    PYTHONPATH=examples python docs/make_figures.py
+    PYTHONPATH=examples/paper python docs/make_figures.py
 
 Scores are drawn from Gaussians; models are small and trained here, for a few epochs, on the
 generated miniature corpus. The pictures show what the plots look like, not how good a system is.
@@ -9,24 +9,23 @@ generated miniature corpus. The pictures show what the plots look like, not how 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from figure import training_efficiency
 from matplotlib.figure import Figure
 from PIL import Image
+from tables import find_runs
 
 from asvspoof_cm import TFPARN, TFPARNConfig, load_audio, metrics, plots, tta_crops
 from asvspoof_cm.calibration import fit_calibration
+from asvspoof_cm.cli.train import train
 from asvspoof_cm.data import read_protocol, write_miniature
 from asvspoof_cm.data.miniature import MiniaturePaths
 from asvspoof_cm.labels import BONAFIDE, SAMPLE_RATE, SPOOF
 from asvspoof_cm.losses import focal_pairwise_loss
-from asvspoof_cm.runs import read_run
 from asvspoof_cm.scorer import Scorer
-from asvspoof_cm.training import Corpus, system, train_system
-from paper.figure import training_efficiency
 
 STATIC = Path(__file__).resolve().parent / "_static"
 DPI = 150
@@ -99,24 +98,22 @@ def scoring_figures(paths: MiniaturePaths) -> None:
 
 def training_figure(paths: MiniaturePaths, folder: Path) -> None:
     """Train two systems with two seeds each and draw their metrics over time."""
-    corpus = Corpus(
-        train_protocol=paths.train_protocol,
-        dev_protocol=paths.dev_protocol,
-        audio_dir=paths.audio_dir,
-    )
-    size = {"d_model": 64, "n_layers": 2, "n_heads": 4, "d_feedforward": 128}
-    runs = []
+    settings = {
+        "train_protocol": str(paths.train_protocol),
+        "dev_protocol": str(paths.dev_protocol),
+        "audio": str(paths.audio_dir),
+        "model_config": {"d_model": 64, "n_layers": 2, "n_heads": 4, "d_feedforward": 128},
+        "recipe": {"warmup_epochs": 1.0},
+        "epochs": 15,
+        "batch_size": 16,
+        "crop_s": 1.0,
+        "lr": 1e-3,
+    }
     for number in (3, 6):
-        full = system(number, batch_size=16)
-        small = replace(full, model_config={**full.model_config, **size}).with_changes(
-            n_epochs=15, crop_s=1.0, lr=1e-3, warmup_epochs=1.0
-        )
         for seed in (42, 63):
-            out = folder / f"{number}-{seed}"
-            train_system(small, corpus, out, seed=seed, device="cpu", progress=False)
-            runs.append(read_run(out))
-    axes = training_efficiency(runs)
-    save(axes[0, 0], "training_efficiency")
+            own = {"system": number, "seed": seed, "out": str(folder / f"{number}-{seed}")}
+            train({**settings, **own}, device="cpu", progress=False)
+    save(training_efficiency(find_runs(folder))[0, 0], "training_efficiency")
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ by the content of the file, never by its name; a folder is read file by file.
 
 from __future__ import annotations
 
-import csv
+import codecs
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from asvspoof_cm._util import first_row, read_regular, render, write_text
+from asvspoof_cm._util import first_row, read_regular, read_table, render, write_text
 from asvspoof_cm.labels import LABEL_COLUMNS, LABEL_NAMES, LABELS, NAME_COLUMNS, NO_SPEECH
 
 _WORDS: Final = (*LABEL_NAMES, "no speech")
@@ -99,8 +99,7 @@ def write_segments(
 ) -> None:
     r"""Write the segments of recordings, in the format that the name of the file ends with.
 
-    ``.rttm``, ``.csv`` and ``.tsv`` hold any number of recordings; ``.vad`` (PartialSpoof) and
-    ``.txt`` (Audacity) one.
+    ``.rttm`` and ``.csv`` hold any number of recordings, ``.txt`` (Audacity) one.
 
     Example:
         >>> import tempfile
@@ -113,10 +112,8 @@ def write_segments(
     if not all(math.isfinite(end_s) for _, _, end_s, _ in rows):
         raise ValueError("`segments` must end; read them without `gaps`, or cut the last one.")
     suffix = Path(path).suffix
-    if suffix in (".vad", ".txt") and len(segments) == 1:
-        separator, words = (" ", range(len(_WORDS))) if suffix == ".vad" else ("\t", _WORDS)
-        cells = [(f"{a:.6f}", f"{b:.6f}", str(words[label])) for _, a, b, label in rows]
-        text = "\n".join(map(separator.join, cells))
+    if suffix == ".txt" and len(segments) == 1:
+        text = "\n".join(f"{a:.6f}\t{b:.6f}\t{_WORDS[label]}" for _, a, b, label in rows)
     elif suffix == ".rttm":
         if wrong := [name for name in segments if len(name.split()) != 1]:
             raise ValueError(
@@ -127,17 +124,12 @@ def write_segments(
             "<NA> <NA>"
             for name, a, b, label in rows
         )
-    elif suffix in (".csv", ".tsv"):
-        header = ("utterance", "start", "end", "label")
-        named = [
-            (name, repr(float(a)), repr(float(b)), _WORDS[label]) for name, a, b, label in rows
-        ]
-        text = render(header, named, "csv")
-        if suffix == ".tsv":
-            text = "\n".join("\t".join(row) for row in (header, *named))
+    elif suffix == ".csv":
+        named = [(name, float(a), float(b), _WORDS[label]) for name, a, b, label in rows]
+        text = render(("utterance", "start", "end", "label"), named, "csv")
     else:
         raise ValueError(
-            "`path` must end with .rttm, .csv or .tsv, or for one recording with .vad or .txt; got "
+            "`path` must end with .rttm or .csv, or for one recording with .txt; got "
             f"{path} for {len(segments)} recordings."
         )
     write_text(path, text + "\n")
@@ -152,24 +144,23 @@ def _label(word: str, known: Mapping[str, int]) -> int:
 
 def _rows(path: Path) -> Iterator[tuple[Any, ...]]:
     """Yield line, name, start, end and label of each segment, as text."""
+    data = read_regular(path).removeprefix(codecs.BOM_UTF8)
     try:
-        text = read_regular(path).decode("utf-8-sig")
+        text = data.decode()
+        header, delimiter = first_row(data)
+        names = [cell.strip().lower() for cell in header]
+        places = [next((k for k, c in enumerate(names) if c in known), -1) for known in _COLUMNS]
+        if min(places) >= 0:
+            columns = {str(k): place for k, place in enumerate(places)}
+            table, lines = read_table(data, delimiter, columns, len(header))
+            yield from [*zip(lines.tolist(), *(c.tolist() for c in table.values()), strict=True)][
+                1:
+            ]
+            return
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
-    row, delimiter = first_row(text.encode())
-    header = [cell.strip().lower() for cell in row]
-    columns = [next((k for k, c in enumerate(header) if c in names), None) for names in _COLUMNS]
-    if None not in columns:
-        table = csv.reader(text.splitlines(), delimiter=delimiter or " ", skipinitialspace=True)
-        for cells in table:
-            if any(cells) and table.line_num > 1:
-                if len(cells) != len(header):
-                    raise ValueError(
-                        f"{path}, line {table.line_num}: there must be {len(header)} columns, as "
-                        f"in the header; got {len(cells)}."
-                    )
-                yield table.line_num, *(cells[k] for k in columns if k is not None)
-        return
+    except ValueError as error:
+        raise ValueError(f"{path}, {error}") from error
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split("\t") if "\t" in line else line.split(None, 9)
         if not line.strip() or line.startswith((";;", "\\")):  # a comment, Audacity's frequencies

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypedDict, Unpack, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -73,19 +73,13 @@ class Interval(Plain):
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
 
 
-class _Options(TypedDict, total=False):
-    clusters: Any
-    seed: int
-    costs: DetectionCosts
-
-
 @overload
 def bootstrap(
-    metric: MetricLike, bonafide: ArrayLike, spoof: ArrayLike, n: int = ..., **o: Unpack[_Options]
+    metric: MetricLike, bonafide: ArrayLike, spoof: ArrayLike, *n: Any, **options: Any
 ) -> Interval: ...
 @overload
 def bootstrap(
-    metric: Several, bonafide: ArrayLike, spoof: ArrayLike, n: int = ..., **o: Unpack[_Options]
+    metric: Several, bonafide: ArrayLike, spoof: ArrayLike, *n: Any, **options: Any
 ) -> dict[str, Interval]: ...
 def bootstrap(
     metric: MetricLike | Several,
@@ -134,21 +128,11 @@ def bootstrap(
 
 @overload
 def compare(
-    a: ArrayLike,
-    b: ArrayLike,
-    labels: ArrayLike,
-    metric: MetricLike = ...,
-    n: int = ...,
-    **o: Unpack[_Options],
+    a: ArrayLike, b: ArrayLike, labels: ArrayLike, metric: MetricLike = ..., *n: Any, **options: Any
 ) -> Interval: ...
 @overload
 def compare(
-    a: ArrayLike,
-    b: ArrayLike,
-    labels: ArrayLike,
-    metric: Several,
-    n: int = ...,
-    **o: Unpack[_Options],
+    a: ArrayLike, b: ArrayLike, labels: ArrayLike, metric: Several, *n: Any, **options: Any
 ) -> dict[str, Interval]: ...
 def compare(
     a: ArrayLike,
@@ -235,14 +219,9 @@ class SortedSystem:
         self.at_threshold = [int(np.searchsorted(c, costs.threshold)) for c in self.curve.classes]
         self.bits = spoof_bits(-self.curve.bonafide), spoof_bits(self.curve.spoof)
 
-    @property
-    def n_trials(self) -> tuple[int, int]:
-        """How many bonafide and spoofed trials there are."""
-        return len(self.curve.bonafide), len(self.curve.spoof)
-
     def observed(self) -> FloatArray:
         """The metrics of the trials as they are: (n_metrics,)."""
-        return self._evaluate([np.ones(n, dtype=np.int32) for n in self.n_trials])
+        return self._evaluate([np.ones(len(c), dtype=np.int32) for c in self.curve.classes])
 
     def replicate(self, counts: tuple[Counts, Counts]) -> FloatArray:
         """The metrics where unit u of a class is drawn ``counts[class][u]`` times: (n_metrics,).
@@ -341,7 +320,8 @@ def _intervals(
 ) -> Interval | dict[str, Interval]:
     """Return the intervals of the metrics of one system, or of the difference of two."""
     signs = np.array([1.0, -1.0])[: len(systems)]
-    drawn = draws(systems[0].n_trials, units, n, seed)
+    bonafide, spoof = systems[0].curve.classes
+    drawn = draws((len(bonafide), len(spoof)), units, n, seed)
     replicates = np.array([signs @ [s.replicate(counts) for s in systems] for counts in drawn])
     observed = signs @ [system.observed() for system in systems]
     valid = replicates[~np.isnan(replicates).any(axis=1)]

@@ -111,26 +111,6 @@ def test_band_limit_delays_nothing_and_half_the_sample_rate_changes_nothing():
     assert torch.allclose(limited(x, 8000.0), x, atol=1e-9)
 
 
-def test_each_row_has_its_own_limit_from_the_range():
-    x = torch.stack([tone(5000), tone(5000)])
-    y = replay(RandomBandLimit(), x, high_hz=torch.tensor([6000.0, 4000.0]))[:, 200:-200]
-    assert torch.allclose(y[0], x[0, 200:-200], atol=1e-3)
-    assert y[1].abs().max() < 1e-3
-    drawn = RandomBandLimit(high_hz=(3500.0, 7000.0)).draw(1000, 8000, seeded())
-    assert 3500 <= drawn["high_hz"].min() < 3600
-    assert 6900 < drawn["high_hz"].max() <= 7000
-
-
-def test_band_limit_of_a_telephone():
-    telephone = RandomBandLimit(low_hz=(300.0, 300.0), high_hz=(3400.0, 3400.0))
-    response = telephone(torch.eye(1001, dtype=torch.float64)[500]).numpy()
-    _, found = scipy.signal.freqz(response, worN=[0, 50, 300, 1000, 3000, 3400, 4000], fs=RATE)
-    found_db = 20 * np.log10(np.abs(found) + 1e-9)
-    assert found_db[[2, 5]] == pytest.approx(-6.02, abs=0.1)
-    assert found_db[3:5] == pytest.approx(0, abs=0.01)
-    assert max(found_db[[0, 1, 6]]) < -40
-
-
 # Rooms
 
 
@@ -325,11 +305,6 @@ def test_what_ends_early_begins_again_and_no_change_is_exact():
     changed = at_speed(x, 125)
     assert torch.equal(changed[:, 800:], changed[:, :200])
     assert torch.equal(at_speed(x, 100), x)
-
-
-def test_all_speeds_of_the_range_are_drawn():
-    drawn = RandomSpeed(percent=(98, 102)).draw(500, 10, seeded())
-    assert drawn["percent"].unique().tolist() == [98, 99, 100, 101, 102]
 
 
 def test_channels_change_nearly_every_row_and_take_recordings():

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-import asvspoof_cm.augmentation as augmentation
 from asvspoof_cm.augmentation import (
     AutomaticGain,
     Clipping,
@@ -264,14 +263,6 @@ def test_compose_is_one_after_the_other():
     for stage, of_stage in zip(stages, drawn["stages"], strict=True):
         expected = stage.apply(expected, of_stage)
     assert torch.equal(Compose(stages).apply(waveform, drawn), expected)
-
-
-def test_every_public_name_is_there_and_documented():
-    names = [name for name in vars(augmentation) if not name.startswith("_")]
-    for name in names:
-        value = getattr(augmentation, name)
-        assert not callable(value) or value.__doc__, name
-    assert len(names) > 30
 
 
 @pytest.mark.parametrize(

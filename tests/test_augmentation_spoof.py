@@ -131,20 +131,6 @@ def test_fraction_is_exact_on_average():
     assert abs(np.mean(n_extra) - 1.5) < 0.1
 
 
-def test_extra_rows_wait_for_no_device():
-    x, labels = torch.empty(4, 16000, device="meta"), torch.tensor([BONAFIDE, SPOOF] * 2)
-    for augment in (ShuffleSegments(), CopySynthesis()):
-        more, more_labels = as_extra_spoof(x, labels, fraction=1.0, augment=augment)
-        assert (more.shape, more_labels.tolist()) == ((6, 16000), [1, 0, 1, 0, 0, 0])
-
-
-def test_nothing_to_add():
-    x, labels = torch.ones(3, 6400), torch.full((3,), SPOOF)
-    assert as_extra_spoof(x, labels, seeded(), fraction=1.0)[0] is x
-    bonafide = torch.full((3,), BONAFIDE)
-    assert as_extra_spoof(x, bonafide, seeded(), fraction=0.0)[0] is x
-
-
 def test_sample_rate_scales_the_segments():
     n_segments = [
         ShuffleSegments(mean_s=(0.1,), sample_rate=rate).draw(1, 16000, seeded())["order"].shape[1]

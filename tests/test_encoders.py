@@ -420,12 +420,6 @@ def test_layers_below_do_not_depend_on_those_above(build):
             assert torch.equal(ours, theirs)
 
 
-def test_silence_is_finite():
-    for encoder in (DistillMOSEncoder(), tiny_whisper()):
-        for layer in encoder(torch.zeros(1, 4000)):
-            assert layer.isfinite().all()
-
-
 # transformers
 
 

@@ -90,17 +90,6 @@ def test_intervals_are_those_of_the_bootstrap(trials):
     assert json.loads(json.dumps(result.as_dict()))["rows"][1]["intervals"]["eer"]["n_replicates"]
 
 
-def test_groups_in_one_cluster_are_pointed_out(trials):
-    with pytest.warns(UserWarning, match="of 30 groups lie in so few `clusters`"):
-        metrics.breakdown(
-            trials["scores"],
-            trials["labels"],
-            {"speaker": trials["speaker"]},
-            n_bootstrap=20,
-            clusters=trials["speaker"],
-        )
-
-
 def test_forms_of_the_table(trials):
     columns = {"attack": trials["attack"]}
     result = metrics.breakdown(trials["scores"], trials["labels"], columns)

@@ -32,13 +32,6 @@ def resnet_input(n_bands, n_frames):
     return torch.from_numpy((x + 0.5 * np.sin(0.011 * f * t)).astype(np.float32))
 
 
-def test_resnet_input(golden_resnet):
-    expected = golden_resnet["input"]
-    x = resnet_input(80, 200)
-    assert x.double().sum().item() == pytest.approx(expected["sum"], abs=1e-3)
-    torch.testing.assert_close(x[0, :3, :3], torch.tensor(expected["[0,:3,:3]"]))
-
-
 @pytest.mark.parametrize(
     "name",
     [

@@ -269,14 +269,6 @@ def test_transformers_by_folder_then_without_it(transformers_folder, tmp_path):
     assert loaded.config == model.config
 
 
-def test_transformers_joined_with_another(transformers_folder):
-    model = Encoder(
-        EncoderConfig(encoder=("distillmos", str(transformers_folder)), n_layers=(0, 1), **HEAD)
-    ).eval()
-    with torch.no_grad():
-        assert model(torch.randn(2, 6000)).shape == (2, 2)
-
-
 def test_transformers_name_that_is_none(tmp_path):
     pytest.importorskip("transformers")
     with pytest.raises(ValueError, match=r"built-in encoder or a transformers model; '.*missing'"):
@@ -289,13 +281,6 @@ def test_transformers_name_that_is_none(tmp_path):
 def test_configuration_survives_json():
     config = EncoderConfig(encoder=("distillmos", "whisper-base"), n_layers=(0, 3), freeze=(2, 0))
     assert EncoderConfig(**json.loads(json.dumps(asdict(config)))) == config
-
-
-def test_too_many_layers():
-    with pytest.raises(ValueError, match="between 0 and the 7 of DistillMOS; got 8"):
-        Encoder(EncoderConfig(n_layers=8))
-    with pytest.raises(ValueError, match="between 0 and the 6 of Whisper base; got 7"):
-        Encoder(EncoderConfig(encoder="whisper-base", n_layers=7))
 
 
 def test_a_path_for_each_encoder(tmp_path):

@@ -74,6 +74,19 @@ def test_the_file_is_read_once(monkeypatch):
     assert opened == [pretrained_path(DEFAULT_NAME)]
 
 
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("from asvspoof_cm.cli import main; main([])", ("torch", "scipy", "soundfile")),
+        ("from asvspoof_cm import load_pretrained as f; f()", ("sympy", "scipy.signal", "onnx")),
+    ],
+)
+def test_starting_is_quick(code, unwanted):
+    code += f"; import sys; print(sorted({{*{unwanted}}} & {{*sys.modules}}))"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert child.stdout.decode().strip() == "[]"
+
+
 def test_it_says_once_that_it_was_chosen(caplog, monkeypatch):
     monkeypatch.setattr(checkpoint, "_said", set())
     with caplog.at_level(logging.WARNING):

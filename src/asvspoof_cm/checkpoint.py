@@ -23,6 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -503,8 +504,8 @@ class _Frugal(TorchFunctionMode):
             self.n_values -= n_values
         else:
             shapes = [value.shape for value in args if isinstance(value, Tensor)]
-            with contextlib.suppress(RuntimeError):  # a product of matrices, a convolution
-                n_values = math.prod(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+            with contextlib.suppress(ValueError):  # a product of matrices, a convolution
+                n_values = math.prod(np.broadcast_shapes(*shapes))  # torch's imports sympy
         self.n_calls -= 1
         if n_values > self.n_values or self.n_values < 0 or self.n_calls < 0:
             raise ValueError("its configuration makes a far larger model than its weights are.")

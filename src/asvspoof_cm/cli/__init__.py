@@ -1,8 +1,8 @@
 """The ``asvspoof-cm`` command: a thin layer over the library, one module per subcommand.
 
-Each module has a ``SUMMARY``, ``add_arguments(parser)`` and ``run(args) -> int``, which returns the
-exit code. Bad input is one line on standard error and exit code 2, a warning one line; a traceback
-means a bug.
+Each module has ``add_arguments(parser)`` and ``run(args) -> int``, which returns the exit code; the
+module of the chosen command alone is imported. Bad input is one line on standard error and exit
+code 2, a warning one line; a traceback means a bug.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -22,17 +22,17 @@ BROKEN_PIPE = 141  # what a shell reports of a program that SIGPIPE ended
 
 __all__ = ["main"]
 
-COMMANDS: tuple[str, ...] = (
-    "score",
-    "merge",
-    "calibrate",
-    "serve",
-    "models",
-    "export",
-    "evaluate",
-    "protocol",
-    "train",
-)
+COMMANDS: Mapping[str, str] = {
+    "score": "score audio files or a protocol",
+    "merge": "join the tables of all shards, or make a submission",
+    "calibrate": "fit a model's scores to your recordings",
+    "serve": "answer requests over HTTP",
+    "models": "list the trained models",
+    "export": "write a checkpoint as ONNX",
+    "evaluate": "compute the official metrics of score files, and compare them",
+    "protocol": "say what a protocol holds",
+    "train": "train a model, or one of the paper's systems",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,11 +91,11 @@ def _build_parser(
     parser.add_argument("--version", action="version", version=f"asvspoof-cm {__version__}")
     its_own = None
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for command in COMMANDS:
-        module = import_module(f"{__name__}.{command}")
-        of_command = subparsers.add_parser(command, help=module.SUMMARY)
-        of_command.set_defaults(run=module.run)
+    for command, summary in COMMANDS.items():
+        of_command = subparsers.add_parser(command, help=summary)
         if command == chosen:
+            module = import_module(f"{__name__}.{command}")
             module.add_arguments(of_command)
+            of_command.set_defaults(run=module.run)
             its_own = of_command
     return parser, its_own

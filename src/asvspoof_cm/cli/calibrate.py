@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from asvspoof_cm.calibration import Calibration
     from asvspoof_cm.scorer import Scorer
 
-SUMMARY = "fit a model's scores to your recordings"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""

@@ -19,8 +19,6 @@ from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
 from asvspoof_cm.metrics.files import find_trials
 from asvspoof_cm.metrics.groups import has_sources
 
-SUMMARY = "compute the official metrics of score files, and compare them"
-
 COLUMNS = ("speaker", "gender", "codec", "codec_seed", "attack", "source")
 _LEAST_REPLICATES = 100
 _N_COMPARED = 1000

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from asvspoof_cm.cli.options import add_model, load_model
 
-SUMMARY = "write a checkpoint as ONNX"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""

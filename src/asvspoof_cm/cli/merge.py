@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 
-SUMMARY = "join the tables of all shards, or make a submission"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""

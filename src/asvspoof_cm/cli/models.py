@@ -8,8 +8,6 @@ import sys
 
 from asvspoof_cm.cli.options import load_model
 
-SUMMARY = "list the trained models"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""

@@ -15,8 +15,6 @@ from asvspoof_cm.data.protocol import (
 )
 from asvspoof_cm.labels import ABSENT
 
-SUMMARY = "say what a protocol holds"
-
 _N_SHOWN = 5
 
 

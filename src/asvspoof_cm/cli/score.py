@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from asvspoof_cm.metrics import DetectionCosts
     from asvspoof_cm.scorer import FileScore, Scorer
 
-SUMMARY = "score audio files or a protocol"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""

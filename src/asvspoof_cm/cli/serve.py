@@ -22,9 +22,6 @@ IN_PYTHON_ONLY = (
 )
 
 
-SUMMARY = "answer requests over HTTP"
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     from asvspoof_cm.serve.settings import ServiceSettings

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from asvspoof_cm.data import Protocol
     from asvspoof_cm.training import FitResult, System
 
-SUMMARY = "train a model, or one of the paper's systems"
-
 ORDERS = ("shuffled", "balanced", "matched")
 IN_CONFIG = ("dev_clips", "model_config", "name", "parent_share", "recipe")
 """Settings that a file may have beside those of the options."""

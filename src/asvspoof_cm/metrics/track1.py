@@ -31,7 +31,6 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import isotonic_regression
 
 from asvspoof_cm._util import (
     FloatArray,
@@ -523,6 +522,8 @@ def pool_adjacent_violators(
     Given the trials of each class in each block of scores, lowest first, (n_blocks,) each, return
     for each merged block the two counts and the block that it starts with, (n_merged,) each.
     """
+    from scipy.optimize import isotonic_regression
+
     n_trials = n_bonafide + n_spoof
     filled = np.flatnonzero(n_trials)
     share = n_bonafide[filled] / n_trials[filled]

@@ -146,7 +146,7 @@ def test_a_model_at_another_rate():
     result = scorer.score(speech(2), 16000, detail=True)
     assert (result.duration_s, result.resampled_from) == (2.0, 16000)
     assert scorer.model.batches[0].shape == (5, 8000)
-    assert scorer.timeline(speech(2), 16000).end_s.tolist() == [1.0, 2.0]
+    assert [w.end_s for w in scorer.timeline(speech(2), 16000)] == [1.0, 2.0]
 
 
 def test_the_level_does_not_matter(scorer):
@@ -178,7 +178,7 @@ def test_the_unit_of_a_score(model):
         assert unit in repr(scorer)
         assert result.score == pytest.approx(score, abs=1e-5)
         assert result.as_dict()["unit"] == unit
-        assert scorer.timeline(waveform).unit == unit
+        assert scorer.timeline(waveform)[0].unit == unit
         if scorer.calibration is None:
             assert result.llr is None
         else:
@@ -696,7 +696,7 @@ def test_crops_of_another_length(tmp_path):
     scorer = Scorer(model, device="cpu", crop_s=1.5)
     assert scorer.score(waveform) == pytest.approx(expected, abs=1e-5)
     assert scorer.attention(waveform).time_s[-1] == pytest.approx(26000 / 2 / 16000 + 1.5)
-    assert scorer.timeline(waveform).end_s[0] == 1.5
+    assert scorer.timeline(waveform)[0].end_s == 1.5
     model.input = InputSettings(crop_s=1.5)
     save_checkpoint(tmp_path / "short.pt", model)
     for options, crop_s in (({}, 1.5), ({"crop_s": 4.0}, 4.0)):

@@ -236,8 +236,7 @@ def fit_calibration(
         found, curvature = _minimise(design, classes, priors, penalty, np.array([[1.0], [0.0]]))
         to_scores = np.array([[towards.scale, 0.0], [towards.offset, 1.0]])
     else:
-        found, curvature, to_scores, exponent = _fit_standardised(features, classes, priors)
-        to_scores = to_scores * np.array([[math.ldexp(1.0, -int(exponent[0]))], [1.0]])
+        found, curvature, to_scores = _fit_standardised(features, classes, priors)
     scale, offset = (to_scores @ found[:, 0]).tolist()
     if scale <= 0.0:
         raise ValueError(
@@ -539,14 +538,9 @@ def fit_fusion(
     priors = np.array([costs.p_target, costs.p_nontarget, costs.p_spoof])
     if not priors.all():
         raise ValueError(f"`costs` must give every class a positive prior; got {priors.tolist()}.")
-    found, _, to_scores, exponent = _fit_standardised(features, classes, priors)
-    parameters = np.column_stack([np.zeros(len(to_scores)), to_scores @ found])
-    weights = np.ldexp(parameters[:-1], -exponent[:, None])
-    return LinearFusion(
-        weights=tuple(map(tuple, weights.tolist())),
-        biases=tuple(parameters[-1].tolist()),
-        costs=costs,
-    )
+    found, _, to_scores = _fit_standardised(features, classes, priors)
+    *weights, biases = np.column_stack([np.zeros(len(to_scores)), to_scores @ found]).tolist()
+    return LinearFusion(weights=tuple(map(tuple, weights)), biases=tuple(biases), costs=costs)
 
 
 # Keeping
@@ -599,11 +593,11 @@ def _check_prior(prior: float) -> None:
 
 def _fit_standardised(
     features: FloatArray, classes: NDArray[np.int64], priors: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, NDArray[np.int32]]:
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Fit to standardised features, with a ridge penalty of RIDGE · min π on the weights.
 
-    Returns the parameters and the curvature of `_minimise`, the matrix that turns parameters into
-    those for features · 2^(−exponent), and the exponents.
+    Returns the parameters and the curvature of `_minimise`, and the matrix that turns parameters
+    into those for the features as given.
     """
     n_trials, n_features = features.shape
     # By a power of two, which is exact: the squares of enormous features would overflow.
@@ -615,9 +609,9 @@ def _fit_standardised(
     penalty = np.zeros((n_features + 1, len(priors) - 1))
     penalty[:-1] = RIDGE * priors.min()
     found, curvature = _minimise(design, classes, priors, penalty, np.zeros_like(penalty))
-    to_scores = np.diag(np.append(1 / spread, 1.0))
+    to_scores = np.diag(np.append(np.ldexp(1 / spread, -exponent), 1.0))
     to_scores[-1, :-1] = -mean / spread
-    return found, curvature, to_scores, exponent
+    return found, curvature, to_scores
 
 
 def _minimise(

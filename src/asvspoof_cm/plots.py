@@ -8,7 +8,7 @@ is imported when a figure is made. No function touches pyplot or the global styl
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from asvspoof_cm.scorer import Attention, Explanation, Timeline
+    from asvspoof_cm.scorer import Attention, Explanation, WindowScore
 
 __all__ = [
     "BONAFIDE_COLOR",
@@ -301,7 +301,7 @@ def _plot_crossed(breakdown: Breakdown, ax: Axes | None, metric: str) -> Axes:
 
 
 def timeline(
-    scores: Timeline | ArrayLike,
+    scores: Iterable[WindowScore] | ArrayLike,
     ax: Axes | None = None,
     *,
     threshold: float | None = None,
@@ -311,7 +311,8 @@ def timeline(
     """Draw the score along time, one step per window or frame, with true and found segments.
 
     Args:
-        scores: A `Timeline`, or rows (start_s, end_s, score), shape (n_frames, 3).
+        scores: What `Scorer.timeline` returned, whose curve has a gap where there is no speech; or
+            rows (start_s, end_s, score), shape (n_frames, 3).
         ax: Where to draw.
         threshold: Drawn as a line; below it the area is filled.
         truth: Segments that are known, `Segment` or (start_s, end_s, name), in a band above the
@@ -325,12 +326,11 @@ def timeline(
         ['human', 'spoof']
     """
     ax = new_axes(width_in=2 * COLUMN_WIDTH_IN, height_in=1.8) if ax is None else ax
-    unit, end_s = getattr(scores, "unit", "score"), getattr(scores, "duration_s", None)
-    if end_s is not None:  # where there is no speech, the curve has a gap
-        line: Any = scores
-        heard = np.where(line.has_speech, line.score, np.nan)
-        scores = np.stack([line.start_s, line.end_s, heard], axis=1)
-    rows = np.asarray(scores, dtype=np.float64)
+    given: list[Any] = [*scores]  # type: ignore[misc]
+    unit = getattr(given[0], "unit", "score")
+    if hasattr(given[0], "has_speech"):
+        given = [(w.start_s, w.end_s, w.score if w.has_speech else np.nan) for w in given]
+    rows = np.asarray(given, dtype=np.float64)
     centre, values = rows[:, :2].mean(axis=1), rows[:, 2]
     style: Any = {"marker": "o", "markersize": 2.5} if len(rows) <= 200 else {}
     ax.plot(centre, values, color=BONAFIDE_COLOR, linewidth=1.0, **style)
@@ -355,7 +355,7 @@ def timeline(
             continue
         shade: Any = {"color": SPOOF_COLOR, "alpha": 0.12, "linewidth": 0, "zorder": 0}
         ax.axvspan(start_s, stop_s, label="found", **shade)
-    ax.set_xlim(0.0, float(rows[:, 1].max()) if end_s is None else end_s)
+    ax.set_xlim(0.0, float(rows[:, 1].max()))
     return finish(ax, "time (s)", f"{unit} (high: bonafide)")
 
 

@@ -186,14 +186,15 @@ def _along(
                 _say(files.error_of(entry.name, one_line(error)))
                 continue
             for part in found:
-                about = str(part[3]) if args.segments else "; ".join(part.warnings)
-                score = None if part[2] is None else round(part[2], 6)
-                cells = [entry.name, round(part[0], 6), round(part[1], 6), score, about]
                 if args.json:
-                    _write(out, json.dumps(dict(zip(columns, cells, strict=True))) + "\n")
-                else:
-                    texts = [ABSENT if each in (None, "") else str(each) for each in cells]
-                    _write(out, files.as_line(texts))
+                    about = part._asdict() if args.segments else part.as_dict(costs)
+                    _write(out, json.dumps({"filename": entry.name, **about}) + "\n")
+                    continue
+                times = str(round(part.start_s, 6)), str(round(part.end_s, 6))
+                score = part.llr if args.segments else part.score
+                note = str(part.verdict) if args.segments else "; ".join(part.warnings)
+                text = ABSENT if score is None else f"{score:.6f}"
+                _write(out, files.as_line([entry.name, *times, text, note or ABSENT]))
             if args.plot is not None:
                 _draw(found, entry.name, args.plot, costs if scorer.unit == "llr" else None)
     return 1 if n_failed else 0

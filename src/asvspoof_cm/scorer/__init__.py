@@ -5,13 +5,15 @@ from asvspoof_cm.scorer.files import (
     ScoreSummary as ScoreSummary,
     merge_scores as merge_scores,
 )
-from asvspoof_cm.scorer.scorer import Scorer as Scorer, ScoreResult as ScoreResult
+from asvspoof_cm.scorer.scorer import (
+    Scorer as Scorer,
+    ScoreResult as ScoreResult,
+    WindowScore as WindowScore,
+)
 from asvspoof_cm.scorer.timeline import (
     Attention as Attention,
     Explanation as Explanation,
     Segment as Segment,
     SegmentSettings as SegmentSettings,
     StreamingScorer as StreamingScorer,
-    Timeline as Timeline,
-    WindowScore as WindowScore,
 )

@@ -45,10 +45,8 @@ from asvspoof_cm.scorer.timeline import (
     Explanation,
     Segment,
     SegmentSettings,
-    Timeline,
     Window,
     Windows,
-    WindowScore,
 )
 
 if TYPE_CHECKING:
@@ -272,6 +270,14 @@ class ScoreResult:
         }
         found["crop_scores"] = [round(score, 6) for score in self.crop_scores]
         return {k: round(v, 6) if isinstance(v, float) else v for k, v in found.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowScore(ScoreResult):
+    """The score of the audio from `start_s` to `end_s`, and what to know about it."""
+
+    start_s: float
+    end_s: float
 
 
 def _calibrated(llr: float | None) -> float:
@@ -619,7 +625,7 @@ class Scorer:
         *,
         window_s: float | None = None,
         hop_s: float = 1.0,
-    ) -> Timeline:
+    ) -> list[WindowScore]:
         """Return the scores of audio of any length in windows along time.
 
         Windows start every `hop_s`. Each is scored as an utterance of its own with one crop:
@@ -639,15 +645,13 @@ class Scorer:
 
         Example:
             >>> from asvspoof_cm.models import TFPARN
-            >>> line = Scorer(TFPARN(), device="cpu").timeline(np.zeros(16000 * 6 + 8000))
-            >>> line.start_s.tolist(), line.end_s.tolist(), line.has_speech.any().item()
-            ([0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 6.5], False)
+            >>> windows = Scorer(TFPARN(), device="cpu").timeline(np.zeros(16000 * 5 + 8000))
+            >>> [(window.start_s, window.end_s, window.has_speech) for window in windows]
+            [(0.0, 4.0, False), (1.0, 5.0, False), (2.0, 5.5, False)]
         """
         cutter = Windows(self.input, window_s, hop_s)
         with self.open(audio, sample_rate) as source:
-            scored = self.score_windows(cutter.cut_all(source), cutter.settings)
-            duration_s = source.n_samples / self.input.sample_rate
-            return Timeline([window for window, _ in scored], duration_s)
+            return [*self.score_windows(cutter.cut_all(source), cutter.settings)]
 
     def segments(self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE) -> list[Segment]:
         """Return the stretches of a recording that are human, synthetic, or without speech.
@@ -883,19 +887,17 @@ class Scorer:
 
     def score_windows(
         self, windows: Iterable[Window], settings: InputSettings
-    ) -> Iterator[tuple[WindowScore, ScoreResult]]:
+    ) -> Iterator[WindowScore]:
         """Score windows in full batches, each as an utterance of its own with one crop."""
         rate = settings.sample_rate
         prepared = (
-            ((window.start / rate, window.stop / rate),
-             self.take_crops(InMemory(window.samples, rate), settings))
-            for window in windows
-        )  # fmt: skip
+            ((start / rate, stop / rate), self.take_crops(InMemory(samples, rate), settings))
+            for start, stop, samples in windows
+        )
         for (start_s, end_s), result in self.score_utterances(prepared):
             if isinstance(result, str):
                 raise ValueError(f"from {start_s} s to {end_s} s, {result}")
-            about = (result.score, result.unit, result.warnings, result.has_speech)
-            yield WindowScore(start_s, end_s, *about), result
+            yield WindowScore(**vars(result), start_s=start_s, end_s=end_s)
 
     def cells(self, source: OpenAudio) -> Cells:
         """Return the LLR of equally long cells of time: frames, or parts of windows of 1 s."""

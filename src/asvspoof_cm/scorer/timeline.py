@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,10 @@ from asvspoof_cm.audio import (
     resampling_reach,
 )
 from asvspoof_cm.calibration import Verdict
-from asvspoof_cm.labels import SAMPLE_RATE, Unit
+from asvspoof_cm.labels import SAMPLE_RATE
 
 if TYPE_CHECKING:
-    from asvspoof_cm.scorer.scorer import Scorer
+    from asvspoof_cm.scorer.scorer import Scorer, WindowScore
 
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -36,53 +36,6 @@ CELL_S = 0.25  # from one of those windows to the next
 
 
 # Windows
-
-
-class WindowScore(NamedTuple):
-    """The score of the audio from `start_s` to `end_s`, its unit, and what to know about it."""
-
-    start_s: float
-    end_s: float
-    score: float
-    unit: Unit
-    warnings: tuple[str, ...] = ()
-    has_speech: bool = True
-
-
-class Timeline(Sequence[WindowScore]):
-    """The scores of windows along time, a sequence of `WindowScore`.
-
-    Attributes:
-        start_s: Where each window starts, shape (n_windows,).
-        end_s: Where its audio ends, shape (n_windows,).
-        score: Its score, shape (n_windows,). Higher means bonafide.
-        has_speech: Whether it holds speech to judge, shape (n_windows,): the score of one that
-            doesn't means nothing.
-        duration_s: How long the audio is.
-        unit: What the scores are; see `ScoreResult`.
-    """
-
-    def __init__(self, windows: Sequence[WindowScore], duration_s: float) -> None:
-        self._windows, self.duration_s, self.unit = windows, duration_s, windows[0].unit
-        self.start_s: FloatArray = np.array([window.start_s for window in windows])
-        self.end_s: FloatArray = np.array([window.end_s for window in windows])
-        self.score: FloatArray = np.array([window.score for window in windows])
-        self.has_speech: Mask = np.array([window.has_speech for window in windows])
-
-    def __len__(self) -> int:
-        return len(self._windows)
-
-    @overload
-    def __getitem__(self, k: int) -> WindowScore: ...
-    @overload
-    def __getitem__(self, k: slice) -> Sequence[WindowScore]: ...
-    def __getitem__(self, k: int | slice) -> WindowScore | Sequence[WindowScore]:
-        return self._windows[k]
-
-    def __repr__(self) -> str:
-        low, high = self.score.min(), self.score.max()
-        what = f"{len(self)} windows in {self.duration_s:g} s"
-        return f"Timeline({what}, {self.unit} from {low:.2f} to {high:.2f})"
 
 
 class Window(NamedTuple):
@@ -197,7 +150,7 @@ class StreamingScorer:
         return self._scored(self._windows.push(self._resampler.flush()) + self._windows.flush())
 
     def _scored(self, windows: list[Window]) -> list[WindowScore]:
-        return [found for found, _ in self.scorer.score_windows(windows, self._windows.settings)]
+        return [*self.scorer.score_windows(windows, self._windows.settings)]
 
 
 class _StreamResampler:
@@ -295,13 +248,13 @@ class Cells(NamedTuple):
     length_s: float
 
 
-def cells_of_windows(found: Iterable[tuple[WindowScore, Any]], duration_s: float) -> Cells:
+def cells_of_windows(windows: Iterable[WindowScore], duration_s: float) -> Cells:
     """Return the mean LLR of the windows over each cell."""
     mean = _Mean(math.ceil(duration_s / CELL_S))
-    for window, result in found:
+    for window in windows:
         if window.has_speech:
             first, stop = round(window.start_s / CELL_S), math.ceil(window.end_s / CELL_S)
-            mean.add(first, np.full(stop - first, result.llr))
+            mean.add(first, np.full(stop - first, window.llr))
     return Cells(mean.value, mean.n > 0, CELL_S)
 
 

@@ -376,7 +376,7 @@ class Service:
                 f"`hop_s` must be at least {n_samples / rate / most:.3f} for this audio: a "
                 f"timeline has at most {most} windows.",
             )
-        is_llr, windows = self.scorer.unit == "llr", []
+        windows: list[dict[str, Any]] = []
         for start, stop in timeline_slices(n_samples, n_window, n_hop, SLICE_WINDOWS):
             part = partial(self.scorer.timeline, source.waveform[start:stop], rate)
             line = await self.batcher.run(partial(part, window_s=window_s, hop_s=hop_s))
@@ -385,7 +385,7 @@ class Service:
                     "start_s": start / rate + window.start_s,
                     "end_s": start / rate + window.end_s,
                     "score": window.score,
-                    "llr": window.score if is_llr else None,
+                    "llr": window.llr,
                     "has_speech": window.has_speech,
                     "warnings": [*window.warnings],
                 }

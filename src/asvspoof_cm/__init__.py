@@ -85,10 +85,10 @@ if TYPE_CHECKING:
     from asvspoof_cm.scorer import Scorer as Scorer, StreamingScorer as StreamingScorer
     from asvspoof_cm.training import (
         Recipe as Recipe,
-        fit as fit,
         model_system as model_system,
         system as system,
     )
+    from asvspoof_cm.training.fit import fit as fit
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__)
 __version__ = _version("asvspoof-cm")

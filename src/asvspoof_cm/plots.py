@@ -26,7 +26,7 @@ from asvspoof_cm._util import (
 )
 from asvspoof_cm.labels import LABEL_NAMES
 from asvspoof_cm.metrics import ASVSPOOF5, METRICS, Breakdown, DetectionCosts, det_curve
-from asvspoof_cm.metrics.track1 import SortedScores, dcf, default_cost, eer_of, min_dcf_of
+from asvspoof_cm.metrics.track1 import SortedScores, eer_of, min_dcf_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -487,13 +487,9 @@ def _deviates(rates: FloatArray, n_trials: int) -> FloatArray:
 
 def _cost_curves(curve: SortedScores, ln_beta: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Actual and minimum normalised detection cost for each ln β: (n_points,) each."""
-    n_bonafide, n_spoof = len(curve.bonafide), len(curve.spoof)
-    missed = np.searchsorted(curve.bonafide, -ln_beta)
-    rejected = np.searchsorted(curve.spoof, -ln_beta)
-    actual, minimum = np.empty(len(ln_beta)), np.empty(len(ln_beta))
-    for index, value in enumerate(ln_beta):
-        costs = DetectionCosts(p_spoof=float(1.0 / (1.0 + np.exp(value))), c_miss=1.0, c_fa=1.0)
-        cost = dcf(int(missed[index]), int(rejected[index]), n_bonafide, n_spoof, costs)
-        actual[index] = float(cost) / default_cost(costs)
-        minimum[index] = min_dcf_of(curve, costs).value
-    return actual, minimum
+    p_miss, p_fa, _ = det_curve(curve.bonafide, curve.spoof)
+    beta = np.exp(ln_beta)
+    missed = np.searchsorted(curve.bonafide, -ln_beta) / len(curve.bonafide)
+    accepted = 1 - np.searchsorted(curve.spoof, -ln_beta) / len(curve.spoof)
+    minimum = np.array([(weight * p_miss + p_fa).min() for weight in beta])
+    return (beta * missed + accepted) / np.minimum(beta, 1), minimum / np.minimum(beta, 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import os
 import sys
 import warnings
@@ -901,22 +902,35 @@ class Scorer:
 
     def cells(self, source: OpenAudio) -> Cells:
         """Return the LLR of equally long cells of time: frames, or parts of windows of 1 s."""
-        rate, crop_s = self.input.sample_rate, self.input.crop_s
-        if not getattr(self.model, "frame_head", None):
-            cutter = Windows(self.input, along.SECOND_S, along.CELL_S)
-            scored = self.score_windows(cutter.cut_all(source), cutter.settings)
-            return along.cells_of_windows(scored, source.n_samples / rate)
-        # Frames at the edge of a crop know less of their surroundings: the overlap is averaged.
+        rate = self.input.sample_rate
+        has_frames = bool(getattr(self.model, "frame_head", None))
+        parts = (self._frames if has_frames else self._quarters)(source)
+        return along.join_cells(parts, source.n_samples / rate)
+
+    def _quarters(self, source: OpenAudio) -> Iterator[tuple[float, float, Any, Any]]:
+        """Yield the cells of windows of 1 s, which all have the window's LLR."""
+        cutter, cell_s = Windows(self.input, along.SECOND_S, along.CELL_S), along.CELL_S
+        for window in self.score_windows(cutter.cut_all(source), cutter.settings):
+            n = math.ceil(window.end_s / cell_s) - round(window.start_s / cell_s)
+            yield window.start_s, cell_s, np.full(n, window.llr), np.full(n, window.has_speech)
+
+    def _frames(self, source: OpenAudio) -> Iterator[tuple[float, float, Any, Any]]:
+        """Yield the frames of crops, which overlap: those at an edge know less around them."""
+        rate, crop_s, kept = self.input.sample_rate, self.input.crop_s, self.segment_settings
         cutter = Windows(self.input, crop_s, max(crop_s / 2, crop_s - along.SECOND_S))
 
-        def crops() -> Iterator[tuple[tuple[int, int], Array]]:
+        def crops() -> Iterator[tuple[tuple[float, float], Array]]:
             for start, stop, samples in cutter.cut_all(source):
                 peak = float(np.abs(samples).max())
                 crop = cut(samples, 0, cutter.settings.n_samples)[None]
-                yield (start, stop), set_level(crop, self.input.normalization, peak)
+                place = start / rate, stop / rate
+                yield place, set_level(crop, self.input.normalization, peak)
 
-        frames = ((start / rate, stop / rate, row) for (start, stop), (row,) in self._run(crops()))
-        return along.cells_of_frames(frames, source.n_samples / rate, self.segment_settings)
+        for (start_s, end_s), (row,) in self._run(crops()):
+            n = math.ceil((end_s - start_s) / row["hop_s"])
+            llr = kept.scale * np.asarray(row["frames"], dtype=np.float64)[:n] + kept.offset
+            speech = np.asarray(row.get("frame_speech", np.zeros(len(llr))))[:n]
+            yield start_s, row["hop_s"], llr, speech >= 0
 
     def _run(
         self,

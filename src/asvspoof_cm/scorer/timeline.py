@@ -248,51 +248,23 @@ class Cells(NamedTuple):
     length_s: float
 
 
-def cells_of_windows(windows: Iterable[WindowScore], duration_s: float) -> Cells:
-    """Return the mean LLR of the windows over each cell."""
-    mean = _Mean(math.ceil(duration_s / CELL_S))
-    for window in windows:
-        if window.has_speech:
-            first, stop = round(window.start_s / CELL_S), math.ceil(window.end_s / CELL_S)
-            mean.add(first, np.full(stop - first, window.llr))
-    return Cells(mean.value, mean.n > 0, CELL_S)
+def join_cells(parts: Iterable[tuple[float, float, FloatArray, Mask]], duration_s: float) -> Cells:
+    """Return the mean over overlapping parts of the LLRs of cells that hold speech.
 
-
-def cells_of_frames(
-    found: Iterable[tuple[float, float, Mapping[str, Any]]],
-    duration_s: float,
-    settings: SegmentSettings,
-) -> Cells:
-    """Return the LLR of each frame, from (start_s, end_s, the heads' outputs) of crops."""
-    means: list[_Mean] = []
+    A part is where it starts, the length of its cells, their LLRs and whether they hold speech.
+    """
+    total = n_heard = np.zeros(0)
     length_s = 0.0
-    for start_s, end_s, row in found:
-        length_s = row["hop_s"]
-        if not means:
-            means = [_Mean(math.ceil(duration_s / length_s)) for _ in range(2)]
-        n_frames, logits = math.ceil((end_s - start_s) / length_s), np.asarray(row["frames"])
-        speech = np.asarray(row.get("frame_speech", np.zeros(len(logits))))
-        for mean, values in zip(means, (logits, speech), strict=True):
-            mean.add(round(start_s / length_s), values[:n_frames])
-    llr = settings.scale * means[0].value + settings.offset
-    return Cells(llr, means[1].value >= 0, length_s)
-
-
-class _Mean:
-    """The mean of what windows that overlap say of each cell; NaN where none says anything."""
-
-    def __init__(self, n_cells: int) -> None:
-        self.total, self.n = np.zeros(n_cells), np.zeros(n_cells)
-
-    def add(self, first: int, values: NDArray[Any]) -> None:
-        values = values[: len(self.n) - first]
-        self.total[first : first + len(values)] += values
-        self.n[first : first + len(values)] += 1
-
-    @property
-    def value(self) -> FloatArray:
-        with np.errstate(invalid="ignore"):
-            return self.total / self.n
+    for start_s, length_s, llr, has_speech in parts:
+        if not len(total):
+            total, n_heard = np.zeros((2, math.ceil(duration_s / length_s)))
+        first = round(start_s / length_s)
+        place = slice(first, first + len(llr))
+        n = len(total[place])
+        total[place] += np.where(has_speech, llr, 0.0)[:n]
+        n_heard[place] += has_speech[:n]
+    with np.errstate(invalid="ignore"):
+        return Cells(total / n_heard, n_heard > 0, length_s)
 
 
 def find_segments(cells: Cells, settings: SegmentSettings, duration_s: float) -> list[Segment]:

@@ -150,7 +150,7 @@ def whole_peak(path: Path, n_files: int) -> int:
 def backend_rows(folder: Path, n_rounds: int) -> list[Row]:
     """One batch of crops through what can run the model on a CPU, beside eager PyTorch."""
     model = seeded_model()
-    waveform = torch.stack([peak_normalize(speech(4.0, seed)) for seed in range(8)])
+    waveform = torch.stack([peak_normalize(speech(4.0, seed)) for seed in range(8)]).numpy()
     backends: dict[str, Callable[[Tensor], Tensor]] = {"eager": model}
     backends["torch.compile"] = torch.compile(model)
     try:
@@ -162,9 +162,7 @@ def backend_rows(folder: Path, n_rounds: int) -> list[Row]:
         pass
     scorers = {name: Scorer(backend, device="cpu") for name, backend in backends.items()}
     scorers["eager, bf16"] = Scorer(model, device="cpu", precision="bf16")
-    scores = {
-        name: scorer.scores(scorer.logits(waveform).numpy()) for name, scorer in scorers.items()
-    }
+    scores = {name: scorer.scores(scorer.logits(waveform)) for name, scorer in scorers.items()}
     time_s = interleave(
         {name: lambda s=scorer: s.logits(waveform) for name, scorer in scorers.items()},
         n_rounds=n_rounds,

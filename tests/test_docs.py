@@ -121,6 +121,19 @@ def test_every_note_is_among_the_differences():
     assert not {name for name in noted if f"`{name}`" not in page}
 
 
+def test_the_tree_of_the_design_is_the_house():
+    house = ROOT / "src" / "asvspoof_cm"
+    tree = (DOCS / "design.md").read_text().split("```text\nsrc/asvspoof_cm/\n")[1].split("```")[0]
+    top = re.findall(r"^  (\w+(?:\.py|/)) ", tree, re.MULTILINE)
+    assert set(top) == {
+        path.name if path.is_file() else f"{path.name}/"
+        for path in house.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    } - {"__init__.py", "__main__.py"}
+    files = {path.name for path in house.rglob("*.py")}
+    assert not set(re.findall(r"\b\w+\.py\b", tree)) - files
+
+
 def test_benchmark_page_shows_the_recorded_results(import_from):
     rendered = import_from("benchmarks", "harness").render_results()
     assert (ROOT / "benchmarks" / "RESULTS.md").read_text() == rendered

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import threading
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import asvspoof_cm
+from asvspoof_cm import Scorer, cli, write_miniature
+from asvspoof_cm.checkpoint import DEFAULT_NAME
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -100,3 +103,49 @@ def test_the_claimed_version_of_python_is_the_one_that_tests_and_types_use():
     assert f"Python {oldest} or later; the tests run on {', '.join(named)}." in (
         ROOT / "docs" / "quickstart.md"
     ).read_text(encoding="utf-8")
+
+
+def files_run(function):
+    """Return the files of the package of which code runs, in any thread."""
+    seen, root = set(), str(Path(asvspoof_cm.__file__).parent)
+
+    def note(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(root):
+            seen.add(frame.f_code.co_filename)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return seen
+
+
+def test_the_walk_from_a_file_to_its_score_is_short():
+    def score():
+        Scorer.from_pretrained(DEFAULT_NAME).score_file(ROOT / "examples/audio/human_numbers.flac")
+
+    score()
+    assert len(files_run(score)) <= 14
+
+
+@pytest.mark.filterwarnings("ignore:the EER is")
+def test_the_walk_from_a_protocol_to_a_checkpoint_is_short(tmp_path):
+    paths = write_miniature(tmp_path, n_train=4, n_dev=4)
+    options = {"train-protocol": paths.train_protocol, "dev-protocol": paths.dev_protocol}
+    options |= {"audio": paths.audio_dir, "epochs": 1, "batch-size": 2, "workers": 0, "crops": 1}
+    command = ["train", "--quiet", "--device=cpu", "--crop-s=0.5"]
+    command += [f"--{name}={value}" for name, value in options.items()]
+    assert cli.main([*command, f"--out={tmp_path / 'first'}"]) == 0
+    assert len(files_run(lambda: cli.main([*command, f"--out={tmp_path / 'second'}"]))) <= 32
+    assert (tmp_path / "second/best.pt").exists()
+
+
+@pytest.mark.parametrize(("command", "most"), [("score", 18), ("train", 25)])
+def test_commands_have_few_options(command, most, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    options = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", capsys.readouterr().out, re.MULTILINE)
+    assert len(set(options) - {"--help"}) <= most

@@ -5,27 +5,27 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import Any
 
-from asvspoof_cm.cli.options import (
-    add_device,
-    add_fields,
-    add_model,
-    given_fields,
-    is_file,
-    load_scorer,
-)
+from asvspoof_cm.cli.options import add_device, add_model, is_file, load_scorer
 
 TOKEN_VARIABLE = "ASVSPOOF_CM_TOKEN"
-IN_PYTHON_ONLY = (
-    *("name", "note", "token", "max_buffered_bytes", "max_windows", "max_wait_s"),
-    *("body_limit_s", "decoding_limit_s"),
-)
+LIMITS = {
+    "max_requests": (int, "requests in the service; the next gets 503"),
+    "max_body_bytes": (int, "the largest body; a larger one gets 413"),
+    "max_duration_s": (float, "the longest audio; longer audio gets 413"),
+    "max_batch": (int, "requests that are scored together"),
+    "n_decoders": (int, "processes that decode"),
+    "time_limit_s": (float, "how long an answer may take"),
+}
+"""The fields of `ServiceSettings` that are options."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     from asvspoof_cm.serve.settings import ServiceSettings
 
+    usual = ServiceSettings()
     parser.description = (
         "Score audio that clients send over HTTP: POST /v1/score and /v1/timeline, a "
         "page for people at /, /v1/model, /healthz, /readyz, /metrics, /openapi.json. Needs the "
@@ -39,7 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_device(parser)
     limits = parser.add_argument_group("limits")
-    add_fields(limits, ServiceSettings, skip=IN_PYTHON_ONLY)
+    for name, (kind, text) in LIMITS.items():
+        option, default = "--" + name.removeprefix("n_").replace("_", "-"), getattr(usual, name)
+        shown = f"{default:g}" if kind is float else str(default)
+        text = f"{text} (default: {shown})"
+        limits.add_argument(option, dest=name, type=kind, default=default, metavar="X", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from asvspoof_cm.checkpoint import DEFAULT_NAME
     from asvspoof_cm.serve import ServiceSettings, serve
 
-    given = given_fields(args, ServiceSettings)
+    given: dict[str, Any] = {name: vars(args)[name] for name in LIMITS}
     given["token"] = os.environ.get(TOKEN_VARIABLE)
     if args.token_file is not None:
         given["token"] = args.token_file.read_text().strip()

@@ -527,18 +527,11 @@ class Progress:
             self._bar.close()
 
 
-def track(
-    iterable: Iterable[T],
-    *,
-    total: int | None = None,
-    description: str = "",
-    unit: str = "it",
-    enabled: bool = True,
-) -> Iterator[T]:
-    """Yield the items of `iterable` while showing progress."""
+def track(iterable: Iterable[T], *, total: int | None = None, **options: Any) -> Iterator[T]:
+    """Yield the items of `iterable` while showing progress; see `Progress` for the options."""
     if total is None and isinstance(iterable, Sized):
         total = len(iterable)
-    with Progress(total=total, description=description, unit=unit, enabled=enabled) as progress:
+    with Progress(total=total, **options) as progress:
         for item in iterable:
             yield item
             progress.update()
@@ -763,37 +756,6 @@ def _cell(cell: Any) -> Any:
     if isinstance(cell, Quantity):
         return cell.name
     return None if isinstance(cell, float) and math.isnan(cell) else cell
-
-
-class Tabular:
-    """A result that is a table: ``print`` it, or take it in a form for papers and programs."""
-
-    def _cells(self) -> tuple[Sequence[str], Sequence[Sequence[Any]], dict[str, int]]:
-        """Return the header and the rows for people, and what `render` needs to know of them."""
-        raise NotImplementedError
-
-    def _numbers(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        """Return the header and the rows with all digits."""
-        raise NotImplementedError
-
-    def __str__(self) -> str:
-        return self._render("text")
-
-    def markdown(self) -> str:
-        """Return the table in Markdown."""
-        return self._render("markdown")
-
-    def latex(self) -> str:
-        r"""Return a ``tabular`` for LaTeX with ``\usepackage{booktabs}``."""
-        return self._render("latex")
-
-    def csv(self) -> str:
-        """Return comma-separated values with all digits, in base units: rates are fractions."""
-        return render(*self._numbers(), "csv")
-
-    def _render(self, form: Form) -> str:
-        header, rows, shape = self._cells()
-        return render(header, rows, form, **shape)
 
 
 def first_row(data: bytes) -> tuple[list[str], str | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -154,21 +154,20 @@ class Protocol:
             >>> Protocol.from_columns(["x.wav"], speaker=["Ada"]).label.tolist()
             [-1]
         """
-        given = {"utterance": utterance, **columns}
         if wrong := sorted(columns.keys() - set(_STRING_COLUMNS)):
             raise TypeError(f"`columns` must be columns of a protocol; got {wrong}.")
-        arrays = {name: _strings(name, values) for name, values in given.items()}
-        n_rows = len(arrays["utterance"])
+        given = {"utterance": utterance, **columns}
+        arrays: dict[str, Any] = {k: np.asarray(v, dtype=np.str_) for k, v in given.items()}
+        n_rows = len(utterance)
+        labels = np.full(n_rows, UNLABELLED) if label is None else label
+        arrays["label"] = _known_labels(labels, "row {}".format)
+        shapes = {k: v.shape for k, v in arrays.items() if v.shape != (n_rows,)}
+        if shapes:
+            raise ValueError(f"every column must have shape ({n_rows},); got {shapes}.")
         if path is None:  # a file's names are checked with their lines
-            _check_names(arrays["utterance"], None)
-        labels = _known_labels(np.full(n_rows, UNLABELLED) if label is None else label)
-        lengths = {k: len(v) for k, v in {**arrays, "label": labels}.items() if len(v) != n_rows}
-        if lengths:
-            raise ValueError(
-                f"every column must have {n_rows} rows, as `utterance`; got {lengths}."
-            )
+            _check_names(arrays["utterance"], "row {}".format)
         absent = {k: np.full(n_rows, ABSENT) for k in _STRING_COLUMNS if k not in arrays}
-        return cls(**arrays, **absent, label=labels, format=format, path=path)
+        return cls(**arrays, **absent, format=format, path=path)
 
     def select(self, rows: np.ndarray[Any, Any] | Sequence[int] | slice) -> Protocol:
         """Return the protocol of some rows: a mask of shape (n,), indexes or a slice."""
@@ -346,8 +345,6 @@ def _recognise(data: bytes, named: Mapping[str, str]) -> _Layout:
             if len(same) > 1:
                 raise ValueError(f"several columns give the {name}: {same}. Keep one.")
         kind = {"\t": "tsv", None: "table"}.get(delimiter, "csv")
-        if delimiter == "," and header == ["file", "speaker", "label"]:
-            kind = "in-the-wild"
         return _Layout(kind, fields, delimiter, has_header=True)
     if named:
         raise ValueError(f"`columns` must say which column is the path: {', '.join(header)}.")
@@ -403,44 +400,36 @@ def _read_columns(
         table, lines = {name: column[1:] for name, column in table.items()}, lines[1:]
         if not len(lines):
             raise ValueError("the file is empty: it holds a header but no utterance.")
-    _check_names(table["utterance"], lines)
+
+    def place(row: int) -> str:
+        return f"line {lines[row]}"
+
+    _check_names(table["utterance"], place)
     if "label" in table:
-        words = table["label"].tolist()
-        table["label"] = _known_labels(np.array([meant.get(word, word) for word in words]), lines)
+        words = [meant.get(word, word) for word in table["label"].tolist()]
+        table["label"] = _known_labels(words, place)
     if "attack" in table:
         # ASVspoof 5 writes the label where other protocols write "-".
         table["attack"][table["attack"] == LABEL_NAMES[BONAFIDE]] = ABSENT
     return table
 
 
-def _check_names(names: StringArray, lines: np.ndarray[Any, Any] | None) -> None:
-    unit = "line"
-    if lines is None:
-        unit, lines = "row", np.arange(len(names))
-    if len(empty := np.flatnonzero(names == "")):
-        raise ValueError(f"{unit} {lines[empty[0]]}: the name of the utterance is empty.")
-    if len(set(names.tolist())) == len(names):
+def _check_names(names: StringArray, place: Callable[[int], str]) -> None:
+    listed = names.tolist()
+    if len({"", *listed}) == len(listed) + 1:
         return
-    order = np.argsort(names, kind="stable")
-    repeated = np.flatnonzero(names[order][1:] == names[order][:-1])
-    k = repeated[np.argmin(order[repeated + 1])]
-    raise ValueError(
-        f"{unit} {lines[order[k + 1]]}: an utterance must stand once; {str(names[order[k]])!r} "
-        f"is also on {unit} {lines[order[k]]}."
-    )
+    first: dict[str, int] = {}
+    for row, name in enumerate(listed):
+        if not name:
+            raise ValueError(f"{place(row)}: the name of the utterance is empty.")
+        if first.setdefault(name, row) != row:
+            raise ValueError(
+                f"{place(row)}: an utterance must stand once; {name!r} is also on "
+                f"{place(first[name])}."
+            )
 
 
-def _strings(name: str, values: Sequence[str] | StringArray) -> StringArray:
-    column = np.asarray(values, dtype=np.str_)
-    if column.ndim != 1:
-        raise ValueError(f"`{name}` must have shape (n,), one per row; got {column.shape}.")
-    return column
-
-
-def _known_labels(
-    label: Sequence[int] | Sequence[str] | LabelArray | StringArray,
-    lines: np.ndarray[Any, Any] | None = None,
-) -> LabelArray:
+def _known_labels(label: Any, place: Callable[[int], str]) -> LabelArray:
     """Return numbers or words as int8, or say which is no label."""
     values = np.asarray(label)
     if values.ndim != 1:
@@ -448,16 +437,11 @@ def _known_labels(
     labels, known = label_numbers(values, (SPOOF, BONAFIDE, UNLABELLED))
     if not known.all():
         row = int(np.argmin(known))
-        if lines is not None:
-            raise ValueError(
-                f"line {lines[row]}: a label must be one of {[*LABELS]}; got {str(values[row])!r}. "
-                "If it is another word for one, say so: labels={'real': 'bonafide', 'fake': "
-                "'spoof'} (--labels real=bonafide fake=spoof)."
-            )
         raise ValueError(
-            f"`label` must hold {SPOOF} (spoof), {BONAFIDE} (bonafide) or {UNLABELLED} "
-            f"(unlabelled), or words among {', '.join(LABELS)}; got {values.tolist()[row]!r} in "
-            f"row {row}."
+            f"{place(row)}: a label must be one of {', '.join(LABELS)}, or as a number {SPOOF} "
+            f"(spoof), {BONAFIDE} (bonafide) or {UNLABELLED} (unlabelled); got "
+            f"{values.tolist()[row]!r}. Say what other words of a table mean: labels={{'real': "
+            "'bonafide', 'fake': 'spoof'} (--labels real=bonafide fake=spoof)."
         )
     return labels
 

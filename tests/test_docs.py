@@ -124,7 +124,7 @@ def test_every_note_is_among_the_differences():
 def test_the_tree_of_the_design_is_the_house():
     house = ROOT / "src" / "asvspoof_cm"
     tree = (DOCS / "design.md").read_text().split("```text\nsrc/asvspoof_cm/\n")[1].split("```")[0]
-    top = re.findall(r"^  (\w+(?:\.py|/)) ", tree, re.MULTILINE)
+    top = re.findall(r"^  (\w+(?:\.py|/))(?=\s)", tree, re.MULTILINE)
     assert set(top) == {
         path.name if path.is_file() else f"{path.name}/"
         for path in house.iterdir()

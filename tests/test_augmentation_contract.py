@@ -42,7 +42,6 @@ from asvspoof_cm.augmentation import (
     spoof,
     transcode,
 )
-from asvspoof_cm.models import LogMelMask
 
 INF = float("inf")
 CODECS = ("mu-law", "a-law", "gsm", "ima-adpcm", "vorbis")
@@ -376,15 +375,6 @@ def test_errors_say_what_and_how(call, error, message):
         ),
         (lambda: Codec(codecs=("amr",)), r"`codecs` must be names among mu-law.*got \('amr',\)"),
         (lambda: Codec(codecs=()), r"`codecs` must be names among mu-law.*got \(\)"),
-        (lambda: LogMelMask(max_mels=-1), "`max_mels` must be at least 0; got -1"),
-        (
-            lambda: LogMelMask()(torch.ones(5), generator=seeded()),
-            r"`log_mel` must be real of shape \(n_mels, n_frames\).*got \(5,\)",
-        ),
-        (
-            lambda: LogMelMask().apply(torch.ones(3, 8, 9), LogMelMask().draw(2, 8, 9, seeded())),
-            "`drawn` is for 2 rows; `log_mel` has 3",
-        ),
         (lambda: RawBoost(9), "`algorithm` must be 1 to 8; got 9"),
         (lambda: NotchBands(sample_rate=8000), "`centre_hz` must be .* <= 4000"),
         (lambda: NotchBands(n_bands=0), "`n_bands` must be at least 1; got 0"),

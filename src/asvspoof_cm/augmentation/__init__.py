@@ -1,8 +1,8 @@
 """Random changes of waveforms: each draws, then applies what it drew.
 
 The paper's three algorithms, RawBoost 1-8, channels (rooms, noise, microphones, lines, networks),
-codecs, spoofs made of bona fide speech, and what combines them. `Augmentation` states the contract;
-`augmentation` and `extra_spoof` know the named combinations.
+codecs, spoofs made of bona fide speech, and what combines them. `Augmentation` states the contract,
+`augmentation` knows the named combinations.
 """
 
 from asvspoof_cm.augmentation.base import Augmentation as Augmentation
@@ -40,10 +40,7 @@ from asvspoof_cm.augmentation.rawboost import (
     RawBoost as RawBoost,
     StationaryNoise as StationaryNoise,
 )
-from asvspoof_cm.augmentation.recipes import (
-    augmentation as augmentation,
-    extra_spoof as extra_spoof,
-)
+from asvspoof_cm.augmentation.recipes import augmentation as augmentation
 from asvspoof_cm.augmentation.spoof import (
     CopySynthesis as CopySynthesis,
     ShuffleSegments as ShuffleSegments,

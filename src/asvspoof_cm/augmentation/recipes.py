@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from asvspoof_cm._util import check_choice
 from asvspoof_cm.augmentation.base import Augmentation
 from asvspoof_cm.augmentation.channel import (
     AutomaticGain,
@@ -25,7 +24,6 @@ from asvspoof_cm.augmentation.channel import (
 from asvspoof_cm.augmentation.codecs import Codec, SpeechCoder, available_codecs
 from asvspoof_cm.augmentation.compose import Compose, OneOf, RandomApply
 from asvspoof_cm.augmentation.rawboost import RawBoost
-from asvspoof_cm.augmentation.spoof import CopySynthesis, ShuffleSegments
 from asvspoof_cm.augmentation.tfparn import TFPARNAugment, WhiteNoise
 
 
@@ -148,24 +146,3 @@ def augmentation(name: str, *, noises: Sequence[Tensor] = ()) -> Augmentation | 
         _channels(noises) if stage == "channels" else AUGMENTATIONS[stage]() for stage in stages
     ]
     return made[0] if len(made) == 1 else Compose(made)
-
-
-EXTRA_SPOOF: dict[str, Callable[[], Augmentation]] = {
-    "segments": ShuffleSegments,
-    "vocoder": CopySynthesis,
-    "both": lambda: OneOf([ShuffleSegments(), CopySynthesis()], weights=[1, 3]),
-}
-
-
-def extra_spoof(name: str) -> Augmentation:
-    """Return what turns a bona fide clip into an additional spoof one, by name.
-
-    "segments" shuffles it (B12), "vocoder" analyses and synthesises it, "both" does the second for
-    three clips of four and the first for the others.
-
-    Example:
-        >>> type(extra_spoof("segments")).__name__
-        'ShuffleSegments'
-    """
-    check_choice("extra_spoof_kind", name, tuple(EXTRA_SPOOF))
-    return EXTRA_SPOOF[name]()

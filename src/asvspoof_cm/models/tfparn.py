@@ -22,7 +22,6 @@ from asvspoof_cm.frontends import LogMel
 from asvspoof_cm.models.base import Attended, Countermeasure
 from asvspoof_cm.models.layers import (
     AttentionPooling,
-    LogMelMask,
     MeanPooling,
     TopKPooling,
     TransformerLayer,
@@ -128,9 +127,6 @@ class TFPARN(Countermeasure):
     Log-Mel (160 bands) → LayerNorm over frequency → Linear 160→256 → sinusoidal positions → six
     post-norm Transformer layers → attention pooling or masked mean → 256→128→2.
 
-    Attributes:
-        feature_mask: Masks over the features in training; None, the paper's, leaves them.
-
     Example:
         >>> model = TFPARN().eval()
         >>> model(torch.randn(2, 64000)).shape
@@ -176,7 +172,6 @@ class TFPARN(Countermeasure):
             nn.Dropout(config.classifier_dropout),
             nn.Linear(config.d_classifier, 2),
         )
-        self.feature_mask: LogMelMask | None = None
         self.input = replace(self.input, normalization=config.normalization)
         if config.initial_weights == "xavier":
             self._draw_weights()
@@ -234,15 +229,13 @@ class TFPARN(Countermeasure):
         return Attended(self.classify(embedding), weights, log_mel, self.config.hop_length)
 
     def _features(self, waveform: Tensor) -> Tensor:
-        """Return log-Mel features (batch, n_mels, n_frames), masked in training where asked for."""
+        """Return log-Mel features (batch, n_mels, n_frames), in bel or nepers."""
         check_waveform_batch(waveform, self.config.n_fft)
         features: Tensor = self.log_mel(waveform)
         if self.config.log_scale == "decibels":  # of the power and its least value together
             least = features.new_tensor(math.log(_LEAST_POWER))
             features = torch.logaddexp(features, least) / math.log(10)
             features = features.clamp(_LEAST_BEL, 0.0)
-        if self.feature_mask is not None and self.training:  # drawn as dropout is
-            features = self.feature_mask(features, generator=torch.default_generator)
         return features
 
     def _pool(self, log_mel: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -437,6 +437,7 @@ def test_embedding_feeds_the_logits(small):
         n = last.out_features if isinstance(last, nn.Linear) else 2
         assert torch.equal(last(small.embed(waveform)), small(waveform)[:, -n:])
 
+
 # Nothing waits for the device inside a training step, and the step is one graph.
 
 

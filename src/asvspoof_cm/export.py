@@ -89,14 +89,13 @@ class OnnxModel:
 
     def __init__(self, path: str | os.PathLike[str], *, n_threads: int | None = None) -> None:
         runtime = import_extra("onnxruntime", "onnx")
-        self.path = Path(path)
-        content = self.path.read_bytes()
+        content = Path(path).read_bytes()
         _check_hash(content, path)
         self.sha256 = hashlib.sha256(content).hexdigest()
         options = runtime.SessionOptions()
-        if n_threads is None:
-            n_threads = int(os.environ.get("OMP_NUM_THREADS", 0))
-        options.intra_op_num_threads = n_threads
+        options.intra_op_num_threads = (
+            int(os.environ.get("OMP_NUM_THREADS", 0)) if n_threads is None else n_threads
+        )
         try:
             self._session = runtime.InferenceSession(
                 content, options, providers=["CPUExecutionProvider"]
@@ -106,12 +105,9 @@ class OnnxModel:
             self._hop_s = float(described.pop("hop_s"))
         except Exception as error:  # onnxruntime has a class for each kind, all of them private
             raise ValueError(f"{path} can't be used as a model ({one_line(error)})") from error
-        self._names = [node.name for node in self._session.get_outputs()]
         self.meta: dict[str, Any] = {k: v for k, v in described.items() if v is not None}
+        self._names = [node.name for node in self._session.get_outputs()]
         self.frame_head = "frames" in self._names
-
-    def __repr__(self) -> str:
-        return f"OnnxModel({self.path}, {self.sha256[:12]})"
 
     def __call__(self, waveform: Array) -> Array:
         """Return logits (batch, 2) of waveforms (batch, time)."""
@@ -121,15 +117,13 @@ class OnnxModel:
     def outputs(self, waveform: Array) -> Any:
         """Return what all heads say, named as `Encoder.outputs` names them."""
         found = self._session.run(self._names, {INPUT: waveform})
-        given = dict(zip(self._names, found, strict=True))
+        of = dict.fromkeys(OUTPUTS) | dict(zip(self._names, found, strict=True))
         frames = None
         if self.frame_head:
             frames = SimpleNamespace(
-                logits=given["frames"], speech_logits=given.get("frame_speech"), hop_s=self._hop_s
+                logits=of["frames"], speech_logits=of["frame_speech"], hop_s=self._hop_s
             )
-        return SimpleNamespace(
-            logits=given["logits"], speech_logits=given.get("speech"), frames=frames
-        )
+        return SimpleNamespace(logits=of["logits"], speech_logits=of["speech"], frames=frames)
 
 
 def load_onnx(path: str | os.PathLike[str], *, n_threads: int | None = None) -> OnnxModel:
@@ -197,9 +191,8 @@ def _trace(heads: nn.Module, example: Any, names: list[str], any_length: bool) -
     import onnx
     import torch
 
-    buffer = io.BytesIO()
-    export: Any = torch.onnx.export
-    export(
+    buffer: Any = io.BytesIO()
+    torch.onnx.export(
         heads,
         (example,),
         buffer,

@@ -730,6 +730,21 @@ async def test_a_cancelled_caller_leaves_its_decoder_usable(decoders):
     assert decoders.n_replaced == n_before
 
 
+async def test_what_waits_for_a_decoder_and_is_cancelled_is_not_decoded(decoders, monkeypatch):
+    (pool,), begun = decoders.pools, []
+    schedule = pool.schedule
+    monkeypatch.setattr(
+        pool, "schedule", lambda *a, **k: begun.append(a[1][0]) or schedule(*a, **k)
+    )
+    tasks = [asyncio.ensure_future(decoders.decode(c)) for c in (LONG, WAV, WAV, encode(noise()))]
+    await until(lambda: begun)
+    for task in tasks[1:3]:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(each, asyncio.CancelledError) for each in results] == [0, 1, 1, 0]
+    assert len(begun) == 2
+
+
 async def test_damaged_files_are_decoded_or_refused(decoders):
     """Bits flipped, bytes inserted and cut: each file gets an answer, and the decoder lives."""
     n_before = decoders.n_replaced

@@ -101,32 +101,34 @@ class Decoders:
 
     async def decode(self, content: bytes, channel: int | None = None) -> InMemory:
         """Decode a file in the next idle process; it gets 422 also where that process died."""
-        task = asyncio.create_task(self._decode(content, channel))
+        pool = await self._idle.get()
+        task = asyncio.create_task(self._decode(pool, content, channel))
         self._tasks.add(task)
         task.add_done_callback(self._forget)
         # A caller that is cancelled must not leave a process in the middle of a file.
         return await asyncio.shield(task)
 
-    async def _decode(self, content: bytes, channel: int | None, n_tries: int = 2) -> InMemory:
+    async def _decode(self, pool: ProcessPool, content: bytes, channel: int | None) -> InMemory:
         from pebble import ProcessExpired
 
-        pool = await self._idle.get()
         arguments = (content, self.sample_rate, self.max_duration_s, channel)
         try:
-            return await asyncio.wrap_future(pool.schedule(decode, arguments, timeout=self.limit_s))
+            for _ in range(2):
+                try:
+                    work = pool.schedule(decode, arguments, timeout=self.limit_s)
+                    return await asyncio.wrap_future(work)
+                except RuntimeError:  # the process died idle, and the file is not to blame
+                    pool = await self._replace(pool)
+                except ProcessExpired:
+                    pool = await self._replace(pool)
+                    break
+            raise _undecodable("the audio can't be decoded: the decoder died on it.")
         except TimeoutError:
             self._count_replaced()
             message = f"the audio can't be decoded within {self.limit_s:g} s."
             raise _undecodable(message) from None
-        except (ProcessExpired, RuntimeError) as error:
-            pool = await self._replace(pool)
-            if isinstance(error, ProcessExpired) or n_tries == 1:
-                message = "the audio can't be decoded: the decoder died on it."
-                raise _undecodable(message) from None
         finally:
             self._idle.put_nowait(pool)
-        # The process died idle, and the file is not to blame.
-        return await self._decode(content, channel, n_tries - 1)
 
     async def _replace(self, pool: ProcessPool) -> ProcessPool:
         self._count_replaced()

@@ -25,14 +25,13 @@ from asvspoof_cm.data import (
     AudioFolder,
     Protocol,
     SpoofDataset,
-    collate,
     find_audio,
     make_loader,
     read_protocol,
     shuffled,
     write_miniature,
 )
-from asvspoof_cm.data.dataset import EpochSampler, Place, _default_workers
+from asvspoof_cm.data.dataset import EpochSampler, Place, _collate, _default_workers
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 
 # Python 3.12 warns of every fork of a process that has threads.
@@ -182,15 +181,11 @@ def test_extension_is_added_where_there_is_none(audio_dir, tmp_path):
     names = [folder.path(k).name for k in range(4)]
     assert names == ["long.flac", "x.WAV", "a.b.flac", "y.flac"]
     assert folder.missing() == [1, 2, 3]
-    with pytest.raises(ValueError, match="`extension` must start with a dot; got 'flac'"):
-        AudioFolder(Protocol.from_columns(["long"]), audio_dir, extension="flac")
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 16000)
     protocol = Protocol.from_columns(["a", "b"])
     assert AudioFolder(protocol, tmp_path).path(1).name == "b.wav"
     (tmp_path / "b.flac").touch()
     assert AudioFolder(protocol, tmp_path).path(0).name == "a.flac"
-    with pytest.raises(FileNotFoundError, match=r"any of the first 2 utterances, such as a\.mp3"):
-        AudioFolder(protocol, tmp_path, extension=".mp3")
 
 
 def test_official_folders_are_found_below_the_root(tmp_path):
@@ -369,7 +364,7 @@ def test_plain_dataloader_of_torch_works(audio_dir):
     dataset = many(audio_dir)
     ours = list(make_loader(dataset, batch_size=5, n_workers=0))
     plain = list(DataLoader(dataset, batch_size=5, num_workers=1))
-    own = list(DataLoader(dataset, batch_size=5, collate_fn=collate))
+    own = list(DataLoader(dataset, batch_size=5, collate_fn=_collate))
     for batch, (waveform, label, index), collated in zip(ours, plain, own, strict=True):
         for columns in ((waveform, label, index), tuple(vars(collated).values())[:3]):
             assert all(map(torch.equal, columns, (batch.waveform, batch.label, batch.index)))

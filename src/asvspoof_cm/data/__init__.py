@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from asvspoof_cm.data.dataset import (
         Batch as Batch,
         SpoofDataset as SpoofDataset,
-        collate as collate,
         make_loader as make_loader,
     )
     from asvspoof_cm.data.folder import AudioFolder as AudioFolder, find_audio as find_audio

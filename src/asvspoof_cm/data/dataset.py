@@ -247,7 +247,7 @@ def make_loader(
         batch_size=batch_size,
         sampler=sampler,
         num_workers=n_workers,
-        collate_fn=collate,
+        collate_fn=_collate,
         pin_memory=torch.device(device).type == "cuda",
         persistent_workers=n_workers > 0,
         # Else torch would draw the workers' seed from the global generator.
@@ -255,8 +255,7 @@ def make_loader(
     )
 
 
-def collate(items: Sequence[tuple[Tensor, int, int]]) -> Batch:
-    """Return items of a `SpoofDataset` as a batch, for a `DataLoader` of one's own."""
+def _collate(items: Sequence[tuple[Tensor, int, int]]) -> Batch:
     return Batch(*default_collate([tuple(item) for item in items]))
 
 

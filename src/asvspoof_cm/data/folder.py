@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path, PureWindowsPath
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
@@ -188,19 +188,17 @@ def _channels(entry: Entry) -> Iterator[Entry]:
 class AudioFolder:
     """The files of a protocol below one folder.
 
-    The file of an utterance is what the protocol's column `file` says, else its name. A name that
-    ends with the extension of an audio format is a file name as it is; any other gets `extension`.
-    Files are looked for in `audio_dir` itself or in the one of its folders flac_T, flac_D,
+    The file of an utterance is what the protocol's column `file` says, else its name. A name
+    without the extension of an audio format gets ``.flac``, or else that of the files that are
+    there. Files are looked for in `audio_dir` itself or in the one of its folders flac_T, flac_D,
     flac_E_eval, flac_E_prog and flac that holds any of the first hundred utterances, so the root of
-    a corpus serves for all its protocols. The extension is found with them.
+    a corpus serves for all its protocols.
 
     Args:
         protocol: The utterances. Names must stay below the folder: an absolute name, or one with
             ``..`` in it, is an error. Links inside the folder are followed.
         audio_dir: The folder.
         sample_rate: The rate to resample to.
-        extension: What names without the extension of an audio format get; None is ``.flac``, or
-            else the extension of the files that are there.
 
     Example:
         >>> import tempfile
@@ -211,12 +209,7 @@ class AudioFolder:
     """
 
     def __init__(
-        self,
-        protocol: Protocol,
-        audio_dir: AudioPath,
-        *,
-        sample_rate: int = SAMPLE_RATE,
-        extension: str | None = None,
+        self, protocol: Protocol, audio_dir: AudioPath, *, sample_rate: int = SAMPLE_RATE
     ) -> None:
         if len(protocol) == 0:
             raise ValueError("`protocol` must hold at least one utterance; it holds none.")
@@ -227,11 +220,8 @@ class AudioFolder:
                     f"{protocol.path or '`protocol`'}: the name of an utterance must stay below "
                     f"`audio_dir`; got {name!r}. Write names relative to that folder."
                 )
-        if extension is not None and not extension.startswith("."):
-            raise ValueError(f"`extension` must start with a dot; got {extension!r}.")
         self.sample_rate = sample_rate
-        candidates = AUDIO_EXTENSIONS if extension is None else (extension,)
-        self.folder, self.extension = self._find(Path(audio_dir), candidates)
+        self.folder, self.extension = self._find(Path(audio_dir))
 
     def __len__(self) -> int:
         return len(self._names)
@@ -252,18 +242,18 @@ class AudioFolder:
         name = str(self._names[index])
         return name if name.lower().endswith(AUDIO_EXTENSIONS) else name + extension
 
-    def _find(self, root: Path, extensions: Sequence[str]) -> tuple[Path, str]:
+    def _find(self, root: Path) -> tuple[Path, str]:
         """Return the folder and the extension of files that exist, the first of each."""
         if not root.is_dir():
             raise NotADirectoryError(f"`audio_dir` must be a folder; {root} is not one.")
         rows = range(min(_N_PROBED, len(self)))
-        for extension in extensions:
+        for extension in AUDIO_EXTENSIONS:
             for folder in (root, *(root / name for name in SUBFOLDERS)):
                 if any((folder / self._file_name(row, extension)).is_file() for row in rows):
                     return folder, extension
         raise FileNotFoundError(
             f"`audio_dir`: neither {root} nor its folders {', '.join(SUBFOLDERS)} hold any of the "
-            f"first {len(rows)} utterances, such as {self._file_name(0, extensions[0])}."
+            f"first {len(rows)} utterances, such as {self._file_name(0, AUDIO_EXTENSIONS[0])}."
         )
 
 

@@ -40,7 +40,7 @@ from asvspoof_cm.training import (
     train_epoch,
     validate,
 )
-from asvspoof_cm.training.fit import EarlyStopping, track1_of
+from asvspoof_cm.training.fit import early_stopping, track1_of
 from asvspoof_cm.training.systems import SEEDS
 
 loop = importlib.import_module("asvspoof_cm.training.loop")
@@ -137,14 +137,12 @@ def test_a_constant_rate_falls_linearly_at_the_end():
 
 
 def test_early_stopping_by_the_papers_rule():
-    stopping = EarlyStopping()
-    values = [0.5, 0.4] + [0.4 - 5e-5] * 14
-    for epoch, value in enumerate(values, start=1):
-        stopping.update(epoch, value)
-        assert not stopping.should_stop
-    assert stopping.best_epoch == 3
-    stopping.update(17, 0.4 - 5e-5)
-    assert stopping.should_stop
+    """A decrease within the tolerance is the best epoch, and yet the patience runs out."""
+    values = [0.5, 0.4] + [0.4 - 5e-5] * 15
+    assert early_stopping(values[:16], 1e-4) == (3, 14)
+    assert early_stopping(values, 1e-4) == (3, 15)
+    assert early_stopping([*values, 0.39], 1e-4) == (18, 0)
+    assert early_stopping([], 1e-4) == (0, 0)
 
 
 # The paper's systems
@@ -443,10 +441,9 @@ def test_a_loss_that_is_not_finite_names_the_rows():
 def test_wrong_batches_are_refused():
     waveform, label, index = torch.randn(2, 4000), torch.tensor([0, 1]), torch.arange(2)
     for columns, error, message in (
-        ([waveform], TypeError, "got a list of 1"),
-        ((waveform, label, "ab"), TypeError, "all of them tensors; got a str"),
+        ([waveform], TypeError, "got a list"),
+        ((waveform, label, "ab"), TypeError, r"of tensors; got \[.*str"),
         ((waveform, label[:1], index), ValueError, r"got shapes \(2, 4000\), \(1,\), \(2,\)"),
-        ((waveform.long(), label, index), TypeError, "of floats and integers"),
         ((waveform, label + 1, index), ValueError, "`labels` must be 0"),
     ):
         with pytest.raises(error, match=message):

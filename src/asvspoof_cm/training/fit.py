@@ -76,36 +76,19 @@ class FitResult:
     stopped_early: bool
 
 
-@dataclass
-class EarlyStopping:
-    """Stop when a value has not fallen significantly for `patience` epochs.
+def early_stopping(values: Sequence[float], tolerance: float) -> tuple[int, int]:
+    """Return the epoch of the lowest value, from 1, and the epochs since it fell significantly.
 
-    `best` is the lowest value so far, `reference` the lowest that was a significant decrease, and
-    `n_stale` counts the epochs since then.
+    Example:
+        >>> early_stopping([0.5, 0.3, 0.29999, 0.4], tolerance=1e-4)
+        (3, 2)
     """
-
-    patience: int = 15
-    tolerance: float = 1e-4
-    best: float = math.inf
-    best_epoch: int = -1
-    reference: float = math.inf
-    n_stale: int = 0
-
-    def update(self, epoch: int, value: float) -> bool:
-        """Take in the value of an epoch; return whether it is the best so far."""
-        if value < self.reference - self.tolerance:
-            self.reference, self.n_stale = value, 0
-        else:
-            self.n_stale += 1
-        if value < self.best:
-            self.best, self.best_epoch = value, epoch
-            return True
-        return False
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether patience has run out."""
-        return self.n_stale >= self.patience
+    reference, n_stale = math.inf, 0
+    for value in values:
+        n_stale += 1
+        if value < reference - tolerance:
+            reference, n_stale = value, 0
+    return values.index(min(values)) + 1 if values else 0, n_stale
 
 
 def fit(
@@ -212,22 +195,19 @@ def fit(
         "known": dict(known or {}),
     }
     settings = json.loads(json.dumps(settings))
-    stopping = EarlyStopping(recipe.patience, recipe.tolerance)
     history: list[dict[str, Any]] = []
     with _locked(folder):
         kept = _load_state(folder, settings)
         if kept is not None:
             state.load_state_dict(kept["training"])
-            stopping = EarlyStopping(**{**kept["stopping"], "patience": recipe.patience})
             history = json.loads(kept["history"])
         about = {**settings, **_environment(model, state.device)}
         if rank == 0:
-            is_over = _is_over(history, recipe, stopping)
-            write_json(folder / RUN_NAME, {**about, "is_finished": is_over})
+            write_json(folder / RUN_NAME, {**about, "is_finished": _is_over(history, recipe)})
             if kept is not None:
                 _write_history(folder, history)
                 logger.info("%s: resuming after epoch %d", folder, len(history))
-        while not _is_over(history, recipe, stopping):
+        while not _is_over(history, recipe):
             epoch = len(history)
             set_epoch = getattr(getattr(train, "sampler", None), "set_epoch", None)
             if set_epoch is not None:
@@ -244,8 +224,8 @@ def fit(
             with state.averaged():
                 validated = validate(model, dev, precision=state.precision, progress=progress)
                 record = _record(history, trained, validated, state, measure)
-                record["is_best"] = stopping.update(epoch + 1, _selected(record, recipe))
                 history.append(record)
+                record["is_best"] = _standing(history, recipe)[0] == epoch + 1
                 if rank == 0:
                     _save_model(folder, model, record, settings, recipe)
             if rank == 0:
@@ -256,7 +236,6 @@ def fit(
                 content = {
                     "settings": json.dumps(settings),
                     "training": state.state_dict(),
-                    "stopping": asdict(stopping),
                     "history": json.dumps(history),
                 }
                 save_tensors(folder / STATE_NAME, content)
@@ -270,16 +249,28 @@ def fit(
         wait_for_all()  # the others may read what the first has written
     return FitResult(
         history=history,
-        best_epoch=stopping.best_epoch,
+        best_epoch=_standing(history, recipe)[0],
         best_path=folder / BEST_NAME,
         stopped_early=recipe.minutes is None and len(history) < recipe.n_epochs,
     )
 
 
-def _is_over(history: Sequence[Mapping[str, Any]], recipe: Recipe, stopping: EarlyStopping) -> bool:
+def _is_over(history: Sequence[Mapping[str, Any]], recipe: Recipe) -> bool:
     if recipe.minutes is not None:
         return math.fsum(record["train_s"] for record in history) >= 60 * recipe.minutes
-    return len(history) >= recipe.n_epochs or stopping.should_stop
+    return len(history) >= recipe.n_epochs or _standing(history, recipe)[1] >= recipe.patience
+
+
+def _standing(history: Sequence[Mapping[str, Any]], recipe: Recipe) -> tuple[int, int]:
+    """Return the best epoch and the epochs without a significant decrease; see `early_stopping`."""
+    for record in history:
+        if recipe.select not in record["dev"]:
+            raise ValueError(
+                f"`select` must be one of {', '.join(record['dev'])}, the figures of the "
+                f"development set; got {recipe.select!r}."
+            )
+    values = [float(record["dev"][recipe.select]) for record in history]
+    return early_stopping(values, recipe.tolerance)
 
 
 def track1_of(dev: Iterable[Any]) -> Measure:
@@ -290,22 +281,20 @@ def track1_of(dev: Iterable[Any]) -> Measure:
         source = protocol.source if has_sources(protocol.label, protocol.source) else None
 
     def measure(result: EpochResult) -> dict[str, float]:
-        with quietly():
-            found = evaluate(result.scores, result.labels).values()
-            if source is not None:
-                within = within_sources(result.scores, result.labels, source[result.index])
-                found["eer_within"] = within.mean_eer
+        found = _evaluated(result.scores, result.labels)
+        if source is not None:
+            within = within_sources(result.scores, result.labels, source[result.index])
+            found["eer_within"] = within.mean_eer
         return found
 
     return measure
 
 
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Silence warnings inside the block: a model in training may not have learned anything yet."""
+def _evaluated(scores: Any, labels: Any) -> dict[str, float]:
+    """Return the metrics of Track 1; a model in training may not have learned anything yet."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        yield
+        return evaluate(scores, labels).values()
 
 
 def _record(
@@ -315,15 +304,12 @@ def _record(
     state: TrainingState,
     measure: Measure,
 ) -> dict[str, Any]:
-    labelled = trained.labels >= 0
-    with quietly():
-        of_train = evaluate(trained.scores[labelled], trained.labels[labelled]).values()
     n_clips, spent_s = (history[-1][name] if history else 0 for name in ("n_clips", "cumulative_s"))
     return {
         "epoch": len(history) + 1,
         "lr": state.optimizer.param_groups[0]["lr"],
         "n_clips": n_clips + len(trained.scores),
-        "train": {"loss": trained.loss, **of_train},
+        "train": {"loss": trained.loss, **_evaluated(trained.scores, trained.labels)},
         "dev": dict(measure(validated)),
         "n_dev": len(validated.scores),
         "train_s": trained.seconds,
@@ -333,15 +319,6 @@ def _record(
         "dev_peak_memory_bytes": validated.peak_memory_bytes,
         "cumulative_s": spent_s + trained.seconds + validated.seconds,
     }
-
-
-def _selected(record: Mapping[str, Any], recipe: Recipe) -> float:
-    if recipe.select not in record["dev"]:
-        raise ValueError(
-            f"`select` must be one of {', '.join(record['dev'])}, the figures of the development "
-            f"set; got {recipe.select!r}."
-        )
-    return float(record["dev"][recipe.select])
 
 
 def _line(record: Mapping[str, Any]) -> str:

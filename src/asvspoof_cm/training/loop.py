@@ -26,6 +26,7 @@ from asvspoof_cm._util import (
     peak_memory_bytes,
     reset_peak_memory,
     resolve_precision,
+    track,
 )
 from asvspoof_cm.augmentation import Augmentation
 from asvspoof_cm.data.dataset import Batch
@@ -247,7 +248,7 @@ def train_epoch(
     Raises:
         FloatingPointError: The loss is not finite; names the rows of the batch.
     """
-    device, is_half, recipe = state.device, state.precision == "bf16", state.recipe
+    device, recipe = state.device, state.recipe
     rank, n_processes = rank_and_size()
     n_batches = len(batches) if isinstance(batches, Sized) else None
     collected = _Collector(device)
@@ -265,7 +266,7 @@ def train_epoch(
             if augment is not None:
                 generator = torch.Generator().manual_seed(derive_seed(seed, epoch, rank, step))
                 batch = augmented(batch, augment, generator)
-            with torch.autocast(device.type, torch.bfloat16, enabled=is_half):
+            with torch.autocast(device.type, torch.bfloat16, enabled=state.precision == "bf16"):
                 outputs = state.network(batch.waveform)
             value = state.loss_of(outputs, batch)
             torch.autograd.backward(value * n_processes)
@@ -317,12 +318,11 @@ def validate(
         [0, 1, 0, 1]
     """
     device = next(model.parameters()).device
-    n_batches = len(batches) if isinstance(batches, Sized) else None
     was_training, collected = model.training, _Collector(device)
     given: list[Batch] = []
 
     def waveforms() -> Iterator[Tensor]:
-        for item in batches:
+        for item in track(batches, description="validation", unit="batch", enabled=progress):
             given.append(as_batch(item))
             yield given[-1].waveform
 
@@ -332,14 +332,9 @@ def validate(
 
     model.eval()
     try:
-        with Progress(
-            total=n_batches, description="validation", unit="batch", enabled=progress
-        ) as bar:
-            found = run_batches(mean_logits, waveforms(), device=device, precision=precision)
-            for logits in found:
-                batch = given.pop(0)
-                collected.add(logits, batch, None, len(batch))
-                bar.update()
+        for logits in run_batches(mean_logits, waveforms(), device=device, precision=precision):
+            batch = given.pop(0)
+            collected.add(logits, batch, None, len(batch))
     finally:
         model.train(was_training)
     return collected.result()
@@ -348,25 +343,17 @@ def validate(
 def as_batch(columns: Any) -> Batch:
     """Return a batch whose shapes are right, of a `Batch` or its columns."""
     rule = "a batch must be a Batch, or (waveform (batch, time), label (batch,), index (batch,))"
-    if isinstance(columns, Batch):
-        given = columns
-    elif isinstance(columns, tuple | list) and len(columns) in (3, 4):
-        given = Batch(*columns)
-    else:
-        n = f" of {len(columns)}" if isinstance(columns, Sized) else ""
-        raise TypeError(f"{rule}; got a {type(columns).__name__}{n}.")
-    wrong = [type(x).__name__ for x in vars(given).values() if not isinstance(x, Tensor | None)]
-    if wrong:
-        raise TypeError(f"{rule}, all of them tensors; got a {wrong[0]}.")
-    shapes = [tuple(x.shape) for x in (given.waveform, given.label, given.index)]
-    n_rows = len(given.waveform)
-    if given.waveform.dim() not in (2, 3) or not n_rows or shapes[1:] != [(n_rows,)] * 2:
+    is_batch = isinstance(columns, Batch)
+    given = [*vars(columns).values()] if is_batch else columns
+    if not isinstance(given, tuple | list) or len(given) not in (3, 4):
+        raise TypeError(f"{rule}; got a {type(columns).__name__}.")
+    if not all(isinstance(x, Tensor | None) for x in given):
+        raise TypeError(f"{rule}, of tensors; got {[type(x).__name__ for x in given]}.")
+    batch = Batch(*given)
+    shapes = [tuple(x.shape) for x in (batch.waveform, batch.label, batch.index)]
+    if len(shapes[0]) not in (2, 3) or not shapes[0][0] or shapes[1:] != [shapes[0][:1]] * 2:
         raise ValueError(f"{rule}; got shapes {', '.join(map(str, shapes))}.")
-    if not given.waveform.is_floating_point() or given.label.is_floating_point():
-        raise TypeError(
-            f"{rule}, of floats and integers; got {given.waveform.dtype} and {given.label.dtype}."
-        )
-    return replace(given, label=given.label.long())
+    return replace(batch, label=batch.label.long())
 
 
 def augmented(batch: Batch, augment: Augment, generator: torch.Generator) -> Batch:

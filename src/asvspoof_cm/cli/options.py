@@ -54,11 +54,4 @@ def is_file(text: str) -> bool:
 
     path = Path(text)
     is_path = len(path.parts) > 1 and not is_hub_name(text.partition("@")[0])
-    return path.exists() or path.suffix == ".pt" or is_path
-
-
-def find_checkpoint(text: str) -> Path:
-    """Return the file that `text` names, or that of the trained model of that name."""
-    from asvspoof_cm.checkpoint import pretrained_path
-
-    return Path(text) if is_file(text) else pretrained_path(text)
+    return path.exists() or path.suffix in (".pt", ".onnx") or is_path

@@ -56,10 +56,8 @@ def run(args: argparse.Namespace) -> int:
     if args.token_file is not None:
         given["token"] = args.token_file.read_text().strip()
     scorer = load_scorer(args.model, device=args.device)
-    if args.model is not None and is_file(args.model):
-        given["name"] = Path(args.model).stem
-    else:
-        given["name"] = args.model or DEFAULT_NAME
-        given["note"] = scorer.model.meta["card"]["use"]
+    name = args.model or DEFAULT_NAME
+    given["name"] = Path(name).stem if is_file(name) else name
+    given["note"] = scorer.model.meta.get("card", {}).get("use", "")
     serve(scorer, ServiceSettings(**given), host=args.host, port=args.port)
     return 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asvspoof_cm._util import check_between, check_choice
-from asvspoof_cm.cli.options import add_device, find_checkpoint
+from asvspoof_cm.cli.options import add_device, load_model
 from asvspoof_cm.labels import SPOOF
 
 if TYPE_CHECKING:
@@ -187,7 +187,6 @@ def train(
 def _choose(settings: Mapping[str, Any], seed: int, train_set: Protocol) -> tuple[System, int]:
     """Return what the settings name, with their changes to it, and the batch size."""
     from asvspoof_cm.augmentation import augmentation
-    from asvspoof_cm.checkpoint import load_checkpoint
     from asvspoof_cm.losses import LOSSES
     from asvspoof_cm.models.base import model_names
     from asvspoof_cm.training import MODELS, model_system, system
@@ -213,7 +212,7 @@ def _choose(settings: Mapping[str, Any], seed: int, train_set: Protocol) -> tupl
     elif settings.get("version") is not None:
         raise ValueError("--version is one of a system of the paper; --model has none.")
     else:
-        begun = model if is_new else load_checkpoint(find_checkpoint(model))
+        begun = model if is_new else load_model(model)
         chosen = model_system(begun, config, loss=loss or "focal_pairwise", **options)
     if "augment" in settings:
         name = settings["augment"]

@@ -139,19 +139,10 @@ ERRORS = [
         for scores in ([-1.0, -2.0, 1.0, 2.0], [1.0, 1.0, 1.0, 1.0])
     ),
     (
-        lambda: fit_calibration([1.0, 0.0], [1, 0], 7, method="isotonic"),
+        lambda: fit_calibration([1.0, 0.0], [1, 0], 7),
         "`prior` must be the probability of spoof, between 0 and 1, excluded; got 7",
     ),
-    (
-        lambda: Calibration(kind="linear"),
-        "`kind` must be one of 'affine', 'isotonic'; got 'linear'",
-    ),
     (lambda: Calibration(scale=-1.0), "`scale` must be positive and finite"),
-    (lambda: Calibration(kind="isotonic"), "`knots` must be finite pairs"),
-    (
-        lambda: Calibration(kind="isotonic", knots=((0.0, 1.0), (1.0, 0.0))),
-        "`knots` must not decrease",
-    ),
     (lambda: Calibration().apply(np.nan), "`scores` must not be NaN; got 1 NaN of 1"),
     (lambda: decide([0.0, np.nan]), "`llr` must not be NaN; got 1 NaN of 2"),
     (lambda: probability([np.nan]), "`llr` must not be NaN; got 1 NaN of 1"),

@@ -423,15 +423,10 @@ def supervised_contrastive_loss(
     return _mean(-_mean(log_p, positive), positive.any(dim=1))
 
 
-def _pairwise(logits: Tensor, labels: Tensor, *, margin: float = 1.0) -> Tensor:
-    return pairwise_ranking_loss(logits[:, BONAFIDE], labels, margin=margin)
-
-
 LOSSES: Final[dict[str, Callable[..., Tensor]]] = {
     "cross_entropy": cross_entropy_loss,
     "cross_entropy_pairwise": cross_entropy_pairwise_loss,
     "focal": focal_loss,
-    "pairwise": _pairwise,
     "focal_pairwise": focal_pairwise_loss,
     "listwise": listwise_loss,
     "partial_auc": partial_auc_loss,

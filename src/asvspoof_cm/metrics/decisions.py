@@ -220,14 +220,12 @@ def _row(
     is_clustered: bool,
 ) -> DecisionRow:
     tp, fn, fp, tn = outcomes.tolist()
-    rates: dict[str, Interval | float] = {
-        name: float(value) for name, value in _rates(outcomes).items()
-    }
+    plain = {name: float(value) for name, value in _rates(outcomes).items()}
+    rates: dict[str, Interval | float] = {**plain}
     if replicates is not None:
         for name, values in _rates(replicates).items():
-            value, valid = rates[name], values[~np.isnan(values)]
-            if isinstance(value, float) and not math.isnan(value) and len(valid):
-                rates[name] = Interval.of(value, valid)
+            if not math.isnan(plain[name]) and not np.isnan(values).all():
+                rates[name] = Interval.of(plain[name], values)
     if not is_clustered:
         shares = {
             "refusal_rate": (fp, fp + tn),

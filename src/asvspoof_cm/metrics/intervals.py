@@ -65,9 +65,10 @@ class Interval(Plain):
 
     @classmethod
     def of(cls, value: float, replicates: FloatArray) -> Interval:
-        """Return the percentile interval of replicates, shape (n,)."""
-        low, high = np.quantile(replicates, [_TAIL, 1.0 - _TAIL]).tolist()
-        return cls(value=value, low=low, high=high, n_replicates=len(replicates))
+        """Return the percentile interval of replicates, shape (n,); NaN ones are left out."""
+        valid = replicates[~np.isnan(replicates)]
+        low, high = np.quantile(valid, [_TAIL, 1.0 - _TAIL]).tolist()
+        return cls(value=value, low=low, high=high, n_replicates=len(valid))
 
     def __str__(self) -> str:
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"

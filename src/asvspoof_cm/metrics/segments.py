@@ -256,9 +256,8 @@ def evaluate_segments(
         rng = np.random.Generator(np.random.SFC64(seed))
         replicates = [values_of(draw(rng, np.empty_like(once))) for _ in range(n_bootstrap)]
         for name, value in values_of(once).items():
-            column = np.array([replicate[name] for replicate in replicates])
             if not math.isnan(value):
-                values[name] = Interval.of(value, column[~np.isnan(column)])
+                values[name] = Interval.of(value, np.array([drawn[name] for drawn in replicates]))
     for resolution_s in RESOLUTIONS_S:
         name = f"segment_eer_{1000 * resolution_s:.0f}ms"
         (bonafide, own), (spoof, others) = _frames(pieces, resolution_s)

@@ -437,9 +437,7 @@ LOSSES: Final[dict[str, Callable[..., Tensor]]] = {
     "oc_softmax": oc_softmax_loss,
     "p2sgrad": p2sgrad_loss,
 }
-"""The losses of logits and labels, by name; "pairwise" ranks by the bonafide logit.
-
-Add one of your own to train with it by name."""
+"""The losses of logits and labels, by name. Add one of your own to train with it by name."""
 
 
 def _widen(x: Tensor) -> Tensor:

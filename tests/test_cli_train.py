@@ -102,6 +102,36 @@ def test_a_run_walks_through_few_files(tmp_path, data, config):
     assert len(files) <= 32, sorted(files)
 
 
+def test_protocols_are_read_once_and_nothing_is_read_back(tmp_path, data, config, monkeypatch):
+    opened, protocols, out = [], [], str(tmp_path / "run")
+
+    def note(event, arguments):
+        if event == "open" and opened is not None and str(arguments[0]).startswith(out):
+            opened.append((Path(str(arguments[0])).name, arguments[1]))
+
+    read = asvspoof_cm.data.protocol._read_file
+    monkeypatch.setattr(
+        "asvspoof_cm.data.protocol._read_file", lambda *a: protocols.append(a[0]) or read(*a)
+    )
+    sys.addaudithook(note)  # stays until the process ends; what it sees is this folder only
+    assert main(["train", "--config", config, "--out", out, *data]) == 0
+    assert sorted(path.name for path in protocols) == [
+        "ASVspoof5.dev.track_1.tsv",
+        "ASVspoof5.train.tsv",
+    ]
+    # A temporary file is opened once more, so that it is on the disk before it takes its place.
+    names = {name for name, mode in opened if mode is not None and mode.startswith("r")}
+    assert not {name for name in names if not name.endswith(".tmp")}
+
+
+def test_an_option_takes_the_place_of_the_file_s_model(tmp_path, data, config):
+    content = {**json.loads(Path(config).read_text()), "model": "lcnn"}
+    Path(config).write_text(json.dumps(content))
+    out = tmp_path / "run"
+    assert main(["train", "--config", config, "--system", "5", "--out", str(out), *data]) == 0
+    assert run_of(out)["model"]["name"] == "TFPARN"
+
+
 @pytest.mark.parametrize("suffix", ["json", "toml"])
 def test_a_file_of_settings_and_options_that_come_first(tmp_path, data, suffix):
     text = {

@@ -71,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     settings = read_settings(args.config) if args.config is not None else {}
     given = {name: value for name, value in vars(args).items() if value is not None}
     own = ("command", "config", "run", "device", "quiet")
+    if "system" in given or "model" in given:  # one of them comes in place of the file's other one
+        settings = {k: v for k, v in settings.items() if k not in ("system", "model", "version")}
     settings.update({name: value for name, value in given.items() if name not in own})
     if not args.quiet:
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)

@@ -280,21 +280,17 @@ def track1_of(dev: Iterable[Any]) -> Measure:
         protocol = dataset.protocol
         source = protocol.source if has_sources(protocol.label, protocol.source) else None
 
-    def measure(result: EpochResult) -> dict[str, float]:
-        found = _evaluated(result.scores, result.labels)
-        if source is not None:
-            within = within_sources(result.scores, result.labels, source[result.index])
-            found["eer_within"] = within.mean_eer
-        return found
-
-    return measure
+    return lambda result: _evaluated(result, None if source is None else source[result.index])
 
 
-def _evaluated(scores: Any, labels: Any) -> dict[str, float]:
-    """Return the metrics of Track 1; a model in training may not have learned anything yet."""
+def _evaluated(result: EpochResult, source: Any = None) -> dict[str, float]:
+    """Return figures of Track 1; a model in training may not have learned anything yet."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return evaluate(scores, labels).values()
+        found = evaluate(result.scores, result.labels).values()
+        if source is not None:
+            found["eer_within"] = within_sources(result.scores, result.labels, source).mean_eer
+    return found
 
 
 def _record(
@@ -309,7 +305,7 @@ def _record(
         "epoch": len(history) + 1,
         "lr": state.optimizer.param_groups[0]["lr"],
         "n_clips": n_clips + len(trained.scores),
-        "train": {"loss": trained.loss, **_evaluated(trained.scores, trained.labels)},
+        "train": {"loss": trained.loss, **_evaluated(trained)},
         "dev": dict(measure(validated)),
         "n_dev": len(validated.scores),
         "train_s": trained.seconds,

@@ -238,7 +238,7 @@ class ScoreResult:
 
     @property
     def has_speech(self) -> bool:
-        """False where there is no speech to judge: silence, a constant, less than 0.5 s, music."""
+        """Whether there is speech to judge: no silence, constant or music, nor less than 0.5 s."""
         return NO_SPEECH not in self.warnings
 
     def probability(self, prior: float = ASVSPOOF5.p_spoof) -> float:
@@ -486,9 +486,7 @@ class Scorer:
 
         Raises:
             OSError: There is no such file.
-            ValueError: It can't be decoded or scored, or a waveform has no sample, NaN or infinite
-                ones, or the wrong shape: more channels than samples, or than 64, are taken for a
-                (time, channels) array.
+            ValueError: It can't be decoded or scored; the message says why.
 
         Example:
             >>> import io, soundfile
@@ -548,8 +546,7 @@ class Scorer:
     ) -> Iterator[FileScore]:
         """Yield a `FileScore` for each file, in order; one that can't be scored has its `error`.
 
-        Files are decoded in threads ahead of the model, each read in blocks: memory grows neither
-        with their number nor with their length. Items are read as they are needed.
+        Files are decoded in threads ahead of the model: memory does not grow with their number.
 
         Args:
             audio: Files; folders, for the audio files at any depth; lists of files (.txt, a path on
@@ -583,24 +580,22 @@ class Scorer:
     ) -> ScoreSummary:
         r"""Append the score of every utterance of a protocol to a table, and return what was done.
 
-        The table has a row for each utterance that could be scored: its name, its score in a column
-        named by the unit, the verdict at the challenge's costs and warnings. The others go to
-        ``OUTPUT.errors.tsv`` with what was wrong, and ``OUTPUT.run.json`` says what the scores
-        depend on. After an interruption the same call scores what is missing. Many machines share
-        the work by `shard`, each with an output of its own; `merge_scores` joins them.
+        A row has the name, the score in a column named by the unit, the verdict at the challenge's
+        costs, and warnings. What can't be scored goes to ``OUTPUT.errors.tsv``, and
+        ``OUTPUT.run.json`` says what the scores depend on. After an interruption the same call
+        scores what is missing. `merge_scores` joins the tables of shards.
 
         Args:
             protocol: The utterances, or the file that lists them; labels are not needed.
             audio_dir: The folder of their files.
             output: The table, ``.tsv``; what is there is kept.
             shard: Score part k of n only, (k, n) with k from 0: a slice of the protocol.
-            n_threads: Threads that decode; None is one for each core, up to four.
-            progress: Show progress on standard error.
+            n_threads: As in `score_files`.
+            progress: As in `score_files`.
 
         Raises:
-            ValueError: Before anything is scored: `output` was begun with another model, other
-                settings, another protocol or shard, or is being written by another process. At the
-                end: nothing could be scored.
+            ValueError: `output` was begun with another model, other settings or another protocol,
+                or is being written by another process; or nothing could be scored.
 
         Example:
             >>> import tempfile
@@ -629,20 +624,15 @@ class Scorer:
     ) -> list[WindowScore]:
         """Return the scores of audio of any length in windows along time.
 
-        Windows start every `hop_s`. Each is scored as an utterance of its own with one crop:
-        divided by its own peak, unless the model takes audio as it is, so that a loud passage
-        doesn't hide a quiet one, and so that a live stream gets the same numbers. Where the last
-        whole window ends before the audio does, one more window holds what is left from the next
-        start on, repeated to full length (section III-B.1 of the TFPARN paper).
+        Each window is scored as an utterance of its own with one crop, so that a loud passage
+        doesn't hide a quiet one, and a live stream gets the same numbers. Where the last whole
+        window ends before the audio does, one more holds what is left from the next start on.
 
         Args:
             audio: A file or a waveform; see `Scorer`.
             sample_rate: The sampling rate of a waveform, in Hz.
             window_s: The length of a window; None is that of the scorer's crops.
             hop_s: From start to start.
-
-        Raises:
-            ValueError: The audio can't be read or scored; the message says where.
 
         Example:
             >>> from asvspoof_cm.models import TFPARN
@@ -657,13 +647,10 @@ class Scorer:
     def segments(self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE) -> list[Segment]:
         """Return the stretches of a recording that are human, synthetic, or without speech.
 
-        A score for each frame, from the model's frame head or, where it has none, from windows of
-        1 s, is smoothed and cut into stretches with hysteresis; how is in the model's metadata and
-        in ``scorer.segment_settings``. It needs a calibration. `audio` and `sample_rate` are those
-        of `timeline`.
-
-        Returns:
-            Segments that follow each other from 0 to the end of the audio.
+        They follow each other from 0 to the end. A score for each frame, from the model's frame
+        head or, where it has none, from windows of 1 s, is smoothed and cut with hysteresis; how
+        is in ``scorer.segment_settings``. It needs a calibration. `audio` and `sample_rate` are
+        those of `score`.
 
         Example:
             >>> from asvspoof_cm.models import TFPARN
@@ -722,9 +709,8 @@ class Scorer:
             audio: A file, read whole, or a waveform; see `Scorer`.
             sample_rate: The sampling rate of a waveform, in Hz.
             stretch_s: The length of the stretches of time that are masked, one at a time.
-            n_bands: Mask bands of each stretch too, this many, equally wide on the Mel scale; 0
-                masks whole stretches only. A picture of time and band costs as many scores as it
-                has cells.
+            n_bands: Mask bands of each stretch too, this many, equally wide on the Mel scale. A
+                picture of time and band costs as many scores as it has cells.
 
         Example:
             >>> from asvspoof_cm.models import TFPARN

@@ -29,7 +29,6 @@ from asvspoof_cm import Scorer  # noqa: E402
 from asvspoof_cm.calibration import Calibration, probability  # noqa: E402
 from asvspoof_cm.models import TFPARN, TFPARNConfig  # noqa: E402
 from asvspoof_cm.serve import ServiceSettings, create_app, decoding  # noqa: E402
-from asvspoof_cm.serve.app import timeline_slices  # noqa: E402
 from asvspoof_cm.serve.batching import Batcher  # noqa: E402
 from asvspoof_cm.serve.decoding import Decoders  # noqa: E402
 from asvspoof_cm.serve.settings import RefusedError  # noqa: E402
@@ -221,22 +220,6 @@ async def test_timeline_is_that_of_the_scorer(shared, scorer):
         found = [window[name] for window in answer["windows"]]
         assert found == pytest.approx([getattr(window, name) for window in expected], abs=1e-4)
     assert (answer["window_s"], answer["hop_s"]) == (1.0, 0.5)
-
-
-@pytest.mark.parametrize("n_samples", [1, 39, 40, 41, 70, 71, 100, 101, 109, 110])
-@pytest.mark.parametrize(("n_window", "n_hop"), [(40, 10), (40, 7), (10, 40), (40, 40)])
-def test_slices_of_a_timeline_have_its_windows(n_samples, n_window, n_hop):
-    def starts(first, stop):
-        n_whole = max(0, (stop - first - n_window) // n_hop + 1)
-        found = [(first + k * n_hop, first + k * n_hop + n_window) for k in range(n_whole)]
-        rest = first + n_whole * n_hop
-        if rest < stop and (not found or found[-1][1] < stop):
-            found.append((rest, stop))
-        return found
-
-    slices = [*timeline_slices(n_samples, n_window, n_hop, 3)]
-    assert [window for part in slices for window in starts(*part)] == starts(0, n_samples)
-    assert max(len(starts(*part)) for part in slices) <= 4
 
 
 async def test_a_model_without_calibration_has_scores_only(scorer):
@@ -477,6 +460,8 @@ async def test_one_that_cannot_be_scored_does_not_spoil_a_batch(scorer):
     async with client(fragile, max_wait_s=0.05) as batched:
         contents = [encode(noise()), encode(np.abs(noise())), encode(noise(seed=1))]
         answers = await asyncio.gather(*(batched.post("/v1/score", content=c) for c in contents))
+        line = await batched.post("/v1/timeline", content=contents[1])
+    assert is_refused(line, 422, "not_scorable", "from 0.0 s to 1.0 s, the model's logits are not")
     assert [answer.status_code for answer in answers] == [200, 422, 200]
     assert is_refused(answers[1], 422, "not_scorable", "logits are not finite")
 

@@ -7,10 +7,11 @@ import hmac
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -35,6 +36,7 @@ from asvspoof_cm.audio import InMemory  # noqa: E402
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts  # noqa: E402
 from asvspoof_cm.scorer import Scorer, ScoreResult  # noqa: E402
 from asvspoof_cm.scorer.scorer import Utterance  # noqa: E402
+from asvspoof_cm.scorer.timeline import Windows  # noqa: E402
 from asvspoof_cm.serve import answers  # noqa: E402
 from asvspoof_cm.serve.batching import Batcher  # noqa: E402
 from asvspoof_cm.serve.decoding import Decoders  # noqa: E402
@@ -58,7 +60,7 @@ DESCRIPTION = (
     "kept. A score is evidence, not proof."
 )
 LATENCIES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-SLICE_WINDOWS = 16
+PART_WINDOWS = 16
 CLIENT_GONE = 499  # nobody receives it, but it is counted
 
 Work = Callable[[InMemory], Awaitable[dict[str, Any]]]
@@ -366,47 +368,24 @@ class Service:
         ]
 
     async def _timeline(self, window_s: float, hop_s: float, source: InMemory) -> dict[str, Any]:
-        rate, n_samples = self.sample_rate, source.n_samples
-        n_window, n_hop = round(window_s * rate), round(hop_s * rate)
-        most = self.settings.max_windows
-        if n_samples > n_hop * most:
+        most, duration_s = self.settings.max_windows, source.n_samples / self.sample_rate
+        if duration_s > hop_s * most:
             raise RefusedError(
                 422,
                 "bad_parameter",
-                f"`hop_s` must be at least {n_samples / rate / most:.3f} for this audio: a "
-                f"timeline has at most {most} windows.",
+                f"`hop_s` must be at least {duration_s / most:.3f} for this audio: a timeline has "
+                f"at most {most} windows.",
             )
-        windows: list[dict[str, Any]] = []
-        for start, stop in timeline_slices(n_samples, n_window, n_hop, SLICE_WINDOWS):
-            part = partial(self.scorer.timeline, source.waveform[start:stop], rate)
-            line = await self.batcher.run(partial(part, window_s=window_s, hop_s=hop_s))
-            windows += [
-                {
-                    "start_s": start / rate + window.start_s,
-                    "end_s": start / rate + window.end_s,
-                    "score": window.score,
-                    "llr": window.llr,
-                    "has_speech": window.has_speech,
-                    "warnings": [*window.warnings],
-                }
-                for window in line
-            ]
+        cutter = Windows(self.scorer.input, window_s, hop_s)
+        scored = self.scorer.score_windows(cutter.cut_all(source), cutter.settings)
+        names, windows = list(answers.Window.model_fields), []
+        # Others have their turn between two parts, and a client that has gone is noticed.
+        try:
+            while part := await self.batcher.run(lambda: [*islice(scored, PART_WINDOWS)]):
+                windows += [{name: getattr(window, name) for name in names} for window in part]
+        except ValueError as error:
+            raise RefusedError(422, "not_scorable", str(error)) from None
         return {"window_s": window_s, "hop_s": hop_s, "windows": windows}
-
-
-def timeline_slices(
-    n_samples: int, n_window: int, n_hop: int, n_windows: int
-) -> Iterator[tuple[int, int]]:
-    """Yield parts of up to `n_windows` windows; their timelines together are that of the whole.
-
-    Others have their turn between two parts, and a client that has gone is noticed.
-    """
-    n_whole = max(0, (n_samples - n_window) // n_hop + 1)
-    first = 0
-    while n_whole - first > n_windows:
-        yield first * n_hop, (first + n_windows - 1) * n_hop + n_window
-        first += n_windows
-    yield first * n_hop, n_samples
 
 
 class Body:

@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from scipy.signal import resample_poly
 from torch import nn
@@ -16,6 +17,7 @@ from asvspoof_cm._util import resolve_device
 from asvspoof_cm.audio import InputSettings, peak_normalize, tta_crops
 from asvspoof_cm.calibration import Calibration, Verdict, decide, probability
 from asvspoof_cm.checkpoint import save_checkpoint
+from asvspoof_cm.data import Protocol, SpoofDataset
 from asvspoof_cm.labels import BONAFIDE, LABEL_NAMES, SPOOF
 from asvspoof_cm.metrics import DetectionCosts
 from asvspoof_cm.models import (
@@ -139,6 +141,21 @@ def test_crops_have_the_level_that_the_model_wants(normalization):
     torch.testing.assert_close(batch[:, 0], torch.tensor(level))
 
 
+@pytest.mark.parametrize("normalization", ["crop", "utterance", "none"])
+def test_training_and_scoring_share_one_rule_of_level(tmp_path, normalization):
+    waveform = speech(2)
+    waveform[4000:28000] *= 0.1  # the centre crop is quiet, the utterance is not
+    soundfile.write(tmp_path / "a.wav", waveform, 16000, subtype="FLOAT")
+    protocol = Protocol.from_columns(["a.wav"], [1])
+    level = InputSettings(crop_s=1.0, normalization=normalization)
+    dataset = SpoofDataset(protocol, tmp_path, input=level, crop="center")
+    spy = Spy()
+    spy.input, spy.meta = level, {}
+    scorer = Scorer(spy, device="cpu", n_crops=1)
+    scorer.score(waveform)
+    torch.testing.assert_close(scorer.model.batches[0][0], dataset[0][0])
+
+
 def test_a_model_at_another_rate():
     spy = Spy()
     spy.input, spy.meta = InputSettings(sample_rate=8000, crop_s=1.0), {}
@@ -196,6 +213,20 @@ def test_a_calibration_is_one_of_log_odds(model):
     again = Calibration(scale=2.0, fitted_for=scorer.conditions())
     with pytest.warns(UserWarning, match="fitted for score 'llr', not 'log-odds'"):
         Scorer(model, device="cpu", calibration=again)
+
+
+def test_a_calibration_for_other_crops_warns(model, tmp_path):
+    stored = {"kind": "affine", "scale": 2.0, "offset": 1.0, "knots": []}  # as of version 0.1.0
+    save_checkpoint(tmp_path / "a.pt", model, calibration=stored)
+    Scorer.from_checkpoint(tmp_path / "a.pt", device="cpu")
+    for options, message in (
+        ({"n_crops": 1}, r"fitted for n_crops 5, not 1: log-likelihood"),
+        ({"crop_s": 1.5}, r"fitted for crop_s 4\.0, not 1\.5"),
+        ({"precision": "bf16"}, r"fitted for precision 'fp32', not 'bf16'"),
+    ):
+        with pytest.warns(UserWarning, match=message) as caught:
+            Scorer.from_checkpoint(tmp_path / "a.pt", device="cpu", **options)
+        assert len(caught) == 1
 
 
 def test_probability_and_verdict(model):

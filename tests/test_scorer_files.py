@@ -204,6 +204,13 @@ def test_whatever_a_reader_raises_is_the_files_error(scorer, tmp_path, monkeypat
     ]
 
 
+def test_errors_of_the_code_rise(scorer, tmp_path, monkeypatch):
+    path = write(tmp_path / "a.wav", noise(16_000))
+    monkeypatch.setattr("asvspoof_cm.audio.AudioFile.read", lambda self, *_: self.no_such_name)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        list(scorer.score_files([path]))
+
+
 @pytest.mark.slow
 def test_ten_thousand_files_of_which_one_in_a_hundred_is_corrupt(tmp_path):
     whole = write(tmp_path / "x.wav", noise(400)).read_bytes()

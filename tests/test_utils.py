@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+from asvspoof_cm import _util
 from asvspoof_cm._util import (
     Progress,
     atomic_path,
@@ -142,3 +143,15 @@ def test_memory_is_known():
     del large
     reset_peak_memory(place)
     assert 1_000_000 < peak_memory_bytes(place) < before + (32 << 20)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("fpu avx512f", "fp32"), ("fpu avx512_bf16", "bf16"), ("amx_bf16 amx_tile", "bf16")],
+)
+def test_automatic_precision_is_bf16_where_the_processor_has_it(
+    tmp_path, monkeypatch, flags, expected
+):
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+    monkeypatch.setattr(_util, "_CPUINFO", tmp_path / "cpuinfo")
+    assert _util.resolve_precision("auto", torch.device("cpu")) == expected

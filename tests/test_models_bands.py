@@ -132,8 +132,8 @@ def test_resnet_attentive_pooling_begins_with_statistics():
     image = torch.randn(2, 32, 3, 40)
     plain = ResNet(ResNetConfig(n_bands=20, width=4)).eval()
     with torch.no_grad():
-        mean, deviation = attentive._pool(image)[0].chunk(2, dim=1)
-        expected_mean, expected_deviation = plain._pool(image)[0].chunk(2, dim=1)
+        mean, deviation = attentive._pool(image).chunk(2, dim=1)
+        expected_mean, expected_deviation = plain._pool(image).chunk(2, dim=1)
     torch.testing.assert_close(mean, expected_mean)
     unbiased = (40 / 39) ** 0.5
     torch.testing.assert_close(deviation * unbiased, expected_deviation, rtol=1e-4, atol=0)
@@ -263,7 +263,7 @@ def test_lcnn_files_of_something_else(tmp_path):
     with pytest.raises(ValueError, match=r"x.pt does not hold the weights of a published LCNN"):
         load_published_lcnn(tmp_path / "x.pt")
     torch.save({"m_transform.0.0.weight": torch.ones(1), "other": torch.ones(1)}, tmp_path / "y.pt")
-    with pytest.raises(ValueError, match=r"y.pt does not fit LCNN: .* missing .*; 1 unexpected"):
+    with pytest.raises(ValueError, match=r"y.pt does not fit LCNN: .*[Mm]issing"):
         load_published_lcnn(tmp_path / "y.pt")
 
 

@@ -34,7 +34,7 @@ def read_architecture(name: str) -> dict[str, Any]:
 def huggingface_encoder(
     name: str, architecture: Mapping[str, Any], n_layers: int | None
 ) -> SpeechEncoder:
-    """Return the encoder of a transformers model with its first `n_layers` Transformer layers."""
+    """Return the encoder of a transformers model with its first `n_layers` layers."""
     family = architecture.get("model_type")
     if family not in _FAMILIES:
         raise ValueError(
@@ -93,7 +93,8 @@ class HuggingFaceEncoder(SpeechEncoder):
 
 
 def _model(architecture: Mapping[str, Any], n_layers: int | None) -> Any:
-    config = _config(architecture)
+    values = dict(architecture)
+    config = _transformers().AutoConfig.for_model(values.pop("model_type"), **values)
     n_all = config.num_hidden_layers
     if n_layers is not None:
         if not 1 <= n_layers <= n_all:
@@ -131,11 +132,6 @@ def _load(source: str, **options: Any) -> Any:
 def _remove_last_norm(model: Any) -> None:
     if model.config.do_stable_layer_norm:
         model.encoder.layer_norm = nn.Identity()
-
-
-def _config(architecture: Mapping[str, Any]) -> Any:
-    values = dict(architecture)
-    return _transformers().AutoConfig.for_model(values.pop("model_type"), **values)
 
 
 def _transformers() -> Any:

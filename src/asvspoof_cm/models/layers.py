@@ -17,13 +17,6 @@ def frame_mask(lengths: Tensor, n_frames: int) -> Tensor:
     return torch.arange(n_frames, device=lengths.device) < lengths[:, None]
 
 
-def mean_weights(frames: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the weights of a plain average over the frames of `mask`, shape (batch, n_frames)."""
-    if mask is None:
-        return frames.new_full(frames.shape[:2], 1.0 / frames.shape[1])
-    return mask.to(frames.dtype) / mask.sum(dim=-1, keepdim=True)
-
-
 class AttentionPooling(nn.Module):
     """Score each frame with e_t = w₂ᵀ tanh(W₁ h_t + b₁) + b₂; α_t = exp(e_t) / Σ_j exp(e_j)."""
 
@@ -45,10 +38,12 @@ class MeanPooling(nn.Module):
 
     def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the weights (batch, n_frames) of frames (batch, n_frames, d_model)."""
-        return mean_weights(frames, mask)
+        if mask is None:
+            mask = torch.ones_like(frames[..., 0], dtype=torch.bool)
+        return mask.to(frames.dtype) / mask.sum(dim=-1, keepdim=True)
 
 
-class TopKPooling(nn.Module):
+class TopKPooling(MeanPooling):
     """Weight alike the `share` of an utterance's frames that have the largest norms."""
 
     def __init__(self, share: float) -> None:
@@ -64,7 +59,7 @@ class TopKPooling(nn.Module):
         order = norms.masked_fill(~mask, -1.0).argsort(dim=-1, descending=True)
         is_kept = torch.arange(norms.shape[1], device=norms.device) < n_kept
         kept = torch.zeros_like(mask).scatter(1, order, is_kept)
-        return mean_weights(frames, kept)
+        return super().forward(frames, kept)
 
 
 class ChannelAttention(nn.Module):

@@ -17,8 +17,8 @@ from asvspoof_cm._util import (
     check_waveform_batch,
 )
 from asvspoof_cm.frontends import LogMel
-from asvspoof_cm.models.base import Attended, Countermeasure
-from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics, mean_weights
+from asvspoof_cm.models.base import Countermeasure
+from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,21 +199,8 @@ class ResNet(Countermeasure):
                 f"`bands` must have shape (batch, {self.config.n_bands}, n_frames) with 9 frames "
                 f"or more; got {tuple(bands.shape)}."
             )
-        embedding: Tensor = self.seg_1(self._pool(self._convolve(bands))[0])
+        embedding: Tensor = self.seg_1(self._pool(self._convolve(bands)))
         return embedding
-
-    def attend(self, waveform: Tensor) -> Attended:
-        """Return logits and the weight of each eight frames; only with attentive pooling."""
-        if self.attention is None:
-            raise ValueError('`pooling` must be "attentive"; this ResNet pools without weights.')
-        bands = self.log_bands(waveform)
-        statistics, weights = self._pool(self._convolve(bands))
-        return Attended(
-            self.classify(self.seg_1(statistics)),
-            weights.mean(dim=-1),
-            functional.avg_pool1d(bands, 8, ceil_mode=True),
-            8 * self.config.hop_length,
-        )
 
     def _convolve(self, bands: Tensor) -> Tensor:
         x: Tensor = functional.relu(self.bn1(self.conv1(bands[:, None])))
@@ -227,13 +214,11 @@ class ResNet(Countermeasure):
         logits: Tensor = self.classifier(embedding)
         return logits
 
-    def _pool(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Return statistics (batch, 2 · d) and weights (batch, n_frames, d or 1) of the frames."""
+    def _pool(self, image: Tensor) -> Tensor:
+        """Return mean and deviation over time, (batch, 2 · d), of (batch, channels, bands, …)."""
         image = image.to(torch.promote_types(image.dtype, torch.float32))
         frames = image.permute(0, 3, 1, 2).flatten(2)
         if self.attention is not None:
-            weights = self.attention(frames)
-            return attentive_statistics(frames, weights), weights
+            return attentive_statistics(frames, self.attention(frames))
         deviation = (frames.var(dim=1) + 1e-7).sqrt()
-        weights = mean_weights(frames)[..., None]
-        return torch.cat([frames.mean(dim=1), deviation], dim=1), weights
+        return torch.cat([frames.mean(dim=1), deviation], dim=1)

@@ -166,7 +166,17 @@ class WhisperEncoder(SpeechEncoder):
 
     def load_published(self, path: Path | None = None) -> None:
         """Load the weights of openai's ``.pt`` or of a CTranslate2 ``model.bin``."""
-        paths = _find(self.size) if path is None else [path]
+        size = self.size
+        hub = f"huggingface/hub/models--Systran--faster-whisper-{size}/snapshots/*/model.bin"
+        if path is not None:
+            paths = [path]
+        else:
+            paths = find_weights(
+                f"whisper-{size}",
+                packages=_PACKAGES.get(size, ()),
+                patterns=(f"{size}.pt", f"whisper/{size}.pt", f"whisper-{size}.bin", hub),
+                advice=_INSTALL.get(size, f"Get {size}.pt of openai-whisper"),
+            )
         if paths[0].suffix == ".pt":
             content = torch.load(paths[0], map_location="cpu", weights_only=True)
             if not isinstance(content, Mapping) or "model_state_dict" not in content:
@@ -178,10 +188,6 @@ class WhisperEncoder(SpeechEncoder):
             }
         else:
             weights = _from_ctranslate2(read_ctranslate2(paths))
-        self.load_weights(weights, str(paths[0]))
-
-    def load_weights(self, weights: Mapping[str, Tensor], source: str) -> None:
-        """Load weights under openai's names; layers that were not built are left."""
         wanted = self.state_dict()
         missing = [
             name
@@ -190,20 +196,10 @@ class WhisperEncoder(SpeechEncoder):
         ]
         if missing:
             raise ValueError(
-                f"{source} does not fit Whisper {self.size}: {len(missing)} weights are missing or "
+                f"{paths[0]} does not fit Whisper {size}: {len(missing)} weights are missing or "
                 f"have another shape ({', '.join(missing[:3])})."
             )
         self.load_state_dict({name: weights[name].float() for name in wanted})
-
-
-def _find(size: str) -> list[Path]:
-    hub = f"huggingface/hub/models--Systran--faster-whisper-{size}/snapshots/*/model.bin"
-    return find_weights(
-        f"whisper-{size}",
-        packages=_PACKAGES.get(size, ()),
-        patterns=(f"{size}.pt", f"whisper/{size}.pt", f"whisper-{size}.bin", hub),
-        advice=_INSTALL.get(size, f"Get {size}.pt of openai-whisper"),
-    )
 
 
 def _from_ctranslate2(variables: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -67,13 +67,11 @@ class FitResult:
         history: One record per epoch; see `fit`.
         best_epoch: The best epoch by the recipe's `select`, from 1.
         best_path: Its checkpoint.
-        stopped_early: Whether patience ran out before the last epoch.
     """
 
     history: list[dict[str, Any]]
     best_epoch: int
     best_path: Path
-    stopped_early: bool
 
 
 def early_stopping(values: Sequence[float], tolerance: float) -> tuple[int, int]:
@@ -201,12 +199,9 @@ def fit(
         if kept is not None:
             state.load_state_dict(kept["training"])
             history = json.loads(kept["history"])
-        about = {**settings, **_environment(model, state.device)}
+            logger.info("%s: resuming after epoch %d", folder, len(history))
         if rank == 0:
-            write_json(folder / RUN_NAME, {**about, "is_finished": _is_over(history, recipe)})
-            if kept is not None:
-                _write_history(folder, history)
-                logger.info("%s: resuming after epoch %d", folder, len(history))
+            _write_records(folder, history, settings, state, _is_over(history, recipe))
         while not _is_over(history, recipe):
             epoch = len(history)
             set_epoch = getattr(getattr(train, "sampler", None), "set_epoch", None)
@@ -239,19 +234,16 @@ def fit(
                     "history": json.dumps(history),
                 }
                 save_tensors(folder / STATE_NAME, content)
-                _write_history(folder, history)
+                _write_records(folder, history, settings, state, _is_over(history, recipe))
                 for callback in callbacks:
                     callback(record)
             if progress:
                 logger.info("%s", _line(record))
-        if rank == 0:
-            write_json(folder / RUN_NAME, {**about, "is_finished": True})
         wait_for_all()  # the others may read what the first has written
     return FitResult(
         history=history,
         best_epoch=_standing(history, recipe)[0],
         best_path=folder / BEST_NAME,
-        stopped_early=recipe.minutes is None and len(history) < recipe.n_epochs,
     )
 
 
@@ -411,8 +403,28 @@ def _save_model(
         save_checkpoint(folder / name, model, **known, dev=record["dev"])
 
 
-def _write_history(folder: Path, history: Sequence[Mapping[str, Any]]) -> None:
-    write_text(folder / HISTORY_NAME, "".join(json.dumps(record) + "\n" for record in history))
+def _write_records(
+    folder: Path,
+    history: Sequence[Mapping[str, Any]],
+    settings: Mapping[str, Any],
+    state: TrainingState,
+    is_finished: bool,
+) -> None:
+    """Write what can be read of a run without PyTorch: its settings and its history."""
+    about = {
+        **settings,
+        "n_parameters": sum(p.numel() for p in state.model.parameters() if p.requires_grad),
+        "environment": {
+            "asvspoof-cm": version("asvspoof-cm"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": state.device.type,
+        },
+        "is_finished": is_finished,
+    }
+    lines = "".join(json.dumps(record) + "\n" for record in history)
+    write_text(folder / HISTORY_NAME, lines)
+    write_json(folder / RUN_NAME, about)
 
 
 def _write_dev_scores(folder: Path, dev: Iterable[Any], validated: EpochResult) -> None:
@@ -421,15 +433,3 @@ def _write_dev_scores(folder: Path, dev: Iterable[Any], validated: EpochResult) 
     if isinstance(dataset, SpoofDataset):
         names = dataset.protocol.utterance[validated.index]
         write_scores(folder / SCORES_NAME, names, validated.scores, column="log-odds")
-
-
-def _environment(model: Countermeasure, device: torch.device) -> dict[str, Any]:
-    return {
-        "n_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "environment": {
-            "asvspoof-cm": version("asvspoof-cm"),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "device": device.type,
-        },
-    }

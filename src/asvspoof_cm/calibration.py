@@ -624,47 +624,39 @@ def _minimise(
     """Fit log-likelihoods that are linear in a design, each class weighted to its prior.
 
     Minimises Σ_k π_k mean_k[−log softmax(X·W + log π)_k] + ½·Σ penalty · (W − centre)², with the
-    parameters of class 0 fixed at zero, by Newton steps with backtracking. From a design
+    parameters of class 0 fixed at zero. From a design
     (n_trials, n_columns) and classes (n_trials,) come W (n_columns, n_classes − 1) and the second
     derivative, classes outermost.
     """
+    from scipy.optimize import minimize
+
     n_trials, n_classes = len(design), len(priors)
     trial_weight = (priors / np.bincount(classes, minlength=n_classes))[classes]
     truth = np.eye(n_classes)[classes]
+    free = range(1, n_classes)
 
-    def objective(parameters: FloatArray) -> tuple[float, FloatArray]:
+    def posterior(flat: FloatArray) -> tuple[FloatArray, FloatArray]:
+        parameters = flat.reshape(n_classes - 1, -1).T
         logits = np.column_stack([np.zeros(n_trials), design @ parameters]) + np.log(priors)
-        log_posterior = log_softmax(logits, axis=1)
-        picked = log_posterior[np.arange(n_trials), classes]
-        ridge = 0.5 * float((penalty * (parameters - centre) ** 2).sum())
-        return ridge - float(trial_weight @ picked), np.exp(log_posterior)
+        return parameters - centre, log_softmax(logits, axis=1)
 
-    def curvature(posterior: FloatArray) -> FloatArray:
+    def objective(flat: FloatArray) -> tuple[float, FloatArray]:
+        moved, log_posterior = posterior(flat)
+        loss = 0.5 * (penalty * moved**2).sum() - trial_weight @ (truth * log_posterior).sum(axis=1)
+        residual = trial_weight[:, None] * (np.exp(log_posterior) - truth)[:, 1:]
+        return float(loss), (design.T @ residual + penalty * moved).T.ravel()
+
+    def curvature(flat: FloatArray) -> FloatArray:
+        p = np.exp(posterior(flat)[1])
+
         def block(i: int, j: int) -> FloatArray:
-            weight = trial_weight * posterior[:, i] * ((i == j) - posterior[:, j])
+            weight = trial_weight * p[:, i] * ((i == j) - p[:, j])
             return np.asarray(design.T @ (weight[:, None] * design))
 
-        free = range(1, n_classes)
         # A flat direction (a class that no trial is near) gets a tiny curvature, not a division.
         diagonal = np.diag(penalty.T.ravel() + 1e-14)
         return np.block([[block(i, j) for j in free] for i in free]) + diagonal
 
-    parameters = centre.copy()
-    loss, posterior = objective(parameters)
-    for _ in range(100):
-        residual = trial_weight[:, None] * (posterior - truth)[:, 1:]
-        gradient = design.T @ residual + penalty * (parameters - centre)
-        flat = np.linalg.solve(curvature(posterior), gradient.T.ravel())
-        step = flat.reshape(gradient.T.shape).T
-        decrease = float((gradient * step).sum())
-        length = 1.0
-        while True:
-            trial_loss, trial_posterior = objective(parameters - length * step)
-            if trial_loss <= loss - 1e-4 * length * decrease or length < 1e-10:
-                break
-            length /= 2.0
-        if trial_loss < loss:
-            parameters, loss, posterior = parameters - length * step, trial_loss, trial_posterior
-        if decrease < 1e-14 or length < 1e-10:
-            break
-    return parameters, curvature(posterior)
+    options: Any = {"jac": True, "hess": curvature, "options": {"gtol": 1e-12, "maxiter": 500}}
+    found = minimize(objective, centre.T.ravel(), method="trust-exact", **options).x
+    return found.reshape(n_classes - 1, -1).T, curvature(found)

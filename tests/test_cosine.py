@@ -86,13 +86,6 @@ def test_the_frames_weigh_as_in_the_body():
     assert torch.equal(attended.logits, model(waveform))
 
 
-def test_published_weights_are_those_of_the_body(monkeypatch):
-    model, loaded = small(), []
-    monkeypatch.setattr(model.body, "load_published", lambda: loaded.append(True))
-    model.load_published()
-    assert loaded == [True]
-
-
 def test_it_takes_crops_of_the_lengths_that_its_body_takes():
     assert small("TFPARN").any_length
     assert not small("AASIST").any_length

@@ -68,6 +68,7 @@ def test_train_writes_a_run(tmp_path, data, capsys):
         "augment": "none",
         "batch_size": 4,
         "order": "shuffled",
+        "n_rows": None,
     }
     assert run["known"]["data"]["dev"]["bonafide"] == 4
     assert run["n_parameters"] == 4_846_275
@@ -294,6 +295,7 @@ def test_a_sample_of_dev_is_always_the_same_and_keeps_the_shares(paths):
         (["--protocol", "T", "--config", "C"], "has unknown settings epoch; it may have audio, "),
         (["--protocol", "T", "--config", "R"], "`recipe` must have fields of Recipe: "),
         (["--protocol", "T", "--config", "T"], "is neither JSON nor TOML"),
+        (["--protocol", "T", "--config", "L"], "is neither JSON nor TOML"),
         (["--protocol", "T", "--model", "S", "--loss", "p2sgrad"], "cosines of a CosineHead"),
         (["--protocol", "T", "--system", "7"], "must be between 1 and 6; got 7"),
         (["--protocol", "none.tsv"], "none.tsv"),
@@ -310,7 +312,8 @@ def test_what_train_refuses(tmp_path, data, table, capsys, options, message):
     (tmp_path / "C.json").write_text('{"epoch": 3}')
     (tmp_path / "R.json").write_text('{"recipe": {"epochs": 3}}')
     files = {"T": str(table), "P": data[1]}
-    files |= {name[0]: str(tmp_path / name) for name in ("S.pt", "C.json", "R.json")}
+    (tmp_path / "L.json").write_text("[1]")
+    files |= {name[0]: str(tmp_path / name) for name in ("S.pt", "C.json", "R.json", "L.json")}
     given = [files.get(option, option) for option in options]
     assert main(["train", "--out", str(tmp_path / "run"), "--quiet", *given]) == 2
     error = capsys.readouterr().err

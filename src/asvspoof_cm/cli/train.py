@@ -31,37 +31,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Train a system of the paper: 1 AASIST, 2 RawNet2, 3 TFPARN with cross-entropy, "
         "4 + pairwise ranking, 5 + focal loss, 6 + attention pooling; or another model by its "
-        "name; or a trained model further. The same command resumes a run after an interruption. "
+        "name; or a trained model further. Defaults stand in brackets. The same command resumes a "
+        "run after an interruption. "
         "Several GPUs: torchrun --nproc-per-node N -m asvspoof_cm train …"
     )
     add = parser.add_argument
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--system", type=int, metavar="N", help="1 to 6 (default: 6)")
-    which.add_argument("--model", metavar="M", help="a name, a trained model or a checkpoint")
-    add("--version", metavar="V", help="of a system: the paper's text, or authors, what they ran")
-    add("--loss", metavar="L", help="a name; docs/losses.md has them (default: the system's)")
-    add("--augment", metavar="A", help="none, or names joined by + (default: the system's)")
-    add("--config", type=Path, metavar="FILE", help="settings, JSON or TOML; options come first")
+    which.add_argument("--system", type=int, metavar="N", help="system of the paper, 1 to 6 (6)")
+    which.add_argument("--model", metavar="M", help="a model by name, or a trained one")
+    add("--version", metavar="V", help="text (what the paper says) or authors (what they ran)")
+    add("--loss", metavar="L", help="name of a loss; docs/losses.md has them (the system's)")
+    add("--augment", metavar="A", help="none, or names joined by + (the system's)")
+    add("--config", type=Path, metavar="FILE", help="JSON or TOML; an option overrides it")
     add("--out", metavar="DIR", help="folder of the run")
-    add("--seed", type=int, metavar="N", help="seed of everything random (default: 42)")
+    add("--seed", type=int, metavar="N", help="seed of everything random (42)")
     data = parser.add_argument_group("data")
     data.add_argument("--train-protocol", metavar="FILE", help="what to train on")
     data.add_argument("--dev-protocol", metavar="FILE", help="what to validate on")
     data.add_argument(
         "--protocol", metavar="FILE", help="instead, a table whose column split says train or dev"
     )
-    data.add_argument("--audio", metavar="DIR", help="its root (default: the folder of --protocol)")
-    data.add_argument("--order", choices=ORDERS, help="of the training clips (default: shuffled)")
-    data.add_argument("--epoch-clips", type=int, metavar="N", help="clips per epoch (default: all)")
+    data.add_argument("--audio", metavar="DIR", help="root of the audio (the folder of --protocol)")
+    data.add_argument("--order", choices=ORDERS, help="order of the clips (shuffled)")
+    data.add_argument("--epoch-clips", type=int, metavar="N", help="clips per epoch (all)")
     data.add_argument("--workers", type=int, metavar="N", help="processes that read ahead")
-    recipe = parser.add_argument_group("recipe; a file of --config may have every field of it")
-    recipe.add_argument("--epochs", type=int, metavar="N", help="epochs at most")
-    recipe.add_argument("--minutes", type=float, metavar="X", help="instead, the time of training")
+    recipe = parser.add_argument_group("recipe; --config may hold any field of it")
+    recipe.add_argument("--epochs", type=int, metavar="N", help="epochs at most (100)")
+    recipe.add_argument("--minutes", type=float, metavar="X", help="train so long instead")
     recipe.add_argument("--lr", type=float, metavar="X", help="learning rate (the system's)")
     recipe.add_argument("--batch-size", type=int, metavar="N", help="clips per step (64)")
-    recipe.add_argument("--crop-s", type=float, metavar="S", help="seconds of a crop (the model's)")
-    recipe.add_argument("--crops", type=int, metavar="N", help="of a clip of dev (the model's)")
-    recipe.add_argument("--precision", metavar="P", help="fp32, bf16 or auto")
+    recipe.add_argument(
+        "--crop-s", type=float, metavar="S", help="seconds of a crop (the model's, else 4)"
+    )
+    recipe.add_argument(
+        "--crops", type=int, metavar="N", help="crops of each dev clip (the model's, else 5)"
+    )
+    recipe.add_argument("--precision", metavar="P", help="fp32, bf16 or auto (fp32)")
     add_device(parser)
     add("--quiet", action="store_true", help="no progress")
 
@@ -71,8 +76,10 @@ def run(args: argparse.Namespace) -> int:
     settings = read_settings(args.config) if args.config is not None else {}
     given = {name: value for name, value in vars(args).items() if value is not None}
     own = ("command", "config", "run", "device", "quiet")
-    if "system" in given or "model" in given:  # one of them comes in place of the file's other one
-        settings = {k: v for k, v in settings.items() if k not in ("system", "model", "version")}
+    if "model" in given:  # in place of the file's system
+        settings = {k: v for k, v in settings.items() if k not in ("system", "version")}
+    elif "system" in given:
+        settings.pop("model", None)
     settings.update({name: value for name, value in given.items() if name not in own})
     if not args.quiet:
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -91,8 +98,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings in a JSON or TOML file, named like the options of the command."""
     text = path.read_text(encoding="utf-8")
     try:
-        content = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except ValueError as error:
+        content = dict(tomllib.loads(text) if path.suffix == ".toml" else json.loads(text))
+    except (ValueError, TypeError) as error:
         raise ValueError(f"--config: {path} is neither JSON nor TOML ({error}).") from None
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -162,8 +169,8 @@ def train(
             order, shuffled
         )
         drawn = {"n_rows": settings.get("epoch_clips")}
-        if "parent_share" in settings:
-            drawn["parent_share"] = settings["parent_share"]
+        if order == "matched":
+            drawn["parent_share"] = settings.get("parent_share", 0.0)
         options: Any = {"input": model.input, "seed": seed}
         result = fit(
             model,
@@ -178,7 +185,7 @@ def train(
             out=settings["out"],
             seed=seed,
             known={
-                "system": {**chosen.about, "batch_size": batch_size, "order": order},
+                "system": {**chosen.about, "batch_size": batch_size, "order": order, **drawn},
                 "data": {"train": _described(train_set), "dev": _described(dev_set)},
             },
             progress=progress,

@@ -1,4 +1,4 @@
-"""Opening a sound: with libsndfile, whose reading of Ogg passes over damage, or else with PyAV."""
+"""Open audio with libsndfile, or with PyAV what libsndfile can't read; damaged Ogg is refused."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def check_range(
 
 
 def check_rate(rate: int, name: str = "sample_rate") -> int:
-    """Return a sampling rate if it is one: from 1 kHz to 768 kHz."""
+    """Return the sampling rate, which must lie between 1 kHz and 768 kHz."""
     is_number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
     if not is_number or not MIN_RATE <= rate <= MAX_RATE or rate != int(rate):
         raise ValueError(
@@ -389,7 +389,7 @@ def _no_room(error: BaseException | None) -> int | None:
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a file; a pipe, which waits, or a device, which never ends, is none."""
+    """Return the content of a regular file; a pipe or a device is refused, as it may never end."""
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
         raise ValueError(f"{path} must be a regular file.")
@@ -599,7 +599,7 @@ def _cpu_flags() -> set[str]:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Let `peak_memory_bytes` look at what comes after this, where the system can."""
+    """Restart the count of `peak_memory_bytes`, where the system can."""
     import torch
 
     if device.type == "cuda":
@@ -676,7 +676,7 @@ def render(
 
 
 class Quantity(NamedTuple):
-    """What a number is called and how it is printed: `scale` leads to the printed unit."""
+    """The name of a number and how it is printed: `scale` converts it to the printed unit."""
 
     name: str
     title: str
@@ -700,9 +700,9 @@ class Quantity(NamedTuple):
 class Table:
     """A table of results: ``print`` it, or take it in a form for papers and programs.
 
-    A cell is text, a whole number, None, or a float or interval of the `Quantity` that its column
-    is, or else the first cell of its row. `n_names` columns from the left hold names; `n_totals`
-    rows at the end are ruled off.
+    A cell is text, a whole number, None, a float or an interval. The `Quantity` at the head of its
+    column, or else in the first cell of its row, says how the last two are printed. `n_names`
+    columns from the left hold names; `n_totals` rows at the end are ruled off.
     """
 
     columns: Sequence[str | Quantity]

@@ -95,8 +95,9 @@ class Calibration:
         n_spoof: Spoofed trials of the fit.
         covariance: How sure the fit is: the variance of the scale, their covariance, the variance
             of the offset; empty where it is not known.
-        fitted_for: How the scores were made that it was fitted on, as `Scorer.conditions` says; a
-            scorer that makes them otherwise warns. Empty where that is not known.
+        fitted_for: The conditions under which the scores of the fit were made, from
+            `Scorer.conditions`; a scorer with other conditions warns. Empty where they are not
+            known.
         name: What it is called in answers and records.
 
     Example:
@@ -133,7 +134,7 @@ class Calibration:
         return self._bounded(self.scale * _without_nan("scores", scores) + self.offset)
 
     def interval(self, scores: ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """Return between which ratios that of each score lies, with 95 % certainty of the fit."""
+        """Return the 95 % interval of each score's ratio, given how sure the fit is."""
         values = _without_nan("scores", scores)
         if not self.covariance:
             raise ValueError("the calibration must come from a fit; this one has no covariance.")
@@ -189,7 +190,7 @@ def fit_calibration(
         prior: Probability of spoof that the fit is made for; None for the share among the trials.
         towards: The map that the fit begins from, and stays near where trials are few: the model's
             own, ``scorer.calibration``. With it people alone will do, as in `adapt_calibration`.
-        fitted_for: How the scores were made: ``scorer.conditions()``.
+        fitted_for: The conditions under which the scores were made: ``scorer.conditions()``.
         name: What the calibration is called.
 
     Raises:
@@ -258,9 +259,9 @@ def adapt_calibration(
     With clips of both classes the shift b maximises their likelihood under even odds times a
     Gaussian prior around no shift, with a standard deviation of 1: few clips move it little.
 
-    With people alone it can rise only, and a warning says so. Of calibrated ratios the mean of
-    e^(−llr) over people is 1; where it is more, they are scored too low. The shift that makes it 1,
-    each term bounded by the number of clips, is taken by the share n / (n + 8).
+    With people alone the ratios can only rise, and a warning says so. Where ratios are calibrated
+    the mean of e^(−llr) over people is 1; a larger mean shows that people score too low. The shift
+    is n / (n + 8) of the one that brings this mean to 1, for n clips; no term counts more than n.
 
     Args:
         calibration: The map in use.
@@ -339,7 +340,7 @@ class Threshold(Plain):
         n_people: How many scores it comes from.
         refusal_rate: The share of these people that is refused, and bounds of the true share; each
             holds with 95 % certainty.
-        n_needed: The people that the wish needs, if none of them is refused.
+        n_needed: How many people would show `refuse_at_most`, if none of them were refused.
     """
 
     threshold: float
@@ -371,9 +372,9 @@ def threshold_for(human_scores: ArrayLike, refuse_at_most: float = 0.01) -> Thre
     """Return the highest threshold that is shown to refuse at most a share of people.
 
     It is one of the scores. The true share of people below the score of rank k + 1 among n has the
-    distribution Beta(k + 1, n − k), whatever the distribution of scores; k is the most whose upper
-    bound, with 95 % certainty, is within the wish. Where there is none, the threshold is the lowest
-    score, and ``is_shown`` is False.
+    distribution Beta(k + 1, n − k), whatever the distribution of scores; k is the largest for
+    which the upper 95 % bound of that share is at most `refuse_at_most`. Where no k is, the
+    threshold is the lowest score, and ``is_shown`` is False.
 
     Args:
         human_scores: One score for each person, shape (n_people,): several recordings of one are
@@ -437,8 +438,8 @@ def fuse_sasv(
 
         −log[(1 − ρ) e^(−asv) + ρ e^(−cm)],
 
-    with ρ the share of spoofs in what must be rejected, weighted by cost (Wang et al., 2024). It
-    accepts only where both systems do. Lower one of them without end and the score follows it.
+    with ρ the share of spoofs in what must be rejected, weighted by cost (Wang et al., 2024). A
+    high score needs both systems: as either ratio falls towards −∞, so does the score.
 
     `asv_llr` is that of target against nontarget, `cm_llr` of bonafide against spoof, in one shape.
 

@@ -92,7 +92,7 @@ def save_checkpoint(path: str | os.PathLike[str], model: Countermeasure, /, **kn
     Raises:
         TypeError: A value is not plain, or a name is none of these.
         ValueError: The configuration builds another model than `model`, one of whose parts was
-            replaced; or a value is not what its name says.
+            replaced; or a value does not fit its name.
 
     Example:
         >>> import tempfile

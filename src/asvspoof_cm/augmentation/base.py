@@ -30,9 +30,9 @@ Drawn: TypeAlias = dict[str, Any]
 class Augmentation(ABC):
     """A random change of waveforms that keeps their shape, dtype and device.
 
-    A subclass writes `_apply`, which sees a `(n_rows, time)` waveform of float32 or float64. What
-    `ranges` names is drawn uniformly for each row, a seed too if it `needs_seed`; any other draw is
-    its own `_draw`.
+    A subclass writes `_apply`, which sees a `(n_rows, time)` waveform of float32 or float64. The
+    values that `ranges` names are drawn uniformly for each row, and a seed where `needs_seed` is
+    set. A subclass with other draws writes `_draw`.
 
     Example:
         >>> from asvspoof_cm.augmentation import WhiteNoise
@@ -54,7 +54,7 @@ class Augmentation(ABC):
 
     @property
     def min_samples(self) -> int:
-        """The shortest waveform that it changes as meant."""
+        """The shortest waveform that the augmentation changes as intended."""
         return 1
 
     def draw(self, n_rows: int, n_samples: int, generator: torch.Generator | None = None) -> Drawn:
@@ -173,6 +173,6 @@ def row_noise(like: Tensor, seeds: Tensor) -> Tensor:
 
 
 def beside(values: Tensor, waveform: Tensor) -> Tensor:
-    """Return drawn `values` on the device of `waveform`, not waiting; real ones in its dtype."""
+    """Copy drawn `values` to the device of `waveform`, not waiting; floats get its dtype."""
     dtype = waveform.dtype if values.is_floating_point() else values.dtype
     return values.to(waveform.device, dtype, non_blocking=True)

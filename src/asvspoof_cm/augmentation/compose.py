@@ -26,7 +26,7 @@ class _Several(Augmentation):
 
     @property
     def min_samples(self) -> int:
-        """That of the augmentation that needs the most."""
+        """The largest `min_samples` of its augmentations."""
         return max(augmentation.min_samples for augmentation in self.augmentations)
 
     def __repr__(self) -> str:

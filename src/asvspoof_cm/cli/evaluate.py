@@ -209,7 +209,7 @@ def _names(paths: list[Path]) -> list[str]:
 def _comparison(
     names: list[str], reports: list[dict[str, Any]], differences: list[dict[str, Any]]
 ) -> Table:
-    """Return the metrics of several systems side by side, and what the first has more."""
+    """Return the metrics of several systems, and the differences of the first from each."""
     results, none = [report["track1"] for report in reports], [None] * len(differences)
     rows: list[list[Any]] = [
         ["bonafide", *(result.n_bonafide for result in results), *none],

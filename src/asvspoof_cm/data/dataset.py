@@ -65,7 +65,7 @@ class Batch:
 
 
 class Place(NamedTuple):
-    """What a sampler asks of a dataset: an utterance, in an epoch, as a crop of some length."""
+    """The index of an item for a sampler: the row, the epoch, and the length of the crop."""
 
     row: int
     epoch: int = 0

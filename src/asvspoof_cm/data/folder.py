@@ -75,7 +75,7 @@ def find_audio(
     """Yield the utterances that files, folders, lists and waveforms stand for, in their order.
 
     A folder gives every audio file below it, named by its place without the extension, where no
-    other file has that name; what is no audio by its name is counted in a warning. A list ``.txt``
+    other file has that name; files with other extensions are counted in a warning. A list ``.txt``
     has a path on each line, a ``.csv`` or ``.tsv`` a column of them and maybe one of names.
 
     Args:

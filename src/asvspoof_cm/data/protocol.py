@@ -194,8 +194,9 @@ class Protocol:
     def clusters(self, column: str) -> StringArray:
         """Return the cluster of each utterance, to draw whole clusters in a bootstrap.
 
-        It is what `column` says (say "speaker", "source" or "codec_seed"), and the utterance itself
-        where the file says nothing: an uncoded utterance is in one cluster with its coded copies.
+        The cluster is the value of `column` ("speaker", "source" or "codec_seed"), or the
+        utterance itself where the file has no value: an uncoded utterance is in one cluster with
+        its coded copies.
 
         Example:
             >>> protocol = Protocol.from_columns(["a", "b", "c"], codec_seed=["-", "a", "-"])
@@ -283,9 +284,9 @@ def read_protocol(
 
 
 def write_protocol(path: str | os.PathLike[str], protocol: Protocol) -> None:
-    r"""Write a protocol as a CSV, which `read_protocol` reads without being told how.
+    r"""Write a protocol as a CSV that `read_protocol` reads without further arguments.
 
-    Columns that say nothing are left out.
+    Columns without a value are left out.
 
     Example:
         >>> import tempfile

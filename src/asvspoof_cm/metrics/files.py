@@ -105,8 +105,8 @@ class Key:
 class Scores:
     """The scores of a set of trials, (n_trials,) each; None for those that the file leaves out.
 
-    `cm` is the countermeasure's, `unit` what it is, "llr" or "log-odds", where the file says so. In
-    Track 2 there are the scores of speaker verification and of both systems combined.
+    `cm` are the countermeasure's scores, and `unit` is "llr" or "log-odds" where the file says so.
+    Track 2 adds the scores of speaker verification and those of both systems combined.
     """
 
     filename: Names

@@ -56,7 +56,7 @@ class TooFewClustersError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Interval(Plain):
-    """A value on all trials and its 95 % interval; `n_replicates` is 0 where it is a formula's."""
+    """A value on all trials and its 95 % interval; `n_replicates` is 0 where a formula gave it."""
 
     value: float
     low: float

@@ -5,9 +5,9 @@ Conventions, as in mir_eval: an annotation is rows of time, in seconds, sorted a
 - `truth` has rows (start_s, end_s, label), such as `Segment` of `asvspoof_cm.data`, with the labels
   0 (spoof), 1 (bonafide) and 2 (no speech). Time without speech is not measured.
 - `found` has such rows too; what no row of it names is bonafide.
-- `scores` has rows (start_s, end_s, score): frames or windows; a higher score means bonafide. Of
-  windows that overlap each has the time up to the middle of the overlap. The last one also has what
-  the truth lasts longer, if that is less than its own length.
+- `scores` has rows (start_s, end_s, score): frames or windows; a higher score means bonafide. Where
+  windows overlap, each covers the time up to the middle of the overlap. Where the truth ends later
+  than the last window, that window covers the rest, if the rest is shorter than the window.
 
 Each is one recording, shape (n, 3), or a mapping of names to recordings. Then all of them are
 measured together: rates are shares of the time of the whole set. What is found are spoofs, so
@@ -103,9 +103,9 @@ def segment_eer(
 ) -> OperatingPoint:
     """Return the equal error rate of frames of `resolution_s`, as a fraction, and its threshold.
 
-    A frame is spoofed if any of it is, and its score is the lowest in it, as in PartialSpoof. It is
-    left out where nobody speaks. `ties` are those of `eer`: frames shorter than those of the scores
-    repeat them.
+    A frame is spoofed if any of it is, and its score is the lowest in it, as in PartialSpoof.
+    Frames without speech are left out. `ties` are those of `eer`: frames shorter than those of the
+    scores repeat them.
 
     Example:
         >>> truth = [(0.0, 0.48, 1), (0.48, 0.8, 0)]

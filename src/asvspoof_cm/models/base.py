@@ -153,7 +153,7 @@ def build_model(name: str, config: Mapping[str, Any] | None = None) -> Counterme
 
 
 def complete_config(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration with what it means where it lacks fields."""
+    """Return a stored configuration with the values that its missing fields had then."""
     kind = _REGISTRY.get(name)
     result = {**(kind.added_fields if kind is not None else {}), **config}
     if isinstance(inner := result.get("model_config"), Mapping):  # a model with another inside

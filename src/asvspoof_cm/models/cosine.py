@@ -17,7 +17,7 @@ from asvspoof_cm.models.base import Attended, Countermeasure, build_model
 
 @dataclass(frozen=True, kw_only=True)
 class CosineHeadConfig:
-    """Whose vectors a `CosineHead` classifies, and how.
+    """The model below a `CosineHead`, and the head's class vectors.
 
     Attributes:
         model: The name of the model below the head.

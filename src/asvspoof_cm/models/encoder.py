@@ -174,7 +174,7 @@ class Frames(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What `Encoder.outputs` returns: what all heads say, from one pass through the encoders."""
+    """The outputs of all heads of an `Encoder`, from one pass through its encoders."""
 
     embedding: Tensor
     """As `Encoder.embed` returns it."""
@@ -290,7 +290,7 @@ class Encoder(Countermeasure):
         return logits
 
     def outputs(self, waveform: Tensor) -> Outputs:
-        """Return what every head says of waveforms (batch, time), from one pass.
+        """Return the outputs of all heads for waveforms (batch, time), from one pass.
 
         Example:
             >>> outputs = Encoder(EncoderConfig(speech_head=True)).outputs(torch.randn(2, 32000))

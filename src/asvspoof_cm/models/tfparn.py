@@ -37,7 +37,7 @@ _LEAST_POWER, _LEAST_BEL = 1e-10, -8.0
 
 @dataclass(frozen=True, kw_only=True)
 class TFPARNConfig:
-    """What a TFPARN is; the defaults are the paper's, and its authors' code where it says nothing.
+    """The configuration of a TFPARN: the paper's, or its authors' code where the paper is silent.
 
     Attributes:
         sample_rate: Of the waveforms, in Hz.

@@ -86,7 +86,7 @@ def run_rows(
     precision: Precision,
     batch_size: int | None,
 ) -> Iterator[tuple[T, list[Row]]]:
-    """Yield each tag with what `function` makes of each of its waveforms: the one forward loop.
+    """Yield each tag with the results of `function` for its waveforms: the one forward loop.
 
     A batch's results are fetched while the device works on the next one and `items` prepares what
     follows.
@@ -153,7 +153,7 @@ _IMPORTED_BY = os.getpid()
 def _start(
     function: Callable[[Any], Row], rows: list[Any], device: Any, precision: Precision
 ) -> Callable[[], list[Row]]:
-    """Start a batch on the device; what is returned waits for the result of each row."""
+    """Start a batch on the device; the function that is returned waits for its rows' results."""
     global _IMPORTED_BY
     if device is None:
         found = function(np.stack(rows))
@@ -321,8 +321,8 @@ class Scorer:
 
     A scorer works on its own copy of the model, in evaluation mode: nothing happens to `model`,
     and training it further does not reach the scorer. Nothing is kept between calls, so threads
-    may share a scorer. A process that was forked after PyTorch had computed scores in one thread,
-    because those of its parent's pool are not in it.
+    may share a scorer. A process that was forked after PyTorch had computed something uses one
+    thread, because the threads of its parent's pool do not exist in it.
 
     Wherever a method takes `audio`, that is a path, an open binary file, the bytes of a file, or a
     waveform: an array or tensor of shape (time,) or (channels, time), of which signed integers are
@@ -901,7 +901,7 @@ class Scorer:
             yield window.start_s, cell_s, np.full(n, window.llr), np.full(n, window.has_speech)
 
     def _frames(self, source: OpenAudio) -> Iterator[tuple[float, float, Any, Any]]:
-        """Yield the frames of crops, which overlap: those at an edge know less around them."""
+        """Yield the frames of overlapping crops; those at a crop's edge have less context."""
         rate, crop_s, kept = self.input.sample_rate, self.input.crop_s, self.segment_settings
         cutter = Windows(self.input, crop_s, max(crop_s / 2, crop_s - along.SECOND_S))
 

@@ -207,11 +207,11 @@ class SegmentSettings:
         scale: The factor that makes a frame's log-odds an LLR; without a frame head it is unused.
         offset: What is added to it.
         smooth_s: The length of the moving average over LLRs.
-        enter: A synthetic segment begins where the average falls below this,
-        leave: and ends where it rises above this.
-        shortest_s: What is shorter belongs to what is around it.
-        warn_below: `Scorer.score` warns where the worst passage is below this LLR, and
-        warn_gap: by this much below that of the whole.
+        enter: A synthetic segment begins where the average falls below this.
+        leave: A synthetic segment ends where the average rises above this.
+        shortest_s: Shorter segments are joined to those around them.
+        warn_below: `Scorer.score` warns of a passage whose LLR is below this, …
+        warn_gap: … and below the LLR of the whole recording by at least this.
     """
 
     scale: float = 1.0
@@ -268,7 +268,7 @@ def join_cells(parts: Iterable[tuple[float, float, FloatArray, Mask]], duration_
 
 
 def find_segments(cells: Cells, settings: SegmentSettings, duration_s: float) -> list[Segment]:
-    """Return what follows what in a recording; see `Scorer.segments`."""
+    """Return the segments that a recording's cells make up; see `Scorer.segments`."""
     llr, has_speech, length_s = cells
     n_least = max(1, round(settings.shortest_s / length_s))
     has_speech = without_short(has_speech.astype(int), n_least).astype(bool)
@@ -400,7 +400,7 @@ class Masks:
         return np.asarray(istft(cells, **grid)[1][: len(self.samples)], dtype=np.float32)
 
     def explanation(self, scores: FloatArray) -> Explanation:
-        """Return what the scores of all that was iterated over mean."""
+        """Return the explanation, once the scores of all masked waveforms are known."""
         change = (scores[1:] - scores[0]).reshape(len(self.starts), 1 + self.n_bands)
         return Explanation(
             edges_s=np.array([*self.starts, len(self.samples)]) / self.rate,

@@ -1,4 +1,4 @@
-"""What the service is asked and what it answers; the OpenAPI document is made of these."""
+"""The parameters and the answers of the service, of which the OpenAPI document is made."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CalibrationName(BaseModel):
 
 
 class Identity(BaseModel):
-    """What scored."""
+    """The model that scored."""
 
     name: str
     sha256: Annotated[str | None, about("Of the weights and the configuration.")]
@@ -111,7 +111,7 @@ class Costs(BaseModel):
 
 
 class Limits(BaseModel):
-    """What a request may have."""
+    """The limits of a request."""
 
     max_body_bytes: int
     max_duration_s: float
@@ -119,7 +119,7 @@ class Limits(BaseModel):
 
 
 class ModelAnswer(Identity):
-    """What scores, and within which limits."""
+    """The model in use, its costs and the limits of the service."""
 
     note: Annotated[str, about("What to know about the model.")]
     sample_rate: int

@@ -416,7 +416,7 @@ class Body:
             raise RefusedError(422, "not_decodable", "the body must hold audio; it is empty.")
 
     def release(self) -> None:
-        """Let go of it."""
+        """Give back the bytes that the body holds."""
         self.service.n_buffered -= self.n_bytes
         self.content, self.n_bytes = b"", 0
 
@@ -458,7 +458,7 @@ class Body:
 
 
 def busy(why: str) -> RefusedError:
-    """Return what a client is told that should come again later."""
+    """Return the refusal that tells a client to come again later."""
     message = f"the service is busy {why}; try again in a second."
     return RefusedError(503, "busy", message, Retry_After="1")
 

@@ -1,4 +1,4 @@
-"""How much a service takes on, and how it says no."""
+"""The limits of a service, and the refusal of a request that exceeds one."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ def _standing(history: Sequence[Mapping[str, Any]], recipe: Recipe) -> tuple[int
 
 
 def track1_of(dev: Iterable[Any]) -> Measure:
-    """Return what measures a development set by default; see `fit`."""
+    """Return the figures of a development set that `fit` measures by default."""
     dataset, source = getattr(dev, "dataset", None), None
     if isinstance(dataset, SpoofDataset):
         protocol = dataset.protocol

@@ -55,7 +55,7 @@ _LOOK_EVERY = 32
 
 @dataclass(frozen=True, kw_only=True)
 class EpochResult:
-    """What one pass over a set gave.
+    """The result of one pass over a set.
 
     Attributes:
         loss: The mean loss per utterance; NaN of a validation.

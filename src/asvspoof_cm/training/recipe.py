@@ -37,7 +37,7 @@ class Recipe:
         select: The figure of the development set that picks the best epoch, lowest first: one of
             those that `fit` measures.
         patience: Epochs without a significant decrease of it before stopping.
-        tolerance: What counts as a significant decrease.
+        tolerance: The least decrease that counts as significant.
         clip_norm: Largest norm of the gradient; None for no limit.
         precision: "fp32", "bf16" for autocast, or "auto": bf16 where the device is faster with it.
         ema_decay: Validate and keep a moving average of the weights with this decay; None for none.

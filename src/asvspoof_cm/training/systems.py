@@ -1,4 +1,4 @@
-"""What to train and how, by name: the paper's six systems, other models, a trained one further."""
+"""Model, loss and recipe by name: the paper's six systems, other models, training further."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def model_system(
     seed: int = 42,
     batch_size: int = BATCH_SIZE,
 ) -> System:
-    """Return what trains a new model with the objective of system 6, or a trained one further.
+    """Return what `fit` needs to train a new model by name, or a trained one further.
 
     A new model gets the paper's recipe. A trained one gets a gentle recipe for little data: ten
     epochs at a learning rate of 2e-4 for an `Encoder` and 2e-5 for other models, whatever the batch

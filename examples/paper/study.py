@@ -34,11 +34,14 @@ from asvspoof_cm._util import resolve_device
 from asvspoof_cm.cli.train import read_settings, train
 from asvspoof_cm.data import write_miniature
 from asvspoof_cm.training import process_group
-from asvspoof_cm.training.distributed import rank_and_size
+from asvspoof_cm.training.distributed import rank_and_size, wait_for_all
 from asvspoof_cm.training.systems import SEEDS
 
 MINIATURE = {"epochs": 3, "batch_size": 8, "crop_s": 1.0, "recipe": {"warmup_epochs": 1.0}}
 """Settings with which the generated corpus takes minutes: they show the way, not the result."""
+
+
+OPTIONS = ("minutes", "epochs", "epoch_clips", "dev_clips", "crop_s", "batch_size", "workers")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,21 +76,14 @@ def _settings(args: argparse.Namespace, is_first: bool) -> dict[str, Any]:
     """Return what all runs share: the file's settings, over them those of the options."""
     settings: dict[str, Any] = dict(MINIATURE) if args.miniature else {}
     settings.update(read_settings(args.config) if args.config is not None else {})
-    given = vars(args)
-    for name in (
-        "minutes",
-        "epochs",
-        "crop_s",
-        "dev_clips",
-        "epoch_clips",
-        "batch_size",
-        "workers",
-    ):
-        if given[name] is not None:
-            settings[name] = given[name]
+    settings.update({name: vars(args)[name] for name in OPTIONS if vars(args)[name] is not None})
     if args.miniature:
-        paths = write_miniature(args.out / "miniature", n_train=48, n_dev=24, seed=0)
-        args.train, args.dev, args.audio = paths.train_protocol, paths.dev_protocol, paths.audio_dir
+        args.audio = args.out / "miniature"
+        args.train = args.audio / "ASVspoof5.train.tsv"
+        args.dev = args.audio / "ASVspoof5.dev.track_1.tsv"
+        if is_first and not args.dev.exists():  # which is written last
+            write_miniature(args.audio, n_train=48, n_dev=24)
+        wait_for_all()
     data = {"train_protocol": args.train, "dev_protocol": args.dev, "audio": args.audio}
     return {**settings, **{name: str(value) for name, value in data.items() if value is not None}}
 

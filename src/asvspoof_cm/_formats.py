@@ -212,7 +212,10 @@ class AvFile:
                     self.samplerate,
                     self.channels,
                 ):
-                    raise ValueError(f"{self._name} changes its rate or its channels on the way.")
+                    raise ValueError(
+                        f"{self._name} changes its sampling rate or its channels midway. Convert "
+                        "it to WAV or FLAC first."
+                    )
                 samples = frame.to_ndarray()
                 if not frame.format.is_planar:
                     samples = samples.reshape(-1, self.channels).T

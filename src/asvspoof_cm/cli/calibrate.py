@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         n_passed = int((calibration.apply(fake) >= found.threshold).sum())
         lines.append(f"of {len(fake)} fakes, {n_passed} pass there")
     lines.append(
-        f"decide so with: --prior 0.05 --c-miss 1 --c-fa {costs_at(found.threshold).c_fa:.9g}"
+        f"to decide at it: --prior 0.05 --c-miss 1 --c-fa {costs_at(found.threshold).c_fa:.9g}"
     )
     sys.stdout.write("\n".join([*lines, f"written: {args.output}", ""]))
     return 0

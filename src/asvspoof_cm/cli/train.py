@@ -219,7 +219,7 @@ def _choose(settings: Mapping[str, Any], seed: int, train_set: Protocol) -> tupl
             about = {**chosen.about, "loss": loss}
             chosen = chosen._replace(loss=LOSSES[loss], about=about)
     elif settings.get("version") is not None:
-        raise ValueError("--version is one of a system of the paper; --model has none.")
+        raise ValueError("--version belongs to --system; leave it out with --model.")
     else:
         begun = model if is_new else load_model(model)
         chosen = model_system(begun, config, loss=loss or "focal_pairwise", **options)

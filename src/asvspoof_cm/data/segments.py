@@ -110,7 +110,9 @@ def write_segments(
     """
     rows = [(name, *segment[:3]) for name, of_name in segments.items() for segment in of_name]
     if not all(math.isfinite(end_s) for _, _, end_s, _ in rows):
-        raise ValueError("`segments` must end; read them without `gaps`, or cut the last one.")
+        raise ValueError(
+            "`segments` must have finite ends. Read them without `gaps`, or cut the last one."
+        )
     suffix = Path(path).suffix
     if suffix == ".txt" and len(segments) == 1:
         text = "\n".join(f"{a:.6f}\t{b:.6f}\t{_WORDS[label]}" for _, a, b, label in rows)

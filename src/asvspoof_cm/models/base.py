@@ -170,7 +170,10 @@ def describe_model(model: Countermeasure) -> tuple[str, dict[str, Any]]:
         )
     kind = type(model)
     if _REGISTRY.get(kind.__name__) is not kind:
-        raise TypeError(f"`model`: {kind.__name__} was defined again since; build the model anew.")
+        raise TypeError(
+            f"`model` is of an older class {kind.__name__}, which was defined again since. Build "
+            "the model anew."
+        )
     if not isinstance(model.config, _config_type(kind)):
         raise TypeError(
             f"`model.config` must be a {_config_type(kind).__name__}, its class's `config_type`; "

@@ -64,7 +64,7 @@ def test_gaps_are_errors_or_have_a_label(tmp_path):
     assert [tuple(row[:3]) for row in found] == [
         (0, 1, 1), (1, 1.5, 0), (1.5, 2, 1), (2, 3, 0), (3, math.inf, 1)
     ]  # fmt: skip
-    with pytest.raises(ValueError, match="`segments` must have finite ends. Read them"):
+    with pytest.raises(ValueError, match="`segments` must have finite ends"):
         write_segments(tmp_path / "b.csv", {"a": found})
     # What rounding leaves is no gap.
     path.write_text("0 0.9999 1\n1.0004 2 0\n")

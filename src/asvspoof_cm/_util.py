@@ -160,7 +160,7 @@ def as_column(name: str, values: ArrayLike, n_trials: int) -> NDArray[Any]:
         if missing:
             raise ValueError(
                 f"`{name}` must have a value for every trial; {len(missing)} of {n_trials} are "
-                f"None or NaN, the first at index {missing[0]}. Give those trials a value, such as '-'."
+                f"None or NaN, the first at index {missing[0]}. Give them a value, such as '-'."
             )
     return column
 

@@ -297,6 +297,7 @@ def test_a_sample_of_dev_is_always_the_same_and_keeps_the_shares(paths):
         (["--protocol", "T", "--config", "T"], "is neither JSON nor TOML"),
         (["--protocol", "T", "--config", "L"], "is neither JSON nor TOML"),
         (["--protocol", "T", "--model", "S", "--loss", "p2sgrad"], "cosines of a CosineHead"),
+        (["--protocol", "T", "--loss", "oc_softmax"], "cosines of a CosineHead; TFPARN has other"),
         (["--protocol", "T", "--system", "7"], "must be between 1 and 6; got 7"),
         (["--protocol", "none.tsv"], "none.tsv"),
         (["--protocol", "T", "--augment", "magic"], "must be none, one of tfparn"),

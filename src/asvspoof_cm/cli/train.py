@@ -196,16 +196,14 @@ def train(
 def _choose(settings: Mapping[str, Any], seed: int, train_set: Protocol) -> tuple[System, int]:
     """Return what the settings name, with their changes to it, and the batch size."""
     from asvspoof_cm.augmentation import augmentation
-    from asvspoof_cm.losses import LOSSES
     from asvspoof_cm.models.base import model_names
     from asvspoof_cm.training import MODELS, model_system, system
+    from asvspoof_cm.training.systems import with_loss
 
     model, loss = settings.get("model"), settings.get("loss")
     config = settings.get("model_config")
     is_new = model is None or model in (*MODELS, *model_names())
     batch_size = settings.get("batch_size", 64 if is_new else 16)
-    if loss is not None:
-        check_choice("loss", loss, tuple(LOSSES))
     options: Any = {"seed": seed, "batch_size": batch_size}
     if model is None:
         chosen = system(
@@ -216,8 +214,7 @@ def _choose(settings: Mapping[str, Any], seed: int, train_set: Protocol) -> tupl
             **options,
         )
         if loss is not None:
-            about = {**chosen.about, "loss": loss}
-            chosen = chosen._replace(loss=LOSSES[loss], about=about)
+            chosen = with_loss(chosen, loss)
     elif settings.get("version") is not None:
         raise ValueError("--version belongs to --system; leave it out with --model.")
     else:

@@ -181,13 +181,20 @@ def model_system(
             kind, values = "CosineHead", {**inner, "n_vectors": _OF_COSINES[loss]}
         recipe = Recipe(lr=lr * batch_size / BATCH_SIZE)
         begun = _new_model(kind, values, seed)
-    if loss in _OF_COSINES and type(begun).__name__ != "CosineHead":
+    about = {"name": name, "version": "-", "augment": augment}
+    return with_loss(System(begun, LOSSES[loss], recipe, augmentation(augment), about), loss)
+
+
+def with_loss(chosen: System, loss: str) -> System:
+    """Return a system with another of `LOSSES`, if its model is one for it."""
+    check_choice("loss", loss, tuple(LOSSES))
+    kind = type(chosen.model).__name__
+    if loss in _OF_COSINES and kind != "CosineHead":
         raise ValueError(
-            f"`loss` {loss} is for the cosines of a CosineHead; {type(begun).__name__} has other "
-            "logits. Train a new model with it, by name."
+            f"`loss` {loss} is for the cosines of a CosineHead; {kind} has other logits. Train a "
+            "new model with it, by name."
         )
-    about = {"name": name, "version": "-", "loss": loss, "augment": augment}
-    return System(begun, LOSSES[loss], recipe, augmentation(augment), about)
+    return chosen._replace(loss=LOSSES[loss], about={**chosen.about, "loss": loss})
 
 
 def _new_model(kind: str, config: Mapping[str, Any], seed: int) -> Countermeasure:

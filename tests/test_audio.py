@@ -174,7 +174,7 @@ def make_bad(tmp_path, kind):
     ("kind", "error", "message"),
     [
         ("missing", FileNotFoundError, "No such file"),
-        ("a directory", IsADirectoryError, "is a directory"),
+        ("a directory", IsADirectoryError, "Is a directory"),
         ("an empty file", ValueError, "is empty"),
         ("no samples", ValueError, "holds no samples"),
         ("not an audio file", ValueError, "is not an audio file"),
@@ -208,13 +208,6 @@ def test_truncated_flac(tmp_path, speechlike):
     path.write_bytes(path.read_bytes()[:20000])
     with pytest.raises(ValueError, match=r"cut\.flac (can't be decoded|is truncated)"):
         load_audio(path)
-
-
-def test_unreadable_file(tmp_path, speechlike, monkeypatch):
-    soundfile.write(tmp_path / "a.wav", speechlike, 16000)
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(PermissionError, match=r"a\.wav can't be read"):
-        load_audio(tmp_path / "a.wav")
 
 
 @pytest.mark.parametrize(

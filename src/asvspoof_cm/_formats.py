@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import struct
 import zlib
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+
+from asvspoof_cm._util import open_regular
 
 UNKNOWN_LENGTH = 0x7FFFFFFFFFFFFFFF
 """The frames of a stream that does not say how long it is, as libsndfile reports them."""
@@ -34,19 +34,11 @@ def open_sound(source: Any, name: str) -> Any:
     """Open a path, bytes or a file object with libsndfile, or else with PyAV."""
     if not isinstance(source, str | os.PathLike):
         return _open(_as_file(source), name)
-    path = Path(source)
-    status = path.stat()
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(f"an audio file is needed; {name} is a directory.")
-    if not stat.S_ISREG(status.st_mode):  # a pipe would wait, and a device never ends
-        raise ValueError(f"an audio file must be a regular file; {name} is not one.")
-    if not os.access(path, os.R_OK):
-        raise PermissionError(f"{name} can't be read: permission denied.")
-    file = path.open("rb")
+    file = open_regular(source)
     try:
         # By its name it is read faster; as bytes, because names need not be valid text, but
         # Windows has no such names.
-        opened = _open(file, name, path if os.name == "nt" else os.fsencode(path))
+        opened = _open(file, name, source if os.name == "nt" else os.fsencode(source))
     except BaseException:
         file.close()
         raise

@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -388,12 +388,18 @@ def _no_room(error: BaseException | None) -> int | None:
     return None
 
 
-def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a regular file; a pipe or a device is refused, as it may never end."""
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file; a pipe, which waits, and a device, which never ends, are refused."""
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
         raise ValueError(f"{path} must be a regular file.")
-    return path.read_bytes()
+    return path.open("rb")
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a file that `open_regular` opens."""
+    with open_regular(path) as file:
+        return file.read()
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

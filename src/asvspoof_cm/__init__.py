@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         fit_calibration as fit_calibration,
         fit_fusion as fit_fusion,
         probability as probability,
+        threshold_for as threshold_for,
     )
     from asvspoof_cm.checkpoint import (
         load_checkpoint as load_checkpoint,

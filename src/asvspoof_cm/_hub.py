@@ -1,7 +1,8 @@
-"""Models in the layout of the Hugging Face hub: a folder here, or a repository there.
+"""Where models are: in the package, and in the layout of the Hugging Face hub. No PyTorch.
 
-A folder holds the weights as safetensors, ``config.json`` with all else that a checkpoint holds,
-and a model card. The extra ``asvspoof-cm[hub]`` brings huggingface_hub and safetensors.
+In that layout a folder holds the weights as safetensors, ``config.json`` with all else that a
+checkpoint holds, and a model card. The extra ``asvspoof-cm[hub]`` brings huggingface_hub and
+safetensors.
 """
 
 from __future__ import annotations
@@ -12,12 +13,39 @@ import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from asvspoof_cm._util import import_extra, write_text
 
+SHIPPED: Final = Path(__file__).with_name("pretrained")
+"""The folder of what ships; ``models.json`` in it lists the models."""
+
+PRETRAINED: Final[Mapping[str, Mapping[str, Any]]] = json.loads(
+    (SHIPPED / "models.json").read_text("utf-8")
+)
+"""The models that ship with the package, by name, the default first: file, hash, size, use."""
+
+DEFAULT_NAME: Final = next(iter(PRETRAINED))
+"""The model that is used where none is named."""
+
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 MOST_BYTES = 1 << 22  # of config.json
+
+
+def pretrained_path(name: str) -> Path:
+    """Return where a model that ships with the package lies.
+
+    Example:
+        >>> pretrained_path(DEFAULT_NAME).suffix
+        '.pt'
+    """
+    if name not in PRETRAINED:
+        raise ValueError(
+            f"`name` must be one of {', '.join(PRETRAINED)}, owner/name on the Hugging Face hub, "
+            f"or a folder; got {name!r}. A checkpoint of your own is loaded with load_checkpoint "
+            "or Scorer.from_checkpoint."
+        )
+    return SHIPPED / str(PRETRAINED[name]["file"])
 
 
 def is_hub_name(name: str) -> bool:

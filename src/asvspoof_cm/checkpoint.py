@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import math
 import os
@@ -21,7 +20,7 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from asvspoof_cm import _hub
+from asvspoof_cm._hub import DEFAULT_NAME, PRETRAINED, pretrained_path
 from asvspoof_cm._util import atomic_path, one_line
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
@@ -55,17 +55,6 @@ logger = logging.getLogger(__name__)
 M = TypeVar("M", bound=Countermeasure)
 
 FORMAT = 2
-SHIPPED: Final = Path(__file__).with_name("pretrained")
-"""The folder of what ships; ``models.json`` in it lists the models."""
-
-PRETRAINED: Final[Mapping[str, Mapping[str, Any]]] = json.loads(
-    (SHIPPED / "models.json").read_text("utf-8")
-)
-"""The models that ship with the package, by name, the default first: file, hash, size, use."""
-
-DEFAULT_NAME: Final = next(iter(PRETRAINED))
-"""The model that is used where none is named."""
-
 _KEYS = {"format", "model", "config", "input", "state_dict", "meta"}
 _KNOWN = (
     *("averaged", "calibration", "card", "data", "dev", "epoch", "notes", "segments", "system"),
@@ -196,22 +185,6 @@ def load_pretrained(
     if not _hub.is_hub_name(name):
         pretrained_path(name)  # says which names there are
     return _load(_hub.fetch(name, revision), sha256)
-
-
-def pretrained_path(name: str) -> Path:
-    """Return where a model that ships with the package lies.
-
-    Example:
-        >>> pretrained_path(DEFAULT_NAME).suffix
-        '.pt'
-    """
-    if name not in PRETRAINED:
-        raise ValueError(
-            f"`name` must be one of {', '.join(PRETRAINED)}, owner/name on the Hugging Face hub, "
-            f"or a folder; got {name!r}. A checkpoint of your own is loaded with load_checkpoint "
-            "or Scorer.from_checkpoint."
-        )
-    return SHIPPED / str(PRETRAINED[name]["file"])
 
 
 def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:

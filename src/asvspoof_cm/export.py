@@ -93,6 +93,7 @@ class OnnxModel:
         _check_hash(content, path)
         self.sha256 = hashlib.sha256(content).hexdigest()
         options = runtime.SessionOptions()
+        options.log_severity_level = 3  # no warnings about what it does not optimise
         options.intra_op_num_threads = (
             int(os.environ.get("OMP_NUM_THREADS", 0)) if n_threads is None else n_threads
         )
@@ -215,6 +216,7 @@ def _capture(heads: nn.Module, example: Any, names: list[str], any_length: bool)
         heads,
         (example,),
         dynamo=True,
+        optimize=False,  # it takes for zero what keeps a divisor above zero: silence was NaN
         dynamic_shapes=(shapes,),
         input_names=[INPUT],
         output_names=names,

@@ -35,8 +35,8 @@ def overview() -> str:
 
     The errors are EERs in %, pooled over all clips of a set and as a mean within its sources.
     """
+    from asvspoof_cm._hub import PRETRAINED
     from asvspoof_cm._util import render
-    from asvspoof_cm.checkpoint import PRETRAINED
 
     rows = []
     for name, entry in PRETRAINED.items():

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    from asvspoof_cm.checkpoint import DEFAULT_NAME
+    from asvspoof_cm._hub import DEFAULT_NAME
     from asvspoof_cm.serve import ServiceSettings, serve
 
     given: dict[str, Any] = {name: vars(args)[name] for name in LIMITS}

@@ -246,7 +246,9 @@ def test_along_time(run, files, tmp_path, scorer):
     assert picture.name.endswith("long.png")
     code, (first, *_), _ = run(long, "--timeline", "--json")
     assert json.loads(first)["llr"] == pytest.approx(line[0].score, abs=1e-5)
-    assert run(long, "--segments", "--out", tmp_path / "s.tsv")[0] == 0
+    options = ["--segments", "--out", tmp_path / "s.tsv", "--plot", tmp_path / "more"]
+    assert run(long, *options)[0] == 0
+    assert [*(tmp_path / "more").iterdir()]
     text = (tmp_path / "s.tsv").read_text().splitlines()
     assert text[0] == "filename\tstart_s\tend_s\tllr\tverdict"
     found = scorer.segments(long)

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--worst", action="store_true", help="decide by the worst passage")
     add("--timeline", action="store_true", help="a row for each second instead")
     add("--segments", action="store_true", help="a row for each segment instead")
-    add("--plot", metavar="DIR", type=Path, help="draw timelines as DIR/NAME.png")
+    add("--plot", metavar="DIR", type=Path, help="also draw what is found as DIR/NAME.png")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -116,7 +116,7 @@ def _refuse(args: argparse.Namespace, *, is_along: bool) -> None:
         ),
         (args.json and args.output is not None, "--json prints, --out writes a table; choose one."),
         (
-            args.segments and (args.timeline or args.plot),
+            args.segments and args.timeline,
             "--segments and --timeline are two things; choose one.",
         ),
     ):
@@ -165,6 +165,7 @@ def _along(
     scorer: Scorer, args: argparse.Namespace, entries: Iterable[Entry], costs: DetectionCosts
 ) -> int:
     """Write a row per window or segment, and pictures."""
+    from asvspoof_cm import plots
     from asvspoof_cm.audio import BAD_AUDIO
     from asvspoof_cm.scorer import files
 
@@ -180,12 +181,15 @@ def _along(
         for entry in entries:
             try:
                 with files.open_entry(scorer, entry) as source:
-                    found: Any = (scorer.segments if args.segments else scorer.timeline)(source)
+                    found = scorer.segments(source) if args.segments else []
+                    is_wanted = args.plot is not None or not args.segments
+                    windows = scorer.timeline(source) if is_wanted else []
             except BAD_AUDIO as error:  # of this file: the others go on
                 n_failed += 1
                 _say(files.error_of(entry.name, one_line(error)))
                 continue
-            for part in found:
+            parts: Any = found if args.segments else windows
+            for part in parts:
                 if args.json:
                     about = part._asdict() if args.segments else part.as_dict(costs)
                     _write(out, json.dumps({"filename": entry.name, **about}) + "\n")
@@ -196,15 +200,16 @@ def _along(
                 text = ABSENT if score is None else f"{score:.6f}"
                 _write(out, files.as_line([entry.name, *times, text, note or ABSENT]))
             if args.plot is not None:
-                _draw(found, entry.name, args.plot, costs if scorer.unit == "llr" else None)
+                threshold = costs.threshold if scorer.unit == "llr" else None
+                axes = plots.timeline(windows, threshold=threshold, found=found)
+                _save(axes, entry.name, args.plot)
     return 1 if n_failed else 0
 
 
-def _draw(line: Any, name: str, folder: Path, costs: DetectionCosts | None) -> None:
-    """Draw a timeline as a file of its own."""
+def _save(axes: Any, name: str, folder: Path) -> None:
+    """Write the picture of a recording as a file of its own."""
     from asvspoof_cm import plots
 
-    axes = plots.timeline(line, threshold=None if costs is None else costs.threshold)
     axes.set_title(name, fontsize=9)
     stem = "stdin" if name == "-" else "_".join(Path(name).with_suffix("").parts).strip("/_")
     plots.save_figure(axes, folder / f"{stem}.png")

@@ -730,7 +730,9 @@ class Scorer:
                 utterance = self.take_crops(InMemory(masked, settings.sample_rate), settings)
                 yield utterance, utterance.crops
 
-        logits = [_mean_logits(utterance, rows) for utterance, rows in self._run(utterances())]
+        logits = [
+            _logits(utterance, rows).mean(axis=0) for utterance, rows in self._run(utterances())
+        ]
         return masks.explanation(self.scores(np.stack(logits)))
 
     # Other uses of the model
@@ -957,8 +959,7 @@ class Scorer:
         return {name: value for name, value in heads.items() if value is not None}
 
     def _result(self, utterance: Utterance, rows: Sequence[Row]) -> ScoreResult | str:
-        of_crop = np.stack([np.asarray(row["logits"], dtype=np.float64) for row in rows])
-        of_crop = of_crop[[*utterance.which]]
+        of_crop = _logits(utterance, rows)
         if not np.isfinite(of_crop).all():
             return "the model's logits are not finite."
         mean, notes = of_crop.mean(axis=0), utterance.warnings
@@ -1000,10 +1001,10 @@ class Scorer:
             )
 
 
-def _mean_logits(utterance: Utterance, rows: Sequence[Row]) -> FloatArray:
-    """Return the averaged logits (2,) of an utterance's crops."""
+def _logits(utterance: Utterance, rows: Sequence[Row]) -> FloatArray:
+    """Return the logits (n_crops, 2) of all crops of the test-time augmentation."""
     logits = np.stack([np.asarray(row["logits"], dtype=np.float64) for row in rows])
-    return np.asarray(logits[[*utterance.which]].mean(axis=0))
+    return np.asarray(logits[[*utterance.which]])
 
 
 def _listen(blocks: Iterable[Array], rate: int) -> tuple[int, int, float, tuple[str, ...]]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         decide as decide,
         fit_calibration as fit_calibration,
         fit_fusion as fit_fusion,
+        fuse_sasv as fuse_sasv,
         probability as probability,
         threshold_for as threshold_for,
     )
@@ -43,11 +44,13 @@ if TYPE_CHECKING:
         Protocol as Protocol,
         Segment as Segment,
         SpoofDataset as SpoofDataset,
+        group_balanced as group_balanced,
         make_loader as make_loader,
         matched_pairs as matched_pairs,
         read_protocol as read_protocol,
         read_segments as read_segments,
         write_miniature as write_miniature,
+        write_segments as write_segments,
     )
     from asvspoof_cm.export import (
         export_onnx as export_onnx,

@@ -17,6 +17,7 @@ Each reader runs in a process of its own, which is replaced where it dies. The r
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
 import itertools
 import json
@@ -48,7 +49,7 @@ from pebble import ProcessExpired, ProcessPool
 from asvspoof_cm.audio import AudioFile, InputSettings, load_audio
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.data import find_audio, read_protocol, read_segments
-from asvspoof_cm.export import export_onnx, load_onnx
+from asvspoof_cm.export import _NO_HASH as NO_HASH, export_onnx, load_onnx
 from asvspoof_cm.metrics import read_key, read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.scorer import Scorer
@@ -407,23 +408,24 @@ def onnx_seed() -> bytes:
 
 
 def mutate_onnx(seeds: Sequence[bytes], rng: random.Random) -> bytes:
-    """Damage the bytes, or what a whole model says about itself; mostly without the hash inside."""
+    """Damage the bytes, or what a whole model says about itself; mostly with a hash that fits."""
     if rng.random() < 0.1:
         return mutate_bytes(seeds, rng)
     import onnx
 
     proto = onnx.load_from_string(seeds[0])
-    described = [entry for entry in proto.metadata_props if not entry.key.endswith("sha256")]
-    del proto.metadata_props[:]
-    proto.metadata_props.extend(described)
-    if rng.random() < 0.6:
-        return mutate_bytes([proto.SerializeToString()], rng)
+    is_deep = rng.random() < 0.4
     for entry in proto.metadata_props:
-        content = mutate_json(json.loads(entry.value), rng, share=rng.choice((0.1, 0.3)))
-        entry.value = json.dumps(content)
-        if rng.random() < 0.3:
-            entry.value = mutate_text([entry.value.encode()], rng).decode("utf-8", "replace")
-    return proto.SerializeToString()
+        if entry.key.endswith("sha256"):
+            entry.value = NO_HASH.decode()
+        elif is_deep:
+            content = mutate_json(json.loads(entry.value), rng, share=rng.choice((0.1, 0.3)))
+            entry.value = json.dumps(content)
+            if rng.random() < 0.3:
+                entry.value = mutate_text([entry.value.encode()], rng).decode("utf-8", "replace")
+    whole = proto.SerializeToString()
+    content = whole if is_deep else mutate_bytes([whole], rng)
+    return content.replace(NO_HASH, hashlib.sha256(content).hexdigest().encode())
 
 
 READERS: dict[str, Reader] = {

@@ -49,7 +49,7 @@ from pebble import ProcessExpired, ProcessPool
 from asvspoof_cm.audio import AudioFile, InputSettings, load_audio
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.data import find_audio, read_protocol, read_segments
-from asvspoof_cm.export import _NO_HASH as NO_HASH, export_onnx, load_onnx
+from asvspoof_cm.export import _NO_HASH as NO_HASH, export_onnx
 from asvspoof_cm.metrics import read_key, read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.scorer import Scorer
@@ -226,8 +226,7 @@ def read_model(path: Path) -> None:
 
 def read_onnx(path: Path) -> None:
     """Load an exported model into a scorer and score with it."""
-    model = load_onnx(path, n_threads=1)
-    Scorer(model, device="cpu").score(SPEECH, sample_rate=16000)
+    Scorer.from_onnx(path).score(SPEECH, sample_rate=16000)
 
 
 def _audio(kind: str, subtypes: Sequence[str]) -> list[bytes]:

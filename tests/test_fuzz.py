@@ -37,6 +37,7 @@ def test_no_reader_does_what_it_must_not():
 # What a longer search found: reader, seed and number of the mutation.
 FOUND = [
     ("flac", 11, 326),
+    *(("onnx", 9, k) for k in (18, 49)),
     *(("checkpoint", 11, k) for k in (2317, 2812, 3095)),
 ]
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from asvspoof_cm._util import atomic_path, import_extra, one_line
 from asvspoof_cm.audio import Array, InputSettings
+from asvspoof_cm.calibration import Calibration
 
 if TYPE_CHECKING:
     from torch import nn
@@ -104,6 +105,10 @@ class OnnxModel:
             described = json.loads(self._session.get_modelmeta().custom_metadata_map[_DESCRIPTION])
             self.input = InputSettings.from_dict(described.pop("input"))
             self._hop_s = float(described.pop("hop_s"))
+            if described.get("calibration") is not None:
+                Calibration.from_dict(described["calibration"])
+            if not isinstance(described.get("segments") or {}, dict):
+                raise TypeError("its settings of segments are no dict")
         except Exception as error:  # onnxruntime has a class for each kind, all of them private
             raise ValueError(f"{path} can't be used as a model ({one_line(error)})") from error
         self.meta: dict[str, Any] = {k: v for k, v in described.items() if v is not None}

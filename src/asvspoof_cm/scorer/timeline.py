@@ -226,9 +226,14 @@ class SegmentSettings:
     @classmethod
     def of(cls, model: Any) -> Self:
         """Return those of a model, the default ones where it has none."""
-        stored = getattr(model, "meta", {}).get("segments", {})
+        stored = getattr(model, "meta", {}).get("segments") or {}
+        if not isinstance(stored, Mapping):
+            raise ValueError(f'`model.meta["segments"]` must be a dict; got {stored!r}.')
         names = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in stored.items() if name in names})
+        given = {name: value for name, value in stored.items() if name in names}
+        if wrong := [name for name, value in given.items() if not isinstance(value, int | float)]:
+            raise ValueError(f'`model.meta["segments"]` must hold numbers; {wrong[0]} is none.')
+        return cls(**given)
 
 
 class Segment(NamedTuple):

@@ -357,7 +357,8 @@ def test_calibrate_from_recordings_to_a_threshold(calibrate, recordings, tmp_pat
     assert "from 10 people and 10 fakes" in out
     assert "10 people cannot show 20 %; 14 without an error can." in out
     kept = load_settings(tmp_path / "own.json")
-    assert (kept.name, kept.n_bonafide, kept.fitted_for["n_crops"]) == ("phone", 10, 5)
+    assert (kept.name, kept.scale, kept.fitted_for["n_crops"]) == ("phone", 2.0, 5)
+    assert kept.offset != 1.0  # moved by a constant
     assert calibrate(*options, "--out", tmp_path / "own.pt")[:2][0] == 0
     own = Scorer.from_checkpoint(tmp_path / "own.pt", device="cpu")
     assert own.calibration == kept
@@ -388,3 +389,16 @@ def test_calibrate_with_people_alone_and_what_it_refuses(calibrate, recordings, 
         code, _, err = calibrate(*arguments)
         assert code == 2
         assert message in err
+
+
+def test_calibrate_fits_the_slope_where_there_are_enough(calibrate, recordings, tmp_path):
+    lists = []
+    for kind in recordings:
+        (kind / "all.txt").write_text("".join(f"{k % 10}.wav\n" for k in range(30)))
+        lists.append(kind / "all.txt")
+    code, out, _ = calibrate("--human", lists[0], "--fake", lists[1], "--out", tmp_path / "o.json")
+    assert code == 0
+    assert "what it calls 0 lies between" in out
+    kept = load_settings(tmp_path / "o.json")
+    assert (kept.n_bonafide, kept.n_spoof) == (30, 30)
+    assert kept.scale != 2.0

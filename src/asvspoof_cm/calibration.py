@@ -261,7 +261,7 @@ def adapt_calibration(
 
     With people alone the ratios can only rise, and a warning says so. Where ratios are calibrated
     the mean of e^(−llr) over people is 1; a larger mean shows that people score too low. The shift
-    is n / (n + 8) of the one that brings this mean to 1, for n clips; no term counts more than n.
+    is n / (n + 8) of the one that brings this mean to 1, for n clips, whose terms are at most n + 1.
 
     Args:
         calibration: The map in use.
@@ -291,7 +291,7 @@ def adapt_calibration(
             stacklevel=2,
         )
         shift = max(0.0, _shift_of_people(people)) * len(people) / (len(people) + N_BELIEF)
-    return replace(calibration, offset=calibration.offset + shift)
+    return replace(calibration, offset=calibration.offset + shift, covariance=())
 
 
 def _shift_of_people(llr: FloatArray) -> float:

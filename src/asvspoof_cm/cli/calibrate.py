@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from asvspoof_cm.cli.options import add_device, add_model, load_scorer
 
@@ -13,13 +14,17 @@ if TYPE_CHECKING:
     from asvspoof_cm.calibration import Calibration
     from asvspoof_cm.scorer import Scorer
 
+LEAST_FOR_SLOPE = 30
+"""With fewer recordings of either class, the model's own calibration is moved by a constant."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.description = (
         "Fit the log-likelihood ratios of a model to recordings of your channel, beginning from "
-        "the model's own, and find the threshold that refuses few people. People alone will do, "
-        "but then ratios can rise only, and nothing is known of fakes."
+        "the model's own, and find the threshold that refuses few people. With fewer than 30 of "
+        "either class the ratios are moved by a constant only. People alone will do, but then the "
+        "ratios can rise only, and nothing is known of fakes."
     )
     add = parser.add_argument
     text = "recordings of people: files, folders or lists; one for each person"
@@ -36,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score, fit, write, and say what the recordings show."""
-    from asvspoof_cm.calibration import costs_at, fit_calibration, save_settings, threshold_for
+    from asvspoof_cm.calibration import costs_at, save_settings, threshold_for
     from asvspoof_cm.checkpoint import save_checkpoint
 
     form = args.output.suffix.lower()
@@ -49,13 +54,9 @@ def run(args: argparse.Namespace) -> int:
     own = scorer.calibration
     if own is None and not fake:
         raise ValueError("--fake is needed: the model has no calibration to begin from.")
-    calibration = fit_calibration(
-        [*human, *fake],
-        [1] * len(human) + [0] * len(fake),
-        towards=own,
-        fitted_for=scorer.conditions(),
-        name=args.name or args.output.stem,
-    )
+    calibration = _fit(own, human, fake)
+    about: Any = {"name": args.name or args.output.stem, "fitted_for": scorer.conditions()}
+    calibration = replace(calibration, **about)
     if form == ".json":
         save_settings(args.output, calibration)
     else:
@@ -74,6 +75,16 @@ def run(args: argparse.Namespace) -> int:
     )
     sys.stdout.write("\n".join([*lines, f"written: {args.output}", ""]))
     return 0
+
+
+def _fit(own: Calibration | None, human: list[float], fake: list[float]) -> Calibration:
+    """Return a calibration; few recordings move the model's own by a constant only."""
+    from asvspoof_cm.calibration import adapt_calibration, fit_calibration
+
+    if own is not None and min(len(human), len(fake)) < LEAST_FOR_SLOPE:
+        return adapt_calibration(own, own.apply(human), own.apply(fake))
+    labels = [1] * len(human) + [0] * len(fake)
+    return fit_calibration([*human, *fake], labels, towards=own)
 
 
 def _scores(scorer: Scorer, paths: list[str]) -> list[float]:

@@ -272,7 +272,7 @@ def test_weights_are_found_in_the_cache_the_folder_and_packages(no_weights, monk
     def find(name="x"):
         return find_weights(
             name,
-            packages=[("package_of_weights/a", "package_of_weights/b")],
+            parts=["package_of_weights/a", "package_of_weights/b"],
             patterns=["x.pt", "whisper/x.pt"],
             advice="",
         )
@@ -295,7 +295,7 @@ def test_weights_are_found_in_the_cache_the_folder_and_packages(no_weights, monk
     with pytest.raises(FileNotFoundError, match="No weights of nothing"):
         find_weights(
             "nothing",
-            packages=[("package_of_weights/a", "package_of_weights/b")],
+            parts=["package_of_weights/a", "package_of_weights/b"],
             patterns=[],
             advice="",
         )

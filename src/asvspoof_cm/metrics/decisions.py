@@ -243,13 +243,13 @@ def _row(
 def _gaps(rows: Sequence[DecisionRow]) -> dict[str, Gap]:
     gaps = {}
     for name in RATES:
-        known = [(row, rate) for row in rows if not math.isnan(_value(rate := row.rates[name]))]
+        known = [(row, rate) for row in rows if not math.isnan(rate := row.rates[name])]
         if len(known) < 2:
             continue
         (high_row, high), (low_row, low) = (
-            choose(known, key=lambda pair: _value(pair[1])) for choose in (max, min)
+            choose(known, key=lambda pair: float(pair[1])) for choose in (max, min)
         )
-        difference: Interval | float = _value(high) - _value(low)
+        difference: Interval | float = float(high) - float(low)
         if isinstance(high, Interval) and isinstance(low, Interval):
             below = math.hypot(high.value - high.low, low.high - low.value)
             above = math.hypot(high.high - high.value, low.value - low.low)
@@ -257,7 +257,3 @@ def _gaps(rows: Sequence[DecisionRow]) -> dict[str, Gap]:
             difference = Interval(value=value, low=value - below, high=value + above)
         gaps[name] = Gap(highest=high_row.group, lowest=low_row.group, difference=difference)
     return gaps
-
-
-def _value(rate: Interval | float) -> float:
-    return rate.value if isinstance(rate, Interval) else rate

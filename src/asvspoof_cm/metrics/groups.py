@@ -50,15 +50,14 @@ POOLED = "pooled"
 class BreakdownRow(Plain):
     """The metrics of one group of spoofs against its bonafide trials.
 
-    `values` has one entry per metric of `METRICS`, NaN where the group has no bonafide trial to
-    stand against. `intervals` is empty unless it was asked for.
+    `values` has one entry per metric of `METRICS`, with an interval where it was asked for, NaN
+    where the group has no bonafide trial to stand against.
     """
 
     group: tuple[str, ...]
     n_bonafide: int
     n_spoof: int
-    values: Mapping[str, float]
-    intervals: Mapping[str, Interval]
+    values: Mapping[str, Interval | float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +69,7 @@ class Breakdown(Plain):
 
     def table(self) -> Table:
         """Return the table that ``print`` shows."""
-        rows = [
-            (*row.group, row.n_bonafide, row.n_spoof, *{**row.values, **row.intervals}.values())
-            for row in self.rows
-        ]
+        rows = [(*r.group, r.n_bonafide, r.n_spoof, *r.values.values()) for r in self.rows]
         columns: list[str | Quantity] = [*self.columns, "bonafide", "spoof", *METRICS.values()]
         return Table(columns, rows, n_names=len(self.columns), n_totals=1)
 
@@ -140,7 +136,7 @@ def breakdown(
     def row(group: tuple[str, ...], chosen: IntArray, against: IntArray, n: int) -> BreakdownRow:
         chosen = chosen[np.argsort(values[chosen], kind="stable")]
         curve = SortedScores(values[against], values[chosen])
-        found, intervals = dict.fromkeys(METRICS, math.nan), dict[str, Interval]()
+        found: dict[str, Interval | float] = dict.fromkeys(METRICS, math.nan)
         if len(against):
             found = {
                 "min_dcf": min_dcf_of(curve, costs).value,
@@ -152,11 +148,10 @@ def breakdown(
             drawn = None if cluster is None else (cluster[against], cluster[chosen])
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".* replicates drew no trial")
-                intervals = bootstrap(
-                    METRICS, *curve.classes, n, clusters=drawn, seed=seed, costs=costs
-                )
+                options: Any = {"clusters": drawn, "seed": seed, "costs": costs}
+                found |= bootstrap(METRICS, *curve.classes, n, **options)
         counts = {"n_bonafide": len(against), "n_spoof": len(chosen)}
-        return BreakdownRow(group=group, **counts, values=found, intervals=intervals)
+        return BreakdownRow(group=group, **counts, values=found)
 
     # First, because it says whether the clusters can be drawn at all.
     pooled = row((POOLED, *[""] * (len(columns) - 1)), spoof, bonafide, n_bootstrap)
@@ -170,7 +165,7 @@ def breakdown(
             rows.append(row(group, chosen, against, n_bootstrap))
         except TooFewClustersError:
             rows.append(row(group, chosen, against, 0))
-    drawn = [min((i.n_replicates for i in r.intervals.values()), default=0) for r in rows]
+    drawn = [getattr(row.values["eer"], "n_replicates", 0) for row in rows]
     n_thin = sum(n < n_bootstrap and r.n_bonafide > 0 for n, r in zip(drawn, rows, strict=True))
     if n_thin:
         warnings.warn(

@@ -70,6 +70,9 @@ class Interval(Plain):
         low, high = np.quantile(valid, [_TAIL, 1.0 - _TAIL]).tolist()
         return cls(value=value, low=low, high=high, n_replicates=len(valid))
 
+    def __float__(self) -> float:
+        return self.value
+
     def __str__(self) -> str:
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
 

@@ -261,7 +261,7 @@ def adapt_calibration(
 
     With people alone the ratios can only rise, and a warning says so. Where ratios are calibrated
     the mean of e^(−llr) over people is 1; a larger mean shows that people score too low. The shift
-    is n / (n + 8) of the one that brings this mean to 1, for n clips, whose terms are at most n + 1.
+    is n / (n + 8) of the one that brings this mean to 1, for n clips, each term at most n + 1.
 
     Args:
         calibration: The map in use.

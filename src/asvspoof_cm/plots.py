@@ -185,7 +185,11 @@ def scores(
         "spoof": (as_scores("spoof", spoof), SPOOF_COLOR),
         "bonafide": (as_scores("bonafide", bonafide), BONAFIDE_COLOR),
     }
-    edges = _bin_edges(np.concatenate([s for s, _ in classes.values()]), n_bins)
+    every = np.concatenate([scores for scores, _ in classes.values()])
+    low, high = float(every.min()), float(every.max())
+    if not np.isfinite(high - low):
+        raise ValueError(f"the scores must span a finite range; got {low:g} to {high:g}.")
+    edges = np.histogram_bin_edges(every, n_bins)
     highest = 0.0
     for name, (scores, color) in classes.items():
         density, _ = np.histogram(scores, bins=edges, density=True)
@@ -468,16 +472,6 @@ def finish(ax: Axes, x_label: str, y_label: str) -> Axes:
         handles = [entries[name] for name in names]
         ax.legend(handles, names, fontsize=FONT_SIZE - 1.5, frameon=False, handlelength=1.6)
     return ax
-
-
-def _bin_edges(scores: FloatArray, n_bins: int) -> FloatArray:
-    """Edges of equal bins; where the scores are closer than float64 can divide, around them."""
-    low, high = float(scores.min()), float(scores.max())
-    if not np.isfinite(high - low):
-        raise ValueError(f"the scores must span a finite range; got {low:g} to {high:g}.")
-    finest = 2.0 * n_bins * float(np.spacing(max(abs(low), abs(high))))
-    margin = max(finest, 1.0) if low == high else max(0.0, finest - (high - low))
-    return np.linspace(low - margin / 2, high + margin / 2, n_bins + 1)
 
 
 def _thin(x: FloatArray, y: FloatArray, step: float = 0.005) -> IntArray:

@@ -39,6 +39,7 @@ FOUND = [
     ("flac", 11, 326),
     *(("onnx", 9, k) for k in (18, 49)),
     *(("checkpoint", 11, k) for k in (2317, 2812, 3095)),
+    ("checkpoint", 9, 362),
 ]
 
 

@@ -409,6 +409,8 @@ def _load(path: str | os.PathLike[str], sha256: str | None = None) -> Countermea
         model.meta = dict(content["meta"])
         if model.meta.get("calibration") is not None:
             Calibration.from_dict(model.meta["calibration"])
+        if not isinstance(model.meta.get("segments") or {}, Mapping):
+            raise TypeError("its settings of segments are no dict")
     except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"{path} can't be rebuilt: {one_line(error)}") from error
     return _fit_weights(model, weights, path)

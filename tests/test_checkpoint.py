@@ -453,6 +453,24 @@ def test_a_configuration_larger_than_the_weights_takes_no_memory(tmp_path, name)
         assert time.process_time() - start < 5, field
 
 
+@pytest.mark.parametrize("how", ["expanded", "named often"])
+def test_weights_larger_than_the_file_are_refused(tmp_path, model, how):
+    more = {"big": torch.zeros(1).expand(10**12)}
+    if how == "named often":
+        shared = torch.zeros(10**6)
+        more = {f"big{k}": shared for k in range(10**4)}
+    path = tmp_path / "a.pt"
+    save_checkpoint(path, model)
+    content = torch.load(path, weights_only=True)
+    torch.save({**content, "state_dict": {**content["state_dict"], **more}}, path)
+    start = time.process_time()
+    with pytest.raises(
+        ValueError, match=r"a\.pt is damaged: its weight 'big.*' is no whole tensor"
+    ):
+        load_checkpoint(path)
+    assert time.process_time() - start < 5
+
+
 def test_damage_that_leaves_the_file_readable_is_found(tmp_path):
     path = tmp_path / "model.pt"
     save_checkpoint(path, TFPARN(), calibration={"scale": 2.0, "offset": 0.5})

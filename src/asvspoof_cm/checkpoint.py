@@ -352,10 +352,18 @@ def content_hash(content: Mapping[str, Any]) -> str:
 def hash_tensors(tensors: Mapping[str, Tensor], about: str = "") -> str:
     """Return a hash of named tensors and of what is written about them."""
     digest = hashlib.sha256(about.encode())
+    n_bytes = n_held = 0
+    seen: set[int] = set()
     for name in sorted(tensors):
         tensor = tensors[name]
-        is_dense = isinstance(tensor, Tensor) and tensor.layout == torch.strided
-        if not is_dense or tensor.nbytes > tensor.untyped_storage().nbytes():  # an expanded view
+        if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+            raise ValueError(f"its weight {name!r} is no whole tensor.")
+        storage = tensor.untyped_storage()
+        n_bytes += tensor.nbytes
+        n_held += 0 if storage.data_ptr() in seen else storage.nbytes()
+        seen.add(storage.data_ptr())
+        # A file can expand a piece of memory, or name it many times.
+        if tensor.nbytes > storage.nbytes() or n_bytes > 4 * n_held:
             raise ValueError(f"its weight {name!r} is no whole tensor.")
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         values = tensor.detach().cpu().contiguous().view(-1)

@@ -165,7 +165,7 @@ def bad_files(folder):
         "none.wav": "holds no samples",
         "nan.wav": "NaN or infinite values in 1 of 3 samples",
         "missing.wav": "missing.wav: No such file or directory",
-        "forbidden.wav": "permission denied",
+        "forbidden.wav": "[Pp]ermission denied",
         "no.csv": "no.csv",
         "zero.txt": "must be a regular file",
         "pipe.wav": "must be a regular file",
@@ -173,12 +173,10 @@ def bad_files(folder):
     }
 
 
-def test_bad_files_say_what_and_which(scorer, tmp_path, monkeypatch):
+def test_bad_files_say_what_and_which(scorer, tmp_path):
     messages = bad_files(tmp_path)
-    access = os.access  # the superuser may read everything
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: "forbidden" not in str(path) and access(path, mode)
-    )
+    if os.access(tmp_path / "forbidden.wav", os.R_OK):  # the superuser may read everything
+        del messages["forbidden.wav"]
     good = str(write(tmp_path / "ein Gespräch über 音声.wav", noise(20000)))
     paths = [str(path) for name in messages for path in (tmp_path / name, good)]
     scored = list(scorer.score_files(paths))

@@ -30,6 +30,15 @@ def tone(rate, seconds=2.0):
     return 0.5 * np.sin(2 * np.pi * 440 * np.arange(int(rate * seconds)) / rate)
 
 
+def add_picture(container):
+    picture = container.add_stream("mpeg4", rate=5)
+    picture.width = picture.height = 32
+    picture.pix_fmt = "yuv420p"
+    frame = av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8), format="rgb24")
+    container.mux(picture.encode(frame))
+    container.mux(picture.encode(None))
+
+
 def encode(path, coder, rate, samples=None, *, layout="mono", video=False):
     """Write samples (time,) or (channels, time) with PyAV."""
     samples = np.atleast_2d(tone(rate) if samples is None else samples)
@@ -37,12 +46,7 @@ def encode(path, coder, rate, samples=None, *, layout="mono", video=False):
         stream = container.add_stream(coder, rate=rate, layout=layout)
         stream.bit_rate = 12200 if coder == "libopencore_amrnb" else 64000
         if video:
-            picture = container.add_stream("mpeg4", rate=5)
-            picture.width = picture.height = 32
-            picture.pix_fmt = "yuv420p"
-            frame = av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8), format="rgb24")
-            container.mux(picture.encode(frame))
-            container.mux(picture.encode(None))
+            add_picture(container)
         whole = np.rint(32767 * samples).astype(np.int16).T.reshape(1, -1).copy()
         frame = av.AudioFrame.from_ndarray(whole, format="s16", layout=layout)
         frame.sample_rate, frame.pts = rate, 0
@@ -109,12 +113,7 @@ def test_a_header_that_lies_about_the_duration(tmp_path):
 
 def test_a_video_without_sound_and_a_playlist(tmp_path):
     with av.open(str(tmp_path / "a.mp4"), "w") as container:
-        picture = container.add_stream("mpeg4", rate=5)
-        picture.width = picture.height = 32
-        picture.pix_fmt = "yuv420p"
-        frame = av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8), format="rgb24")
-        container.mux(picture.encode(frame))
-        container.mux(picture.encode(None))
+        add_picture(container)
     with pytest.raises(ValueError, match=r"a\.mp4 has no audio stream"):
         load_audio(tmp_path / "a.mp4")
     encode(tmp_path / "a.aac", "aac", RATE)

@@ -571,10 +571,11 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
                 f"`device` must be auto, cpu, cuda, cuda:1, mps or another of PyTorch's; "
                 f"got {device!r}."
             ) from None
-        if chosen.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"`device` must be one that is here; got {device!r}, without CUDA.")
-        if chosen.type == "mps" and not torch.backends.mps.is_available():
-            raise ValueError(f"`device` must be one that is here; got {device!r}, without MPS.")
+        is_here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        if not is_here.get(chosen.type, True):
+            raise ValueError(
+                f"`device` must be one that is here; got {device!r}, without {chosen.type.upper()}."
+            )
         return chosen
     if torch.cuda.is_available():
         # torchrun says which card of its machine is this process's.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import predictions
 from asvspoof_cm import load_audio, read_protocol
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "audio"
@@ -32,3 +33,18 @@ def test_clip(path):
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert re.search(rf"^{digest}  {re.escape(path.name)}$", README, re.MULTILINE)
     assert f"| {path.name} |" in README
+
+
+def test_predictions_of_a_folder(tmp_path, capsys):
+    for path in CLIPS[:2]:
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "broken.wav").write_bytes(b"no audio")
+    (tmp_path / "notes.txt").write_text("no audio file")
+    out = tmp_path / "predictions.csv"
+    assert predictions.main([str(tmp_path), "--out", str(out)]) == 1
+    rows = [line.split(",") for line in out.read_text().splitlines()]
+    assert rows[0] == ["filename", "label", "latency_ms"]
+    assert [row[0] for row in rows[1:]] == [path.name for path in CLIPS[:2]]
+    assert {row[1] for row in rows[1:]} <= {"real", "fake"}
+    assert all(float(row[2]) > 0 for row in rows[1:])
+    assert "broken.wav" in capsys.readouterr().err

@@ -26,6 +26,7 @@ from manyvoices import (
     copies,
     debian,
     engines,
+    find,
     fingerprints,
     folder,
     gather,
@@ -37,7 +38,7 @@ from manyvoices import (
     voices,
 )
 from manyvoices.__main__ import main as run_step
-from manyvoices.table import Row
+from manyvoices.table import Row, read_lines
 from minispoof.randomness import generator
 from minispoof.speech import mean_spectrum
 
@@ -186,6 +187,52 @@ def test_the_index_that_ships():
     with gather.REPOSITORIES.open(newline="") as file:
         known = {line["repo"] for line in csv.DictReader(file, delimiter="\t")}
     assert train | dev == known
+
+
+def test_find_makes_an_index_from_rules(repositories, tmp_path):
+    _, repos = repositories
+    rules = tmp_path / "rules.tsv"
+    lines = [
+        ["repo", "path", "label", "generator", "speaker"],
+        ["ada/page", r"sound/0", "bonafide", "-", "Ada"],
+        ["ada/page", r"sound/1", "-", "-", "-"],
+        ["ada/page", r"sound/(\d) ", "spoof", r"G\1", "Ada"],
+    ]
+    rules.write_text("".join("\t".join(line) + "\n" for line in lines))
+    (tmp_path / "sources.tsv").write_text(
+        "split\trepo\tabout\ntrain\tada/page\tpage; English\ndev\tbob/talk\tno rule fits\n"
+    )
+    index, table = tmp_path / "found.tsv", tmp_path / "table.tsv"
+    step = ["find", "--repos", repos, "--sources", tmp_path / "sources.tsv", "--rules", rules]
+    step += ["--known", "--index", index, "--repositories", table]
+    assert run_step([*map(str, step)]) == 0
+    entries = gather.read_index(index)
+    assert [(e.row.label, e.row.generator, e.row.origin) for e in entries] == [
+        ("bonafide", "-", "sound/0 é.wav"),
+        ("spoof", "G2", "sound/2 é.wav"),
+    ]
+    rows, problems = gather.gather(entries, repos, tmp_path / "out")
+    assert (len(rows), problems) == (2, {})
+    assert "ada/page" in table.read_text()
+    assert "bob/talk" not in table.read_text()
+    known = {entry.blob for entry in entries}
+    sources, of = read_lines(tmp_path / "sources.tsv"), read_lines(rules)
+    assert find.find(repos, sources, of, known=known)[0] == []
+    without = {("ada/page", "sound/0 é.wav")}
+    assert len(find.find(repos, sources, of, without=without)[0]) == 1
+    with pytest.raises(ValueError, match="`label` must be bonafide, spoof or -; got 'human'"):
+        find.find(repos, sources, [{**of[0], "label": "human"}])
+
+
+def test_the_cap_of_a_repository_keeps_both_labels_and_every_generator():
+    names = ["-"] * 20 + ["A"] * 200 + ["B"] * 5
+    rows = [
+        {"repo": "a/b", "path": str(k), "generator": name, "speaker": "?"}
+        | {"label": "bonafide" if name == "-" else "spoof"}
+        for k, name in enumerate(names)
+    ]
+    chosen = [row["generator"] for row in find._balanced(rows)]
+    assert [chosen.count(name) for name in "-AB"] == [20, 125, 5]
 
 
 def test_the_second_index_that_ships():

@@ -14,6 +14,7 @@ from channels import CHANNELS, DEV, TRAINED, is_available
 from manyvoices.coded import make_coded, plan_coded, plan_dev
 from manyvoices.copies import CONVERTED, Shares, make_copies, plan
 from manyvoices.debian import make_debian
+from manyvoices.find import find, write_lines
 from manyvoices.folder import add_folder
 from manyvoices.gather import INDEX, REPOSITORIES, gather, read_index
 from manyvoices.nospeech import make_nospeech
@@ -37,6 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     step.add_argument("--jobs", type=int, default=1, help="repositories at the same time (1)")
     step.add_argument("--out", type=Path, required=True)
     step.set_defaults(run=_gather)
+    step = steps.add_parser("find", help="an index of repositories, from rules on their paths")
+    step.add_argument("--repos", type=Path, required=True, help="folder of the repositories")
+    step.add_argument("--sources", type=Path, required=True, help="split, repo, about")
+    step.add_argument("--rules", type=Path, required=True, help="what the paths mean")
+    step.add_argument("--known", type=Path, nargs="*", default=[INDEX], help="indexes to add to")
+    step.add_argument("--skipped", type=Path, help="of gather: clips to leave out")
+    step.add_argument("--index", type=Path, required=True, help="written")
+    step.add_argument("--repositories", type=Path, required=True, help="written")
+    step.set_defaults(run=_find)
     step = steps.add_parser("folder", help="clips of a folder of human speech of your own")
     step.add_argument("folder", type=Path)
     step.add_argument("--source", help="what to call it; the folder's name unless given")
@@ -111,6 +121,19 @@ def _gather(arguments: argparse.Namespace) -> None:
     print(f"{len(rows)} of {len(entries)} clips in {arguments.out}")
     for why, n in Counter(problems.values()).most_common():
         print(f"{n} times: {why}")
+
+
+def _find(arguments: argparse.Namespace) -> None:
+    known = {entry.blob for index in arguments.known for entry in read_index(index)}
+    sources, rules = read_lines(arguments.sources), read_lines(arguments.rules)
+    without = set()
+    if arguments.skipped is not None and arguments.skipped.exists():
+        lines = arguments.skipped.read_text(encoding="utf-8").splitlines()
+        without = {(line.split("\t")[0], line.split("\t")[1]) for line in lines}
+    clips, table = find(arguments.repos, sources, rules, known=known, without=without)
+    write_lines(arguments.index, clips)
+    write_lines(arguments.repositories, table)
+    print(f"{len(clips)} clips of {len(table)} repositories in {arguments.index}")
 
 
 def _folder(arguments: argparse.Namespace) -> None:

@@ -44,7 +44,7 @@ def main() -> None:
         if said != clip["label"]:
             wrong[clip["file"]] = clip["source"]
     print("llr: calibrated log-likelihood ratio; P(human) and verdict: were half of all clips")
-    print("synthetic and both errors equally bad. No clip or generator was in training.")
+    print("synthetic and both errors equally bad.")
     print(f"{len(clips) - len(wrong)} of {len(clips)} right" + "; wrong:" * bool(wrong))
     for name, source in wrong.items():
         print(f"  {name} ({source})")

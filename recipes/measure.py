@@ -42,7 +42,7 @@ SETS = {  # name: table, split
     "small corpus, dev": ("corpus/corpus.tsv", "dev"),
     "small corpus, eval": ("corpus/corpus.tsv", "eval"),
     "Debian's voices, held out": ("debian/corpus.tsv", "dev"),
-    "no speech": ("nospeech/corpus.tsv", "dev"),
+    "no speech": ("nospeech/sounds/corpus.tsv", "dev"),
 }
 CLEAN = ("demo pages, dev", "more repositories, dev", "small corpus, dev")
 CHANNELS = "dev_channels"

@@ -159,6 +159,14 @@ def test_a_model_that_its_configuration_does_not_build_is_not_saved(tmp_path):
     save_checkpoint(tmp_path / "a.pt", model)  # rates of dropout and precision are no structure
 
 
+def test_batch_norms_that_several_gpus_share_are_saved_as_those_of_one(tmp_path):
+    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(AASIST(AASISTConfig.light()))
+    assert any(isinstance(m, torch.nn.SyncBatchNorm) for m in model.modules())
+    save_checkpoint(tmp_path / "a.pt", model)
+    loaded = load_checkpoint(tmp_path / "a.pt").state_dict()
+    assert all(torch.equal(loaded[name], weight) for name, weight in model.state_dict().items())
+
+
 @pytest.mark.parametrize("name", model_names())
 def test_saving_and_loading_leave_the_random_state_alone(tmp_path, name):
     model = build_model(name)

@@ -126,11 +126,19 @@ def test_protocols_are_read_once_and_nothing_is_read_back(tmp_path, data, config
 
 
 def test_an_option_takes_the_place_of_the_file_s_model(tmp_path, data, config):
-    content = {**json.loads(Path(config).read_text()), "model": "lcnn"}
-    Path(config).write_text(json.dumps(content))
-    out = tmp_path / "run"
-    assert main(["train", "--config", config, "--system", "5", "--out", str(out), *data]) == 0
-    assert run_of(out)["model"]["name"] == "TFPARN"
+    content = json.loads(Path(config).read_text())
+    resnet = {"model": "resnet18", "model_config": {"scale": "linear"}}
+    for k, (own, option) in enumerate(
+        [
+            (resnet, ["--system", "5", "--lr", "1e-3"]),
+            ({"system": 6, "version": "authors"}, ["--model", "resnet18"]),
+            ({**resnet, "model_config": {"scale": "mel"}}, ["--model", "lcnn"]),
+        ]
+    ):
+        Path(config).write_text(json.dumps({**content, **own}))
+        out = tmp_path / str(k)
+        assert main(["train", "--config", config, *option, "--out", str(out), *data]) == 0
+        assert run_of(out)["model"]["name"] == ("TFPARN", "ResNet", "LCNN")[k]
 
 
 @pytest.mark.parametrize("suffix", ["json", "toml"])

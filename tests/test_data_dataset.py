@@ -310,6 +310,14 @@ def epochs(loader, numbers):
     return found
 
 
+def test_what_is_in_memory_is_there_once(audio_dir, monkeypatch):
+    monkeypatch.setattr("asvspoof_cm.data.dataset._default_workers", lambda _: 2)
+    dataset = many(audio_dir, in_memory=True)
+    assert make_loader(dataset).num_workers == 0
+    with pytest.raises(ValueError, match="`n_workers` must be 0 for a dataset with in_memory=True"):
+        make_loader(dataset, n_workers=1)
+
+
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_epochs_do_not_depend_on_workers(audio_dir, n_workers):
     """Workers persist, so the epoch must reach processes that are already running."""

@@ -143,6 +143,7 @@ def test_early_stopping_by_the_papers_rule():
     assert early_stopping(values, 1e-4) == (3, 15)
     assert early_stopping([*values, 0.39], 1e-4) == (18, 0)
     assert early_stopping([], 1e-4) == (0, 0)
+    assert early_stopping([math.nan, 0.5, math.nan, 0.4], 1e-4) == (4, 0)
 
 
 # The paper's systems
@@ -607,6 +608,14 @@ def test_a_damaged_state_is_named(tmp_path, miniature, content):
         state.write_bytes(content)
     with pytest.raises(ValueError, match=r"can't be resumed: resume\.pt is damaged"):
         run(miniature, tmp_path, recipe={"n_epochs": 1})
+
+
+def test_a_figure_that_is_no_number_is_never_the_best(tmp_path, miniature):
+    figures = iter([math.nan, 0.5, 0.4, math.nan])
+    recipe = {"n_epochs": 4, "select": "mine"}
+    result = run(miniature, tmp_path, recipe=recipe, measure=lambda _: {"mine": next(figures)})
+    assert [record["is_best"] for record in result.history] == [True, True, True, False]
+    assert load_checkpoint(result.best_path).meta["epoch"] == result.best_epoch == 3
 
 
 def test_leftovers_of_a_kill_are_removed(tmp_path, miniature):

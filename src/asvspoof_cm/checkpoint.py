@@ -517,7 +517,10 @@ def _structure(model: nn.Module) -> dict[str, Any]:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             continue  # its rate decides no score
-        structure[name or "the whole"] = f"{type(module).__name__}({module.extra_repr()})"
+        # Training on several GPUs puts batch norms that they share in the place of others.
+        is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+        kind = "BatchNorm" if is_norm else type(module).__name__
+        structure[name or "the whole"] = f"{kind}({module.extra_repr()})"
         if not [*module.children()]:  # a front-end, which prints nothing of itself
             structure |= {f"{name}.{k}": v for k, v in vars(module).items() if _is_setting(k, v)}
     weights = {name: tensor.shape for name, tensor in model.state_dict().items()}

@@ -76,10 +76,15 @@ def run(args: argparse.Namespace) -> int:
     settings = read_settings(args.config) if args.config is not None else {}
     given = {name: value for name, value in vars(args).items() if value is not None}
     own = ("command", "config", "run", "device", "quiet")
-    if "model" in given:  # in place of the file's system
-        settings = {k: v for k, v in settings.items() if k not in ("system", "version")}
-    elif "system" in given:
-        settings.pop("model", None)
+    # An option takes the place of the file's model or system, with all that describes it.
+    replaced: tuple[str, ...] = ()
+    if "system" in given and "model" in settings:
+        replaced = ("model", "model_config")
+    elif "model" in given and "system" in settings:
+        replaced = ("system", "version", "model_config")
+    elif "model" in given and settings.get("model", given["model"]) != given["model"]:
+        replaced = ("model_config",)
+    settings = {name: value for name, value in settings.items() if name not in replaced}
     settings.update({name: value for name, value in given.items() if name not in own})
     if not args.quiet:
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)

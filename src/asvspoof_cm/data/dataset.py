@@ -93,7 +93,8 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
         input: Rate, length and level of the crops, such as ``model.input``; None is 4 s at 16 kHz,
             divided by their own peak. The normalisation "utterance" reads the whole file.
         seed: The seed of the crops.
-        in_memory: Keep what was decoded as 16-bit samples: 1 GB for each 9 hours at 16 kHz.
+        in_memory: Keep what was decoded as 16-bit samples: 1 GB for each 9 hours at 16 kHz. It is
+            then read in this process, without workers.
 
     Attributes:
         protocol: The utterances.
@@ -136,7 +137,8 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
         self.audio = audio_of(self.protocol, audio_dir, sample_rate=self.input.sample_rate)
         self.crop: Literal["center", "random"] = crop
         self.n_crops, self.n_samples, self.seed = n_crops, self.input.n_samples, seed
-        self._kept: dict[int, NDArray[np.int16]] | None = {} if in_memory else None
+        self.in_memory = in_memory
+        self._kept: dict[int, NDArray[np.int16]] = {}
 
     def __len__(self) -> int:
         return len(self.protocol)
@@ -152,8 +154,8 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
 
     def _crops(self, row: int, epoch: int, n_samples: int) -> Array:
         whole: Array
-        if self._kept is not None:
-            whole = self._whole(row, self._kept) * np.float32(1 / _INT16)
+        if self.in_memory:
+            whole = self._whole(row) * np.float32(1 / _INT16)
             starts = self._starts(row, epoch, len(whole), n_samples)
         else:
             with self.audio.open(row) as file:
@@ -164,13 +166,13 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
                 whole = file.read()
         return self._level([cut(whole, start, n_samples) for start in starts], whole)
 
-    def _whole(self, row: int, kept: dict[int, NDArray[np.int16]]) -> NDArray[np.int16]:
+    def _whole(self, row: int) -> NDArray[np.int16]:
         """Return a whole utterance as 16-bit samples, decoded once."""
-        if row not in kept:
+        if row not in self._kept:
             with self.audio.open(row) as file:
                 scaled = np.rint(file.read() * _INT16).clip(-_INT16, _INT16 - 1)
-            kept[row] = scaled.astype(np.int16)
-        return kept[row]
+            self._kept[row] = scaled.astype(np.int16)
+        return self._kept[row]
 
     def _starts(self, row: int, epoch: int, n_total: int, n_samples: int) -> list[int]:
         if self.n_crops is not None:
@@ -215,7 +217,7 @@ def make_loader(
         crop_s: Lengths in seconds, of which each batch draws one; empty is the dataset's.
         seed: The seed of the order and of the lengths; with the epoch it decides both.
         n_workers: Processes that read ahead; None for one per core less one, at most 8, divided by
-            the processes on this machine. 0 reads in this process.
+            the processes on this machine. 0 reads in this process, as a dataset in memory wants.
         device: Where the batches will go: memory is pinned for CUDA only.
 
     Example:
@@ -239,7 +241,14 @@ def make_loader(
     lengths = tuple(round(seconds * rate) for seconds in crop_s)
     if min(lengths, default=1) < 1:
         raise ValueError(f"`crop_s` must be positive numbers of seconds; got {tuple(crop_s)}.")
+    if dataset.in_memory and n_workers:
+        raise ValueError(
+            f"`n_workers` must be 0 for a dataset with in_memory=True, of which each worker would "
+            f"keep a copy; got {n_workers}."
+        )
     sampler = EpochSampler(len(dataset), batch_size, order, lengths, seed)
+    if dataset.in_memory:
+        n_workers = 0
     if n_workers is None:
         n_workers = min(_default_workers(sampler.world_size), -(-len(sampler) // batch_size))
     return DataLoader(

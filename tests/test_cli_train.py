@@ -271,17 +271,6 @@ def test_train_further_from_a_checkpoint(tmp_path, table):
             assert not torch.equal(tuned.state_dict()[name], tensor), name
 
 
-def test_train_with_a_loss_of_cosines(tmp_path, data):
-    arguments = ["train", "--model", "lcnn", "--loss", "p2sgrad", "--out", str(tmp_path / "run")]
-    assert main([*arguments, *data, "--augment", "none"]) == 0
-    model = load_checkpoint(tmp_path / "run" / "best.pt")
-    assert (type(model).__name__, type(model.body).__name__) == ("CosineHead", "LCNN")
-    further = ["train", "--model", str(tmp_path / "run" / "best.pt"), "--loss", "p2sgrad"]
-    assert main([*further, "--out", str(tmp_path / "further"), *data, "--augment", "none"]) == 0
-    body = load_checkpoint(tmp_path / "further" / "best.pt").body
-    assert type(body).__name__ == "LCNN"  # no head on a head
-
-
 def test_a_sample_of_dev_is_always_the_same_and_keeps_the_shares(paths):
     from asvspoof_cm.cli.train import _sample
 
@@ -304,8 +293,6 @@ def test_a_sample_of_dev_is_always_the_same_and_keeps_the_shares(paths):
         (["--protocol", "T", "--config", "R"], "`recipe` must have fields of Recipe: "),
         (["--protocol", "T", "--config", "T"], "is neither JSON nor TOML"),
         (["--protocol", "T", "--config", "L"], "is neither JSON nor TOML"),
-        (["--protocol", "T", "--model", "S", "--loss", "p2sgrad"], "cosines of a CosineHead"),
-        (["--protocol", "T", "--loss", "oc_softmax"], "cosines of a CosineHead; TFPARN has other"),
         (["--protocol", "T", "--system", "7"], "must be between 1 and 6; got 7"),
         (["--protocol", "none.tsv"], "none.tsv"),
         (["--protocol", "T", "--augment", "magic"], "must be none, one of tfparn"),

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +20,6 @@ from asvspoof_cm.models import (
     LCNN,
     TFPARN,
     AASISTConfig,
-    CosineHead,
-    CosineHeadConfig,
     Encoder,
     EncoderConfig,
     RawNet2,
@@ -42,7 +39,6 @@ MAKE = {
     "TFPARN": lambda: TFPARN(SMALL),
     "AASIST": lambda: AASIST(AASISTConfig.light()),
     "RawNet2": lambda: RawNet2(RawNet2Config(d_gru=32, n_gru_layers=2, d_embedding=16)),
-    "CosineHead": lambda: CosineHead(CosineHeadConfig(model_config=asdict(SMALL))),
     "Encoder": lambda: Encoder(
         EncoderConfig(encoder=("distillmos", "whisper-tiny"), n_layers=1, d_projection=8)
     ),

@@ -20,7 +20,6 @@ from asvspoof_cm.models import (
     LCNN,
     TFPARN,
     AASISTConfig,
-    CosineHeadConfig,
     Countermeasure,
     Encoder,
     EncoderConfig,
@@ -196,56 +195,6 @@ def test_positions_by_their_formula():
         assert positions[t, 2 * i + 1].item() == pytest.approx(angle.cos().item(), abs=2e-3)
 
 
-# Padding
-
-
-@pytest.mark.parametrize("pooling", ["attention", "mean", "top-k"])
-@pytest.mark.parametrize("padding", [0.0, 1e6, float("nan")])
-def test_padding_changes_nothing(pooling, padding):
-    torch.manual_seed(4)
-    model = TFPARN(TFPARNConfig(n_layers=3, pooling=pooling)).eval()
-    # After a plain LayerNorm all frames have one norm, and rounding alone would rank them.
-    torch.nn.init.normal_(model.layers[-1].norm2.weight)
-    lengths = torch.tensor([401, 120, 1])
-    features = torch.randn(3, 160, 401)
-    for row, length in enumerate(lengths):
-        features[row, :, length:] = padding
-    with torch.no_grad():
-        logits, weights, *_ = model.attend_features(features, lengths)
-        for row, length in enumerate(lengths):
-            alone = model.forward_features(features[row : row + 1, :, :length])
-            torch.testing.assert_close(logits[row : row + 1], alone, rtol=0, atol=1e-5)
-            assert (weights[row, length:] == 0).all()
-    torch.testing.assert_close(weights.sum(dim=1), torch.ones(3))
-
-
-def test_lengths_wait_for_no_device():
-    model = SMALL["TFPARN"]().to("meta")
-    features, lengths = torch.empty(2, 160, 30, device="meta"), torch.tensor([30, 5])
-    for each in (lengths, lengths.to("meta")):
-        assert model.forward_features(features, each).shape == (2, 2)
-
-
-def test_padding_in_training_with_dropout():
-    torch.manual_seed(5)
-    model = TFPARN(TFPARNConfig(n_layers=2)).train()
-    features = torch.randn(2, 160, 60)
-    features[1, :, 30:] = float("nan")
-    model.forward_features(features, torch.tensor([60, 30])).sum().backward()
-    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
-
-
-def test_residuals_are_scaled():
-    model = SMALL["TFPARN"]()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    model.scale_residuals(0.3)
-    for name, value in model.state_dict().items():
-        is_scaled = name.endswith(("out.weight", "contract.weight"))
-        torch.testing.assert_close(value, 0.3 * before[name] if is_scaled else before[name])
-    with pytest.raises(ValueError, match="`factor` must be positive and finite"):
-        model.scale_residuals(0.0)
-
-
 # Dropout
 
 
@@ -268,12 +217,12 @@ def test_dropout_statistics_and_gradient():
 def test_attention_in_bfloat16_is_that_of_pytorch():
     query, key, value = torch.randn(3, 2, 4, 50, 16, generator=torch.Generator().manual_seed(1))
     half = [x.bfloat16().requires_grad_() for x in (query, key, value)]
-    ours = attention(*half, mask=None, p=0.0, training=True)
+    ours = attention(*half, p=0.0, training=True)
     expected = functional.scaled_dot_product_attention(query, key, value)
     assert ours.dtype == torch.bfloat16
     torch.testing.assert_close(ours.float(), expected, atol=0.02, rtol=0.02)
     with torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(attention(*half, mask=None, p=0.0, training=True), ours)
+        torch.testing.assert_close(attention(*half, p=0.0, training=True), ours)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +235,7 @@ def test_attention_dropout_gradients(monkeypatch, dtype, tolerance):
     monkeypatch.setattr("asvspoof_cm.models.layers.random_bytes", lambda shape: noise)
     inputs = [torch.randn(3, 2, 11, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     query, key, value = inputs
-    output = attention(*(x.to(dtype) for x in inputs), mask=None, p=0.25, training=True)
+    output = attention(*(x.to(dtype) for x in inputs), p=0.25, training=True)
     weights = (query @ key.mT / 2).softmax(dim=-1) * (noise >= 64) / 0.75
     expected = weights @ value
     assert output.dtype == dtype
@@ -336,15 +285,12 @@ def test_logits_do_not_depend_on_the_batch(small):
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("lengths", [None, [30, 5, 30, 1, 12]])
-def test_tfparn_parts_of_a_batch_change_nothing(monkeypatch, lengths):
-    model = SMALL["TFPARN"]().eval()
-    features = torch.randn(5, 160, 30)
-    lengths = None if lengths is None else torch.tensor(lengths)
+def test_tfparn_parts_of_a_batch_change_nothing(monkeypatch):
+    model, waveform = SMALL["TFPARN"]().eval(), torch.randn(5, 4800)
     with torch.no_grad():
-        expected = model.attend_features(features, lengths)
+        expected = model.attend(waveform)
         monkeypatch.setattr("asvspoof_cm.models.tfparn._CPU_BATCH", 2)
-        in_parts = model.attend_features(features, lengths)
+        in_parts = model.attend(waveform)
     for ours, theirs in zip(in_parts[:2], expected[:2], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
@@ -488,20 +434,6 @@ def test_shortest_waveforms():
 
 
 @pytest.mark.parametrize(
-    ("features", "lengths", "message"),
-    [
-        (torch.zeros(2, 401, 160), None, r"`log_mel` must have shape \(batch, 160, n_frames\)"),
-        (torch.zeros(2, 160, 10), torch.tensor([10]), r"`lengths` must have shape \(2,\)"),
-        (torch.zeros(2, 160, 10), torch.tensor([10, 0]), "between 1 and the 10 frames"),
-        (torch.zeros(2, 160, 10), torch.tensor([10, 11]), "got 10 to 11"),
-    ],
-)
-def test_bad_features(features, lengths, message):
-    with pytest.raises(ValueError, match=message):
-        SMALL["TFPARN"]().forward_features(features, lengths)
-
-
-@pytest.mark.parametrize(
     ("config", "values", "message"),
     [
         (TFPARNConfig, {"d_model": 100}, "multiple of `n_heads`"),
@@ -520,8 +452,6 @@ def test_bad_features(features, lengths, message):
         (ResNetConfig, {"attention": "time"}, "`attention` must be one of"),
         (ResNetConfig, {"pooling": "max"}, "`pooling` must be one of"),
         (ResNetConfig, {"width": 0}, "`width` must be a whole number of at least 1"),
-        (CosineHeadConfig, {"n_vectors": 3}, "`n_vectors` must be 1 or 2; got 3"),
-        (CosineHeadConfig, {"scale": 0.0}, "`scale` must be positive"),
         (EncoderConfig, {"encoder": ()}, "`encoder` must be a name or a tuple of names"),
         (EncoderConfig, {"encoder": ("distillmos", 3)}, "`encoder` must be a name or a tuple"),
         (EncoderConfig, {"n_layers": -1}, "whole number of at least 0, or None; got -1"),

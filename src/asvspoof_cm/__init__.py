@@ -76,7 +76,6 @@ if TYPE_CHECKING:
         LCNN as LCNN,
         TFPARN as TFPARN,
         AASISTConfig as AASISTConfig,
-        CosineHead as CosineHead,
         Countermeasure as Countermeasure,
         Encoder as Encoder,
         EncoderConfig as EncoderConfig,

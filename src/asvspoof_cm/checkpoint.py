@@ -33,12 +33,13 @@ from asvspoof_cm._util import atomic_path, one_line
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.models import AASIST, LCNN, AASISTConfig, Countermeasure, LCNNConfig, build_model
-from asvspoof_cm.models.base import complete_config, describe_model
+from asvspoof_cm.models.base import build_config, complete_config, describe_model
 
 __all__ = [
     "DEFAULT_NAME",
     "PRETRAINED",
     "average_checkpoints",
+    "content_hash",
     "load_checkpoint",
     "load_pretrained",
     "load_published_aasist",
@@ -55,7 +56,7 @@ logger = logging.getLogger(__name__)
 M = TypeVar("M", bound=Countermeasure)
 
 FORMAT = 2
-_KEYS = {"format", "model", "config", "input", "state_dict", "meta"}
+_KEYS = {"format", "model", "config", "input", "state_dict", "meta", "sha256"}
 _KNOWN = (
     *("averaged", "calibration", "card", "data", "dev", "epoch", "notes", "segments", "system"),
     "training",
@@ -65,6 +66,7 @@ _CLASSES = re.compile(
     r"collections OrderedDict|torch \w+Storage|torch._utils _rebuild_(tensor_v2|parameter)"
 )
 _MOST_VALUES, _DEEPEST = 1 << 24, 32
+_SETTING = (bool, int, float, str, tuple)
 _said: set[str] = set()
 
 
@@ -91,7 +93,7 @@ def save_checkpoint(path: str | os.PathLike[str], model: Countermeasure, /, **kn
         >>> load_checkpoint(path).meta["notes"]
         {'trained_on': 'ASVspoof 5 train'}
     """
-    save_tensors(path, _content_of(model, known))
+    save_tensors(path, _checked_content(model, known))
 
 
 def save_folder(folder: str | os.PathLike[str], model: Countermeasure, /, **known: Any) -> None:
@@ -104,7 +106,7 @@ def save_folder(folder: str | os.PathLike[str], model: Countermeasure, /, **know
         model: As in `save_checkpoint`.
         **known: As in `save_checkpoint`; the model card is made of ``card``.
     """
-    _hub.write_folder(folder, _content_of(model, known))
+    _hub.write_folder(folder, _checked_content(model, known))
 
 
 def push_to_hub(
@@ -125,27 +127,46 @@ def push_to_hub(
         >>> commit = push_to_hub(model, "owner/tfparn-mine")  # doctest: +SKIP
         >>> load_pretrained("owner/tfparn-mine", revision=commit)  # doctest: +SKIP
     """
-    return _hub.upload(_content_of(model, {}), name, private=private, message=message)
+    return _hub.upload(_checked_content(model, {}), name, private=private, message=message)
 
 
-def load_checkpoint(path: str | os.PathLike[str]) -> Countermeasure:
+def load_checkpoint(path: str | os.PathLike[str], *, sha256: str | None = None) -> Countermeasure:
     """Read a model that `save_checkpoint` or `save_folder` wrote.
 
     Nothing in the file is executed. Loading is strict: every weight must be there and nothing else.
+
+    Args:
+        path: The file, or the folder.
+        sha256: The hash that the model must have; None takes any.
 
     Returns:
         The model, on the CPU and in evaluation mode; `model.meta` is what was stored with it.
 
     Raises:
-        ValueError: The file is not a checkpoint of this library, is damaged, holds more than
-            tensors and plain values, or comes from a newer version.
+        ValueError: The file is not a checkpoint of this library, is damaged, holds another model,
+            holds more than tensors and plain values, or comes from a newer version.
 
     Example:
         >>> load_checkpoint("missing.pt")
         Traceback (most recent call last):
         FileNotFoundError: [Errno 2] No such file or directory: 'missing.pt'
     """
-    return _load(path)
+    content = _hub.read_folder(path) if Path(path).is_dir() else load_tensors(path)
+    _check_content(content, path, sha256)
+    weights = content["state_dict"]
+    try:
+        config = complete_config(content["model"], content["config"])
+        model = _rebuild(content["model"], config, weights.values())
+        model.input = InputSettings.from_dict(content["input"])
+        model.meta = dict(content["meta"])
+        model.stored_config = content["config"]
+        if model.meta.get("calibration") is not None:
+            Calibration.from_dict(model.meta["calibration"])
+        if not isinstance(model.meta.get("segments") or {}, Mapping):
+            raise TypeError("its settings of segments are no dict")
+    except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(f"{path} can't be rebuilt: {one_line(error)}") from error
+    return _fit_weights(model, weights, path)
 
 
 def load_pretrained(
@@ -179,12 +200,12 @@ def load_pretrained(
         )
     name = name or DEFAULT_NAME
     if name in PRETRAINED:
-        return _load(pretrained_path(name), sha256 or PRETRAINED[name]["sha256"])
+        return load_checkpoint(pretrained_path(name), sha256=sha256 or PRETRAINED[name]["sha256"])
     if Path(name).is_dir():
-        return _load(name, sha256)
+        return load_checkpoint(name, sha256=sha256)
     if not _hub.is_hub_name(name):
         pretrained_path(name)  # says which names there are
-    return _load(_hub.fetch(name, revision), sha256)
+    return load_checkpoint(_hub.fetch(name, revision), sha256=sha256)
 
 
 def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:
@@ -259,9 +280,7 @@ def load_published_lcnn(path: str | os.PathLike[str]) -> LCNN:
     return _fit_weights(model, ours, path)
 
 
-def average_checkpoints(
-    paths: Sequence[str | os.PathLike[str]], shares: Sequence[float] | None = None
-) -> Countermeasure:
+def average_checkpoints(paths: Sequence[str | os.PathLike[str]]) -> Countermeasure:
     """Return a model whose weights are the mean of several checkpoints of one training.
 
     Late epochs of a run, or of runs that continue each other, lie close enough for their mean to be
@@ -270,28 +289,20 @@ def average_checkpoints(
     the moving average of `fit` does.
 
     Args:
-        paths: Checkpoints of the same model and configuration, two or more.
-        shares: The weight of each in the mean, positive; their sum does not matter. None gives all
-            the same. A fine-tuned model mixed with the one it began with keeps more of what that
-            one knew (Wortsman et al., CVPR 2022).
+        paths: Checkpoints of the same model and configuration, two or more. One that is named twice
+            counts twice.
 
     Returns:
-        The model; its `meta` is that of the last checkpoint, with ``averaged``, the share of each
-        file, named with its folder. Whole numbers are those of the last checkpoint too.
+        The model; its `meta` is that of the last checkpoint, with ``averaged``, the files, named
+        with their folders. Whole numbers are those of the last checkpoint too.
 
     Example:
         >>> average_checkpoints(["a/best.pt", "b/best.pt"]).meta["averaged"]  # doctest: +SKIP
-        {'a/best.pt': 0.5, 'b/best.pt': 0.5}
+        ['a/best.pt', 'b/best.pt']
     """
     models = [load_checkpoint(path) for path in paths]
     if len(models) < 2:
         raise ValueError(f"`paths` must name two checkpoints or more; got {len(models)}.")
-    shares = [1.0] * len(models) if shares is None else list(shares)
-    if len(shares) != len(models) or not all(0 < share < math.inf for share in shares):
-        raise ValueError(
-            f"`shares` must be a positive number for each of the {len(models)} `paths`; got "
-            f"{shares}."
-        )
     described = [describe_model(model) for model in models]
     for path, (name, config) in zip(paths, described, strict=True):
         if (name, config) != described[-1]:
@@ -299,13 +310,10 @@ def average_checkpoints(
                 f"`paths` must hold one model and configuration; {path} has a {name} with "
                 f"{config}, the last a {described[-1][0]} with {described[-1][1]}."
             )
-    weights = torch.tensor(shares, dtype=torch.float64) / sum(shares)
     for of_models in zip(*(model.state_dict().values() for model in models), strict=True):
         if of_models[-1].is_floating_point():
-            stacked = torch.stack([tensor.double() for tensor in of_models])
-            of_models[-1].copy_(torch.tensordot(weights, stacked, dims=1))
-    names = ["/".join(Path(path).parts[-2:]) for path in paths]
-    models[-1].meta["averaged"] = dict(zip(names, weights.tolist(), strict=True))
+            of_models[-1].copy_(torch.stack([tensor.double() for tensor in of_models]).mean(dim=0))
+    models[-1].meta["averaged"] = ["/".join(Path(path).parts[-2:]) for path in paths]
     return models[-1]
 
 
@@ -341,8 +349,20 @@ def load_tensors(path: str | os.PathLike[str]) -> Any:
             ) from error
 
 
-def content_hash(content: Mapping[str, Any]) -> str:
-    """Return the hash of a checkpoint: of its model, configuration, input, weights and meta."""
+def content_hash(model: Countermeasure) -> str:
+    """Return the hash of a model, which its checkpoint has too, and the list of what ships.
+
+    It is made from the model's class, configuration and input, its weights, and its `meta`.
+
+    Example:
+        >>> content_hash(load_pretrained(DEFAULT_NAME)) == PRETRAINED[DEFAULT_NAME]["sha256"]
+        True
+    """
+    return hash_content(_content_of(model, {}))
+
+
+def hash_content(content: Mapping[str, Any]) -> str:
+    """Return the hash of what a checkpoint holds."""
     about = [_plain(content[name], name) for name in ("model", "config", "input", "meta")]
     if not isinstance(content["state_dict"], Mapping):
         raise TypeError(f"its weights are a {type(content['state_dict']).__name__}.")
@@ -381,9 +401,8 @@ def _fit_weights(model: M, weights: Mapping[str, Any], path: str | os.PathLike[s
     return model.eval()
 
 
-def _load(path: str | os.PathLike[str], sha256: str | None = None) -> Countermeasure:
-    """Return the model in a file or folder, whose hash must be `sha256` where that is given."""
-    content = _hub.read_folder(path) if Path(path).is_dir() else load_tensors(path)
+def _check_content(content: Any, path: str | os.PathLike[str], sha256: str | None) -> None:
+    """Raise unless this is what a checkpoint holds, whole, of the model with that hash."""
     if not isinstance(content, dict) or "format" not in content:
         hint = ""
         if isinstance(content, dict) and "pos_S" in content:
@@ -395,50 +414,55 @@ def _load(path: str | os.PathLike[str], sha256: str | None = None) -> Countermea
             f"{path} has checkpoint format {shown}; this version of asvspoof-cm reads {FORMAT}. "
             "A higher one needs a newer version; version 0.2 reads 1 and writes 2."
         )
-    stored = content.pop("sha256", None)
     if content.keys() != _KEYS:
         names = ", ".join(sorted(map(str, content.keys() ^ _KEYS))[:3])
         raise ValueError(f"{path} is damaged: {names} is missing or unexpected.")
     try:
-        found = content_hash(content)
+        found = hash_content(content)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {one_line(error)}") from error
-    if found != stored:
+    if found != content["sha256"]:
         raise ValueError(f"{path} is damaged: its content is not what was written.")
     if sha256 not in (None, found):
         raise ValueError(
             f"{path} does not hold the model that was asked for: its hash is {found}, not {sha256}."
         )
-    weights = content["state_dict"]
-    try:
-        config = complete_config(content["model"], content["config"])
-        model = _rebuild(content["model"], config, weights.values())
-        model.input = InputSettings.from_dict(content["input"])
-        model.meta = dict(content["meta"])
-        if model.meta.get("calibration") is not None:
-            Calibration.from_dict(model.meta["calibration"])
-        if not isinstance(model.meta.get("segments") or {}, Mapping):
-            raise TypeError("its settings of segments are no dict")
-    except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
-        raise ValueError(f"{path} can't be rebuilt: {one_line(error)}") from error
-    return _fit_weights(model, weights, path)
+
+
+def _checked_content(model: Countermeasure, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint of a model holds, its hash too, or say why it can't be one."""
+    content = _content_of(model, known)
+    _check_meta(content["meta"])
+    _plain(content["config"], "config")
+    _check_rebuilds(model)
+    return {**content, "sha256": hash_content(content)}
 
 
 def _content_of(model: Countermeasure, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint of a model holds, or say why it can't be one."""
+    """Return what a checkpoint of a model holds, but for its hash."""
     name, config = describe_model(model)
-    meta = _checked_meta({**model.meta, **known})
-    _plain(config, "config")
-    _check_rebuilds(model)
-    content = {
+    # As it was stored, where that still means the same: else each new field would change the hash.
+    if model.stored_config is not None:
+        stored = build_config(name, complete_config(name, model.stored_config))
+        config = model.stored_config if stored == model.config else config
+    return {
         "format": FORMAT,
         "model": name,
         "config": config,
         "input": asdict(model.input),
-        "state_dict": {name: tensor.cpu() for name, tensor in model.state_dict().items()},
-        "meta": meta,
+        "state_dict": _narrow({name: part.cpu() for name, part in model.state_dict().items()}),
+        "meta": {**model.meta, **known},
     }
-    return {**content, "sha256": content_hash(content)}
+
+
+def _narrow(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights in half precision if that holds all of them exactly, as after loading it."""
+    narrow = {}
+    for name, tensor in weights.items():
+        narrow[name] = tensor.half() if tensor.dtype == torch.float32 else tensor
+        if not torch.equal(narrow[name].to(tensor.dtype), tensor):
+            return weights
+    return narrow
 
 
 def _check_archive(file: BinaryIO, refused: str) -> None:
@@ -517,19 +541,16 @@ def _structure(model: nn.Module) -> dict[str, Any]:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             continue  # its rate decides no score
-        # Training on several GPUs puts batch norms that they share in the place of others.
-        is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
-        kind = "BatchNorm" if is_norm else type(module).__name__
+        kind = type(module).__name__
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            kind = "BatchNorm"  # training in several processes makes SyncBatchNorm of each
         structure[name or "the whole"] = f"{kind}({module.extra_repr()})"
         if not [*module.children()]:  # a front-end, which prints nothing of itself
-            structure |= {f"{name}.{k}": v for k, v in vars(module).items() if _is_setting(k, v)}
+            for key, value in vars(module).items():
+                if key[0] != "_" and key != "training" and isinstance(value, _SETTING):
+                    structure[f"{name}.{key}"] = value
     weights = {name: tensor.shape for name, tensor in model.state_dict().items()}
     return {**structure, **dict(model.named_buffers()), **weights}
-
-
-def _is_setting(name: str, value: Any) -> bool:
-    hidden = name.startswith("_") or name == "training"
-    return not hidden and isinstance(value, bool | int | float | str | tuple)
 
 
 def _is_alike(ours: Any, theirs: Any) -> bool:
@@ -541,8 +562,8 @@ def _is_alike(ours: Any, theirs: Any) -> bool:
     return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=0, atol=atol)
 
 
-def _checked_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint may say about its model, or say what it may not."""
+def _check_meta(meta: Mapping[str, Any]) -> None:
+    """Raise unless a checkpoint may say this about its model."""
     unknown = sorted(map(str, meta.keys() - set(_KNOWN)))
     if unknown:
         raise TypeError(
@@ -558,7 +579,6 @@ def _checked_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"`notes` must be a dict without the names of save_checkpoint; got {', '.join(nested)}."
         )
-    return dict(meta)
 
 
 def _plain(value: Any, name: str, depth: int = _DEEPEST, left: list[int] | None = None) -> Any:

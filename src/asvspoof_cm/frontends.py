@@ -325,9 +325,7 @@ def sinc_filters(low_hz: Tensor, high_hz: Tensor, kernel_size: int, sample_rate:
 class SincConv(nn.Module):
     """The sinc filterbank of AASIST and RawNet2: a valid convolution, stride 1.
 
-    Its bands are equally spaced in Mel from 0 Hz to half the sample rate. Fixed by default, as in
-    the paper, and then absent from the state dict. With ``trainable=True`` the band edges are
-    learned (`low_hz`, `band_hz`).
+    Its bands are equally spaced in Mel from 0 Hz to half the sample rate; nothing in it is trained.
 
     Note:
         An even `kernel_size` is raised by one, as in the published models.
@@ -339,29 +337,13 @@ class SincConv(nn.Module):
 
     filters: Tensor
 
-    def __init__(
-        self, n_filters: int, kernel_size: int, *, sample_rate: int = 16000, trainable: bool = False
-    ) -> None:
+    def __init__(self, n_filters: int, kernel_size: int, *, sample_rate: int = 16000) -> None:
         super().__init__()
         self.kernel_size = kernel_size + 1 - kernel_size % 2
-        self.sample_rate = sample_rate
-        self.trainable = trainable
         edges = _mel_points(0, sample_rate / 2, n_filters + 1)
-        if trainable:
-            self.low_hz = nn.Parameter(edges[:-1].float())
-            self.band_hz = nn.Parameter(edges.diff().float())
-        else:
-            filters = sinc_filters(edges[:-1], edges[1:], self.kernel_size, sample_rate)
-            self.register_buffer("filters", filters.float(), persistent=False)
+        filters = sinc_filters(edges[:-1], edges[1:], self.kernel_size, sample_rate)
+        self.register_buffer("filters", filters.float(), persistent=False)
 
     def forward(self, waveform: Tensor) -> Tensor:
         """Return band signals (batch, n_filters, time − kernel_size + 1) of (batch, time)."""
-        return functional.conv1d(waveform[:, None], self.current_filters()[:, None])
-
-    def current_filters(self) -> Tensor:
-        """Return the filters (n_filters, kernel_size), built from the band edges if trainable."""
-        if not self.trainable:
-            return self.filters
-        low_hz = self.low_hz.abs()
-        high_hz = (low_hz + self.band_hz.abs()).clamp(max=self.sample_rate / 2)
-        return sinc_filters(low_hz, high_hz, self.kernel_size, self.sample_rate)
+        return functional.conv1d(waveform[:, None], self.filters[:, None])

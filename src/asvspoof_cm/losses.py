@@ -1,4 +1,4 @@
-"""Training objectives: classification, ranking, cost, margin and contrast.
+"""Training objectives: classification, ranking and cost.
 
 Logits have shape (batch, 2), index 0 spoof and 1 bonafide; labels have shape (batch,). The score
 of an utterance is s = z₁ − z₀, except in the paper's pairwise loss, which ranks by z₁ (sections
@@ -23,20 +23,13 @@ from asvspoof_cm.metrics import ASVSPOOF5
 
 __all__ = [
     "LOSSES",
-    "am_softmax_loss",
     "cross_entropy_loss",
     "cross_entropy_pairwise_loss",
     "focal_loss",
     "focal_pairwise_loss",
     "listwise_loss",
-    "oc_softmax_loss",
-    "p2sgrad_loss",
     "pairwise_ranking_loss",
-    "partial_auc_loss",
     "prior_weighted_bce",
-    "soft_dcf_loss",
-    "soft_min_dcf_loss",
-    "supervised_contrastive_loss",
 ]
 
 
@@ -54,8 +47,7 @@ def cross_entropy_loss(
         >>> cross_entropy_loss(torch.zeros(2, 2), torch.tensor([0, 1]))
         tensor(0.6931)
     """
-    _check_logits(logits, labels)
-    wide = _widen(logits)
+    wide = _checked(logits, labels)
     weight = None if class_weights is None else wide.new_tensor(class_weights)
     return functional.cross_entropy(wide, labels.long(), weight=weight)
 
@@ -99,10 +91,9 @@ def focal_loss(logits: Tensor, labels: Tensor, *, alpha: float = 0.5, gamma: flo
         >>> focal_loss(logits, torch.tensor([0, 1]))
         tensor(0.0433)
     """
-    _check_logits(logits, labels)
+    log_p = _checked(logits, labels).log_softmax(dim=-1)
     check_between("alpha", alpha, 0, 1)
     check_not_negative(gamma=gamma)
-    log_p = _widen(logits).log_softmax(dim=-1)
     own = labels.long()[:, None]
     log_p_own = log_p.gather(1, own).squeeze(1)
     log_p_other = log_p.gather(1, 1 - own).squeeze(1)
@@ -190,38 +181,6 @@ def listwise_loss(logits: Tensor, labels: Tensor, *, temperature: float = 1.0) -
     return _mean(-(scores / temperature).log_softmax(dim=0), labels == BONAFIDE)
 
 
-def partial_auc_loss(
-    logits: Tensor, labels: Tensor, *, fraction: float = 0.2, margin: float = 1.0
-) -> Tensor:
-    """Return the mean of softplus(m − (s_b − s_s)) over bonafide b and the highest spoofs s.
-
-    The ⌈ρ n⌉ of n spoofs with the highest scores are those near the threshold of a system with few
-    false alarms: the part of the ROC that counts at the challenge's costs.
-
-    Args:
-        logits: Tensor of shape (batch, 2).
-        labels: Integer tensor of shape (batch,).
-        fraction: ρ, above 0 and at most 1; 1 ranks all pairs.
-        margin: The separation m, not negative.
-
-    Example:
-        >>> logits = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, -9.0]])
-        >>> partial_auc_loss(logits, torch.tensor([1, 0, 0]), fraction=0.5)
-        tensor(0.6931)
-    """
-    scores = _scores(logits, labels)
-    check_not_negative(margin=margin)
-    if not 0 < fraction <= 1:
-        raise ValueError(f"`fraction` must lie above 0 and at most at 1; got {fraction}.")
-    spoof = labels == SPOOF
-    # Rounding must not turn 0.1 · 30 into 4.
-    n_kept = (fraction * spoof.sum() - 1e-4).ceil().clamp(min=1)
-    order = torch.where(spoof, scores, -math.inf).argsort(descending=True)
-    kept = (torch.arange(len(scores), device=scores.device) < n_kept) & spoof[order]
-    costs = functional.softplus(margin - scores[:, None] + scores[order])
-    return _mean(costs, (labels == BONAFIDE)[:, None] & kept, (0, 1))
-
-
 def prior_weighted_bce(logits: Tensor, labels: Tensor, *, beta: float = ASVSPOOF5.beta) -> Tensor:
     """Return the binary cross-entropy at an operating point: Cllr at its prior, in nats.
 
@@ -247,195 +206,13 @@ def prior_weighted_bce(logits: Tensor, labels: Tensor, *, beta: float = ASVSPOOF
     return prior * miss + (1.0 - prior) * false_alarm
 
 
-def soft_dcf_loss(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    slope: float = 2.0,
-    beta: float = ASVSPOOF5.beta,
-) -> Tensor:
-    """Return a smooth actDCF: error rates counted by a sigmoid at the Bayes threshold τ = −ln β.
-
-    (β mean_b σ(a (τ − s)) + mean_s σ(a (s − τ))) / min(β, 1). As a grows this becomes the actDCF of
-    the batch. Scores far from τ get no gradient: add a classification loss, or begin with one.
-
-    Args:
-        logits: Tensor of shape (batch, 2).
-        labels: Integer tensor of shape (batch,).
-        slope: a, positive; 1 to 5 trains well.
-        beta: Weight of a miss against a false alarm, priors included.
-
-    Example:
-        >>> soft_dcf_loss(torch.zeros(2, 2), torch.tensor([0, 1]), beta=1.0)
-        tensor(1.)
-    """
-    scores = _scores(logits, labels)
-    check_positive_finite(slope=slope, beta=beta)
-    return _dcf(slope * (scores + math.log(beta)), labels, beta)
-
-
-def soft_min_dcf_loss(
-    logits: Tensor, labels: Tensor, *, slope: float = 2.0, beta: float = ASVSPOOF5.beta
-) -> Tensor:
-    """Return a smooth minDCF: `soft_dcf_loss` at the threshold that is best for the batch.
-
-    The thresholds tried lie halfway between neighbouring scores and beyond both ends, so adding a
-    constant to all scores changes nothing, and as the slope grows this becomes the batch's minDCF.
-
-    Args:
-        logits: Tensor of shape (batch, 2).
-        labels: Integer tensor of shape (batch,).
-        slope: a, positive.
-        beta: Weight of a miss against a false alarm, priors included.
-
-    Example:
-        >>> logits = torch.tensor([[0.0, 7.0], [0.0, 9.0]])
-        >>> soft_min_dcf_loss(logits, torch.tensor([0, 1]), slope=100.0)
-        tensor(0.)
-    """
-    scores = _scores(logits, labels)
-    check_positive_finite(slope=slope, beta=beta)
-    ordered = scores.sort().values
-    ends = scores.new_tensor([-math.inf]), scores.new_tensor([math.inf])
-    thresholds = torch.cat([ends[0], (ordered[1:] + ordered[:-1]) / 2, ends[1]])
-    return _dcf(slope * (scores - thresholds[:, None]), labels, beta).amin()
-
-
-def am_softmax_loss(
-    logits: Tensor, labels: Tensor, *, scale: float = 20.0, margin: float = 0.9
-) -> Tensor:
-    """Return the additive-margin softmax loss of logits that are scaled cosines.
-
-    Cross-entropy of a (cos θ_j − m [j = y]).
-
-    Args:
-        logits: Tensor of shape (batch, 2), a cos θ_j: what a `CosineHead` returns.
-        labels: Integer tensor of shape (batch,).
-        scale: a, the `scale` of the model.
-        margin: m, not negative; 0 gives the cross-entropy.
-
-    Example:
-        >>> am_softmax_loss(20 * torch.tensor([[1.0, 0.1], [-0.5, 0.4]]), torch.tensor([0, 1]))
-        tensor(0.6931)
-    """
-    _check_logits(logits, labels)
-    check_positive_finite(scale=scale)
-    check_not_negative(margin=margin)
-    with_margin = _widen(logits) - scale * margin * _one_hot(labels)
-    return functional.cross_entropy(with_margin, labels.long())
-
-
-def oc_softmax_loss(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    scale: float = 20.0,
-    bonafide_margin: float = 0.9,
-    spoof_margin: float = 0.2,
-) -> Tensor:
-    """Return the one-class softmax loss of bonafide logits that are scaled cosines.
-
-    softplus(a (m_b − c)) for bonafide and softplus(a (c − m_s)) for spoof (Zhang et al., 2021), c
-    the cosine to the class vector. Bonafide is kept in a narrow cone, spoof out of a wider one.
-
-    Args:
-        logits: Tensor of shape (batch, 2) whose column 1 is a c: what a `CosineHead` with one
-            vector returns.
-        labels: Integer tensor of shape (batch,).
-        scale: a, the `scale` of the model.
-        bonafide_margin: m_b, the cosine that bonafide should exceed.
-        spoof_margin: m_s, the cosine that spoof should stay below.
-
-    Example:
-        >>> oc_softmax_loss(20 * torch.tensor([[0.0, 0.2], [0.0, 0.9]]), torch.tensor([0, 1]))
-        tensor(0.6931)
-    """
-    _check_logits(logits, labels)
-    check_positive_finite(scale=scale)
-    bonafide_logit = _widen(logits)[:, BONAFIDE]
-    return torch.where(
-        labels == BONAFIDE,
-        functional.softplus(scale * bonafide_margin - bonafide_logit),
-        functional.softplus(bonafide_logit - scale * spoof_margin),
-    ).mean()
-
-
-def p2sgrad_loss(logits: Tensor, labels: Tensor, *, scale: float = 20.0) -> Tensor:
-    """Return the mean over utterances and classes of (cos θ_j − [j = y])².
-
-    The P2SGrad loss as a mean squared error (Wang and Yamagishi, 2021).
-
-    Args:
-        logits: Tensor of shape (batch, 2), a cos θ_j: what a `CosineHead` returns.
-        labels: Integer tensor of shape (batch,).
-        scale: a, the `scale` of the model.
-
-    Example:
-        >>> p2sgrad_loss(torch.tensor([[20.0, -20.0]]), torch.tensor([0]))
-        tensor(0.5000)
-    """
-    _check_logits(logits, labels)
-    check_positive_finite(scale=scale)
-    return (_widen(logits) / scale - _one_hot(labels)).square().mean()
-
-
-def supervised_contrastive_loss(
-    embedding: Tensor, labels: Tensor, *, group: Tensor | None = None, temperature: float = 0.07
-) -> Tensor:
-    """Return the supervised contrastive loss: embeddings of a class attract, of two repel.
-
-    −mean_i mean_{p ∈ P(i)} log(e^{z_i·z_p/T} / Σ_{a ∈ A(i)} e^{z_i·z_a/T}) of unit vectors z, with
-    P(i) the other rows of i's class and A(i) all other rows (Khosla et al., 2020). With `group` the
-    rows of the other class in A(i) are those of i's group only: a clip is told from its own copies,
-    which say the same words in the same voice. Rows alone in their class are left out.
-
-    Args:
-        embedding: Tensor of shape (batch, d), of any length.
-        labels: Integer tensor of shape (batch,).
-        group: Integer tensor of shape (batch,), equal for a clip and its copies; negative for a row
-            without a group.
-        temperature: T, positive.
-
-    Example:
-        >>> embedding = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-        >>> labels = torch.tensor([1, 1, 0, 0])
-        >>> supervised_contrastive_loss(embedding, labels, temperature=1.0)
-        tensor(0.5514)
-    """
-    if embedding.dim() != 2:
-        raise ValueError(f"`embedding` must have shape (batch, d); got {tuple(embedding.shape)}.")
-    _check_labels(embedding, labels)
-    check_positive_finite(temperature=temperature)
-    directions = functional.normalize(_widen(embedding), dim=1)
-    similarity = directions @ directions.mT / temperature
-    same = labels[:, None] == labels
-    positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    rivals = ~same
-    if group is not None:
-        if group.shape != labels.shape or group.is_floating_point():
-            raise ValueError(
-                f"`group` must be integers of shape {tuple(labels.shape)}, one for each row; got "
-                f"{group.dtype} of shape {tuple(group.shape)}."
-            )
-        rivals = rivals & (group[:, None] == group) & (group >= 0)
-    compared = similarity.masked_fill(~(positive | rivals), torch.finfo(similarity.dtype).min)
-    log_p = similarity - compared.logsumexp(dim=1, keepdim=True)
-    return _mean(-_mean(log_p, positive), positive.any(dim=1))
-
-
 LOSSES: Final[dict[str, Callable[..., Tensor]]] = {
     "cross_entropy": cross_entropy_loss,
     "cross_entropy_pairwise": cross_entropy_pairwise_loss,
     "focal": focal_loss,
     "focal_pairwise": focal_pairwise_loss,
     "listwise": listwise_loss,
-    "partial_auc": partial_auc_loss,
     "prior_weighted_bce": prior_weighted_bce,
-    "soft_dcf": soft_dcf_loss,
-    "soft_min_dcf": soft_min_dcf_loss,
-    "am_softmax": am_softmax_loss,
-    "oc_softmax": oc_softmax_loss,
-    "p2sgrad": p2sgrad_loss,
 }
 """The losses of logits and labels, by name. Add one of your own to train with it by name."""
 
@@ -445,36 +222,25 @@ def _widen(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def _mean(values: Tensor, chosen: Tensor) -> Tensor:
+    """Return the mean of the chosen values, 0 where there are none."""
+    return torch.where(chosen, values, 0.0).sum() / chosen.sum().clamp(min=1)
+
+
 def _scores(logits: Tensor, labels: Tensor) -> Tensor:
     """Return z₁ − z₀ of checked logits."""
-    _check_logits(logits, labels)
-    wide = _widen(logits)
+    wide = _checked(logits, labels)
     return wide[:, BONAFIDE] - wide[:, SPOOF]
 
 
-def _mean(values: Tensor, chosen: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
-    """Return the mean of the chosen values, 0 where there are none."""
-    return torch.where(chosen, values, 0.0).sum(dim) / chosen.sum(dim).clamp(min=1)
-
-
-def _dcf(gaps: Tensor, labels: Tensor, beta: float) -> Tensor:
-    """Return the normalised cost of slope · (s − τ), shape (..., batch)."""
-    miss = _mean(torch.sigmoid(-gaps), labels == BONAFIDE)
-    false_alarm = _mean(torch.sigmoid(gaps), labels == SPOOF)
-    return (beta * miss + false_alarm) / min(beta, 1.0)
-
-
-def _one_hot(labels: Tensor) -> Tensor:
-    """Return (batch, 2), 1 at each row's own class."""
-    return (labels[:, None] == torch.arange(2, device=labels.device)).float()
-
-
-def _check_logits(logits: Tensor, labels: Tensor) -> None:
+def _checked(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return logits, in float32 at least, of labels that fit them."""
     if logits.dim() != 2 or logits.shape[1] != 2:
         raise ValueError(f"`logits` must have shape (batch, 2); got {tuple(logits.shape)}.")
     if logits.shape[0] == 0:
         raise ValueError("`logits` must hold at least one row; got none.")
     _check_labels(logits, labels)
+    return _widen(logits)
 
 
 def _check_labels(scores: Tensor, labels: Tensor) -> None:

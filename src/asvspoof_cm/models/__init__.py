@@ -6,7 +6,6 @@ from asvspoof_cm.models.base import (
     Countermeasure as Countermeasure,
     build_model as build_model,
 )
-from asvspoof_cm.models.cosine import CosineHead as CosineHead, CosineHeadConfig as CosineHeadConfig
 from asvspoof_cm.models.encoder import Encoder as Encoder, EncoderConfig as EncoderConfig
 from asvspoof_cm.models.lcnn import LCNN as LCNN, LCNNConfig as LCNNConfig
 from asvspoof_cm.models.rawnet2 import RawNet2 as RawNet2, RawNet2Config as RawNet2Config

@@ -38,7 +38,6 @@ class AASISTConfig:
 
     n_sinc_filters: int = 70
     sinc_kernel_size: int = 128
-    sinc_trainable: bool = False
     n_first_channels: int = 32
     n_channels: int = 64
     d_hetero: int = 32
@@ -234,6 +233,7 @@ class AASIST(Countermeasure):
     """
 
     config_type = AASISTConfig
+    removed_fields = {"sinc_trainable": False}  # noqa: RUF012 - declared in the base class
     any_length = False  # its graph has a node for each stretch of time
     all_parameters_used = False  # the published code does not use all that it keeps
 
@@ -241,9 +241,7 @@ class AASIST(Countermeasure):
         super().__init__()
         self.config = config = AASISTConfig() if config is None else config
         first, n_channels, d_hetero = config.n_first_channels, config.n_channels, config.d_hetero
-        self.sinc = SincConv(
-            config.n_sinc_filters, config.sinc_kernel_size, trainable=config.sinc_trainable
-        )
+        self.sinc = SincConv(config.n_sinc_filters, config.sinc_kernel_size)
         self.first_bn = nn.BatchNorm2d(1)
         widths = [1, first, first, n_channels, n_channels, n_channels, n_channels]
         encoder: Any = nn.Sequential(

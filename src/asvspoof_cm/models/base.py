@@ -42,6 +42,7 @@ class Countermeasure(nn.Module, ABC):
         config: The configuration that the model was built from.
         input: What it needs to know about its input.
         meta: What else a checkpoint says about the model: its training, its calibration.
+        stored_config: The configuration as its checkpoint has it; None for a new model.
 
     Example:
         >>> from dataclasses import dataclass
@@ -72,6 +73,8 @@ class Countermeasure(nn.Module, ABC):
     added_fields: ClassVar[Mapping[str, Any]] = {}
     """What a stored configuration means that is older than a field of `config_type` and lacks it,
     where that is not the field's default."""
+    removed_fields: ClassVar[Mapping[str, Any]] = {}
+    """What a stored configuration may say of fields that are gone, as that is what is so now."""
 
     config: Any
 
@@ -90,6 +93,7 @@ class Countermeasure(nn.Module, ABC):
         super().__init__()
         self.input = InputSettings()
         self.meta: dict[str, Any] = {}
+        self.stored_config: dict[str, Any] | None = None
 
     @abstractmethod
     def embed(self, waveform: Tensor) -> Tensor:
@@ -135,30 +139,35 @@ def build_model(name: str, config: Mapping[str, Any] | None = None) -> Counterme
         >>> type(build_model("TFPARN", {"pooling": "mean"})).__name__
         'TFPARN'
     """
+    built = build_config(name, config or {})
+    kind: Any = _REGISTRY[name]
+    model: Countermeasure = kind(built)
+    return model
+
+
+def build_config(name: str, values: Mapping[str, Any]) -> Any:
+    """Return the configuration of a model by name, from its plain values."""
     if name not in model_names():
         raise ValueError(
             f"`name` must be one of {', '.join(model_names())}; got {name!r}. A model of your own "
             "is known once the module that defines it is imported."
         )
-    kind: Any = _REGISTRY[name]
-    values = dict(config or {})
-    unknown = sorted(values.keys() - {field.name for field in fields(_config_type(kind))})
+    config_type = _config_type(_REGISTRY[name])
+    unknown = sorted(values.keys() - {field.name for field in fields(config_type)})
     if unknown:
         raise ValueError(
             f"`config` of {name} has no field {', '.join(unknown)}; it may come from a newer "
             "version of asvspoof-cm."
         )
-    model: Countermeasure = kind(_config_type(kind)(**values))
-    return model
+    return config_type(**values)
 
 
 def complete_config(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored configuration with the values that its missing fields had then."""
     kind = _REGISTRY.get(name)
-    result = {**(kind.added_fields if kind is not None else {}), **config}
-    if isinstance(inner := result.get("model_config"), Mapping):  # a model with another inside
-        result["model_config"] = complete_config(str(result.get("model", "TFPARN")), inner)
-    return result
+    added, removed = (kind.added_fields, kind.removed_fields) if kind is not None else ({}, {})
+    left = {k: v for k, v in config.items() if k not in removed or v != removed[k]}
+    return {**added, **left}
 
 
 def describe_model(model: Countermeasure) -> tuple[str, dict[str, Any]]:

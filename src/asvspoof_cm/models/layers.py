@@ -12,11 +12,6 @@ from torch.nn import functional
 _LEVELS = 256
 
 
-def frame_mask(lengths: Tensor, n_frames: int) -> Tensor:
-    """Return True where a frame is inside its utterance, shape (batch, n_frames)."""
-    return torch.arange(n_frames, device=lengths.device) < lengths[:, None]
-
-
 class AttentionPooling(nn.Module):
     """Score each frame with e_t = w₂ᵀ tanh(W₁ h_t + b₁) + b₂; α_t = exp(e_t) / Σ_j exp(e_j)."""
 
@@ -25,41 +20,35 @@ class AttentionPooling(nn.Module):
         self.hidden = nn.Linear(d_model, d_model // 2)
         self.score = nn.Linear(d_model // 2, 1)
 
-    def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return α (batch, n_frames) of frames (batch, n_frames, d_model); padding gets 0."""
-        scores: Tensor = self.score(torch.tanh(self.hidden(frames))).squeeze(-1)
-        if mask is not None:
-            scores = scores.masked_fill(~mask, float("-inf"))
-        return scores.softmax(dim=-1)
+    def forward(self, frames: Tensor) -> Tensor:
+        """Return α (batch, n_frames) of frames (batch, n_frames, d_model)."""
+        scores: Tensor = self.score(torch.tanh(self.hidden(frames)))
+        return scores.squeeze(-1).softmax(dim=-1)
 
 
 class MeanPooling(nn.Module):
     """Weight the frames of an utterance alike."""
 
-    def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, frames: Tensor) -> Tensor:
         """Return the weights (batch, n_frames) of frames (batch, n_frames, d_model)."""
-        if mask is None:
-            mask = torch.ones_like(frames[..., 0], dtype=torch.bool)
-        return mask.to(frames.dtype) / mask.sum(dim=-1, keepdim=True)
+        return torch.ones_like(frames[..., 0]) / frames.shape[1]
 
 
-class TopKPooling(MeanPooling):
+class TopKPooling(nn.Module):
     """Weight alike the `share` of an utterance's frames that have the largest norms."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
         self.share = share
 
-    def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, frames: Tensor) -> Tensor:
         """Return the weights (batch, n_frames) of frames (batch, n_frames, d_model)."""
         norms = frames.detach().norm(dim=-1)
-        if mask is None:
-            mask = torch.ones_like(norms, dtype=torch.bool)
-        n_kept = (mask.sum(dim=-1, keepdim=True) * self.share).long().clamp(min=1)
-        order = norms.masked_fill(~mask, -1.0).argsort(dim=-1, descending=True)
+        n_kept = max(int(norms.shape[1] * self.share), 1)
         is_kept = torch.arange(norms.shape[1], device=norms.device) < n_kept
-        kept = torch.zeros_like(mask).scatter(1, order, is_kept)
-        return super().forward(frames, kept)
+        order = norms.argsort(dim=-1, descending=True)
+        weights = (is_kept.to(norms) / n_kept).expand_as(norms)
+        return torch.zeros_like(norms).scatter(1, order, weights)
 
 
 class ChannelAttention(nn.Module):
@@ -130,18 +119,17 @@ class TransformerLayer(nn.Module):
         nn.init.zeros_(self.qkv.bias)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return new frames (batch, n_frames, d_model); `mask` is True inside the utterance."""
-        frames = self.norm1(frames + self._drop(self._attend(frames, mask)))
+    def forward(self, frames: Tensor) -> Tensor:
+        """Return new frames (batch, n_frames, d_model)."""
+        frames = self.norm1(frames + self._drop(self._attend(frames)))
         hidden = self._drop(functional.relu(self.expand(frames)))
         result: Tensor = self.norm2(frames + self._drop(self.contract(hidden)))
         return result
 
-    def _attend(self, frames: Tensor, mask: Tensor | None) -> Tensor:
+    def _attend(self, frames: Tensor) -> Tensor:
         heads = self.qkv(frames).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
         query, key, value = heads.unbind(0)
-        mask = None if mask is None else mask[:, None, None, :]
-        attended = attention(query, key, value, mask=mask, p=self.p_dropout, training=self.training)
+        attended = attention(query, key, value, p=self.p_dropout, training=self.training)
         result: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return result
 
@@ -157,22 +145,19 @@ def dropout(x: Tensor, p: float, *, training: bool) -> Tensor:
     return _apply(_Dropout, x, random_bytes(x.shape), threshold)
 
 
-def attention(
-    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, p: float, training: bool
-) -> Tensor:
+def attention(query: Tensor, key: Tensor, value: Tensor, *, p: float, training: bool) -> Tensor:
     """Return softmax(query · keyᵀ / √d) · value, with dropout on the weights in training.
 
-    All have shape (batch, heads, n_frames, d); `mask` is True where a key may be attended to,
-    broadcastable to (batch, heads, n_frames, n_frames).
+    All have shape (batch, heads, n_frames, d).
     """
     p = p if training else 0.0
     threshold = round(p * _LEVELS)
-    if not p and mask is None and query.device.type == "cpu" and query.dtype == torch.bfloat16:
+    if not p and query.device.type == "cpu" and query.dtype == torch.bfloat16:
         # PyTorch's own kernel takes four times as long there, forward and backward.
         weights = torch.softmax(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5, dim=-1)
         return weights.to(value.dtype) @ value
-    if not 0 < threshold < _LEVELS or mask is not None or not _is_fast(query):
-        return functional.scaled_dot_product_attention(query, key, value, mask, dropout_p=p)
+    if not 0 < threshold < _LEVELS or not _is_fast(query):
+        return functional.scaled_dot_product_attention(query, key, value, dropout_p=p)
     noise = random_bytes((*query.shape[:-1], query.shape[-2]))
     return _apply(_Attention, query, key, value, noise, threshold)
 

@@ -22,8 +22,8 @@ class LCNNConfig:
 
     Attributes:
         head: "sigmoid", one logit of the mean over time: the logits are (0, that one). Or "cosine",
-            the cosines of a 64-vector, from the sum over time, to a vector for each class, which
-            are trained with `p2sgrad_loss(…, scale=1)`.
+            the cosines of a 64-vector, from the sum over time, to a vector for each class: what was
+            published trained with P2SGrad.
         dropout: Before the LSTMs.
 
     Example:

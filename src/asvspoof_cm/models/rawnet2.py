@@ -33,7 +33,6 @@ class RawNet2Config:
 
     n_sinc_filters: int = 20
     sinc_kernel_size: int = 1024
-    sinc_trainable: bool = False
     n_first_channels: int = 20
     n_channels: int = 128
     d_gru: int = 1024
@@ -77,14 +76,13 @@ class RawNet2(Countermeasure):
     """
 
     config_type = RawNet2Config
+    removed_fields = {"sinc_trainable": False}  # noqa: RUF012 - declared in the base class
 
     def __init__(self, config: RawNet2Config | None = None) -> None:
         super().__init__()
         self.config = config = RawNet2Config() if config is None else config
         first, n_channels = config.n_first_channels, config.n_channels
-        self.sinc = SincConv(
-            config.n_sinc_filters, config.sinc_kernel_size, trainable=config.sinc_trainable
-        )
+        self.sinc = SincConv(config.n_sinc_filters, config.sinc_kernel_size)
         self.first_bn = nn.BatchNorm1d(config.n_sinc_filters)
         widths = [config.n_sinc_filters, first, first, *[n_channels] * 4]
         blocks = list(itertools.pairwise(widths))

@@ -183,31 +183,21 @@ class ResNet(Countermeasure):
 
     def embed(self, waveform: Tensor) -> Tensor:
         """Return utterance vectors (batch, d_embedding) of waveforms (batch, time)."""
-        return self.embed_features(self.log_bands(waveform))
+        return self._embed(self._log_bands(waveform))
 
-    def log_bands(self, waveform: Tensor) -> Tensor:
-        """Return what the network sees, (batch, n_bands, n_frames), of waveforms (batch, time)."""
+    def _log_bands(self, waveform: Tensor) -> Tensor:
+        """Return what the network sees, (batch, n_bands, n_frames)."""
         # Two steps must be left after three strides of two, for a deviation over time.
         check_waveform_batch(waveform, max(self.config.n_fft, 8 * self.config.hop_length))
         bands: Tensor = self.bands(waveform)
         return bands - bands.mean(dim=-1, keepdim=True)
 
-    def embed_features(self, bands: Tensor) -> Tensor:
-        """Return utterance vectors (batch, d_embedding) of log bands (batch, n_bands, n_frames)."""
-        if bands.dim() != 3 or bands.shape[1] != self.config.n_bands or bands.shape[2] < 9:
-            raise ValueError(
-                f"`bands` must have shape (batch, {self.config.n_bands}, n_frames) with 9 frames "
-                f"or more; got {tuple(bands.shape)}."
-            )
-        embedding: Tensor = self.seg_1(self._pool(self._convolve(bands)))
-        return embedding
-
-    def _convolve(self, bands: Tensor) -> Tensor:
+    def _embed(self, bands: Tensor) -> Tensor:
         x: Tensor = functional.relu(self.bn1(self.conv1(bands[:, None])))
         for k in range(4):
-            for block in self.get_submodule(f"layer{k + 1}").children():
-                x = block(x)
-        return x
+            x = self.get_submodule(f"layer{k + 1}")(x)
+        embedding: Tensor = self.seg_1(self._pool(x))
+        return embedding
 
     def classify(self, embedding: Tensor) -> Tensor:
         """Return logits (batch, 2) of utterance vectors (batch, d_embedding)."""

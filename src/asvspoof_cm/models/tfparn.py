@@ -14,7 +14,6 @@ from asvspoof_cm._util import (
     check_choice,
     check_frames,
     check_positive,
-    check_positive_finite,
     check_probability,
     check_waveform_batch,
 )
@@ -26,7 +25,6 @@ from asvspoof_cm.models.layers import (
     TopKPooling,
     TransformerLayer,
     dropout,
-    frame_mask,
     sinusoidal_positions,
 )
 
@@ -125,7 +123,7 @@ class TFPARN(Countermeasure):
     """The Transformer-based focal-pairwise attentive ranking network.
 
     Log-Mel (160 bands) → LayerNorm over frequency → Linear 160→256 → sinusoidal positions → six
-    post-norm Transformer layers → attention pooling or masked mean → 256→128→2.
+    post-norm Transformer layers → attention pooling or mean → 256→128→2.
 
     Example:
         >>> model = TFPARN().eval()
@@ -183,21 +181,9 @@ class TFPARN(Countermeasure):
                 gain = 0.5 if name == "projection.weight" else 1.0
                 nn.init.xavier_uniform_(parameter, gain)
 
-    @torch.no_grad()
-    def scale_residuals(self, factor: float) -> None:
-        """Multiply the last weights of each attention and feed-forward block by `factor`.
-
-        Done before training with a factor below 1, each post-norm layer begins closer to the
-        identity, and learning rates are stable that otherwise are not.
-        """
-        check_positive_finite(factor=factor)
-        for layer in self.layers:
-            layer.out.weight.mul_(factor)  # type: ignore[operator, union-attr]
-            layer.contract.weight.mul_(factor)  # type: ignore[operator, union-attr]
-
     def embed(self, waveform: Tensor) -> Tensor:
         """Return the pooled utterance vectors (batch, d_model) of waveforms (batch, time)."""
-        return self._pool(self._features(waveform), None)[0]
+        return self._pool(self._features(waveform))[0]
 
     def classify(self, embedding: Tensor) -> Tensor:
         """Return logits (batch, 2) of utterance vectors (batch, d_model)."""
@@ -206,26 +192,8 @@ class TFPARN(Countermeasure):
 
     def attend(self, waveform: Tensor) -> Attended:
         """Return logits, pooling weights and log-Mel features of waveforms (batch, time)."""
-        return self.attend_features(self._features(waveform))
-
-    def forward_features(self, log_mel: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return logits (batch, 2) of precomputed features.
-
-        Args:
-            log_mel: Tensor of shape (batch, n_mels, n_frames), padded at the end.
-            lengths: Frames of each utterance, shape (batch,); None if nothing is padded. What is in
-                the padding changes nothing.
-
-        Example:
-            >>> model = TFPARN().eval()
-            >>> model.forward_features(torch.randn(2, 160, 300), torch.tensor([300, 120])).shape
-            torch.Size([2, 2])
-        """
-        return self.attend_features(log_mel, lengths).logits
-
-    def attend_features(self, log_mel: Tensor, lengths: Tensor | None = None) -> Attended:
-        """Return what `attend` does of precomputed features; see `forward_features`."""
-        embedding, weights = self._pool(log_mel, lengths)
+        log_mel = self._features(waveform)
+        embedding, weights = self._pool(log_mel)
         return Attended(self.classify(embedding), weights, log_mel, self.config.hop_length)
 
     def _features(self, waveform: Tensor) -> Tensor:
@@ -238,55 +206,25 @@ class TFPARN(Countermeasure):
             features = features.clamp(_LEAST_BEL, 0.0)
         return features
 
-    def _pool(self, log_mel: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        if log_mel.dim() != 3 or log_mel.shape[1] != self.config.n_mels:
-            raise ValueError(
-                f"`log_mel` must have shape (batch, {self.config.n_mels}, n_frames); "
-                f"got {tuple(log_mel.shape)}."
-            )
-        mask = None if lengths is None else self._mask(log_mel, lengths)
+    def _pool(self, log_mel: Tensor) -> tuple[Tensor, Tensor]:
+        """Return utterance vectors and the weights of the frames."""
         # In evaluation on a CPU a few utterances at a time stay in the cache; a traced graph, and
         # one that is differentiated, takes all.
-        if (
-            torch.is_grad_enabled()
-            or log_mel.device.type != "cpu"
-            or torch.compiler.is_compiling()
-            or log_mel.shape[0] <= _CPU_BATCH
-        ):
-            return self._encode(log_mel, mask)
-        parts = [
-            self._encode(part, None if mask is None else mask[k * _CPU_BATCH :][: len(part)])
-            for k, part in enumerate(torch.split(log_mel, _CPU_BATCH))
-        ]
+        is_whole = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if is_whole or log_mel.device.type != "cpu" or log_mel.shape[0] <= _CPU_BATCH:
+            return self._encode(log_mel)
+        parts = [self._encode(part) for part in torch.split(log_mel, _CPU_BATCH)]
         embeddings, weights = zip(*parts, strict=True)
         return torch.cat(embeddings), torch.cat(weights)
 
-    def _encode(self, log_mel: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        frames = log_mel.transpose(1, 2)
-        if mask is not None:
-            frames = frames.masked_fill(~mask[..., None], 0.0)
-        frames = self.projection(self.norm(frames))
+    def _encode(self, log_mel: Tensor) -> tuple[Tensor, Tensor]:
+        frames = self.projection(self.norm(log_mel.transpose(1, 2)))
         frames = frames + sinusoidal_positions(frames.shape[1], frames.shape[2], like=frames)
         frames = dropout(frames, self.config.position_dropout, training=self.training)
         for layer in self.layers:
-            frames = layer(frames, mask)
-        weights = self.pooling(frames, mask)
+            frames = layer(frames)
+        weights = self.pooling(frames)
         return torch.einsum("bt,btd->bd", weights.to(frames.dtype), frames), weights
-
-    def _mask(self, log_mel: Tensor, lengths: Tensor) -> Tensor:
-        n_frames = log_mel.shape[-1]
-        if lengths.shape != log_mel.shape[:1]:
-            raise ValueError(
-                f"`lengths` must have shape ({len(log_mel)},), one for each utterance; "
-                f"got {tuple(lengths.shape)}."
-            )
-        # On another device the question would wait for it.
-        if lengths.device.type == "cpu" and (lengths.min() < 1 or lengths.max() > n_frames):
-            raise ValueError(
-                f"`lengths` must lie between 1 and the {n_frames} frames of `log_mel`; "
-                f"got {lengths.min().item()} to {lengths.max().item()}."
-            )
-        return frame_mask(lengths.to(log_mel.device, non_blocking=True), n_frames)
 
 
 def _pooling(config: TFPARNConfig) -> nn.Module:

@@ -87,7 +87,7 @@ class _Attention(nn.Module):
             layer(frames).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
         )
-        attended = attention(query, key, value, mask=None, p=0.0, training=self.training)
+        attended = attention(query, key, value, p=0.0, training=self.training)
         result: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return result
 

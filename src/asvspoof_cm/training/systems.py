@@ -55,9 +55,6 @@ _NAMED: dict[str, tuple[str, dict[str, Any], float]] = {
 MODELS = tuple(_NAMED)
 """The names that `model_system` knows beside those of the models' classes."""
 
-# Losses of cosines, and the class vectors that each wants of its `CosineHead`.
-_OF_COSINES = {"am_softmax": 2, "oc_softmax": 1, "p2sgrad": 2}
-
 
 class System(NamedTuple):
     """What `fit` needs; the model is new, or the one to train further."""
@@ -149,7 +146,7 @@ def model_system(
             ``load_pretrained()``.
         config: Fields of the model's configuration that differ: from the defaults or, for a trained
             model, from its own, such as what an `Encoder` does not train, ``{"freeze": 3}``.
-        loss: One of `LOSSES`. A loss with margins gives a new model a `CosineHead`.
+        loss: One of `LOSSES`.
         seed: The seed of the initial weights.
         batch_size: Utterances per step.
 
@@ -158,9 +155,9 @@ def model_system(
         are ours, and none of these values was searched for.
 
     Example:
-        >>> model, loss, recipe, augment, about = model_system("resnet18", loss="p2sgrad")
+        >>> model, loss, recipe, augment, about = model_system("resnet18", loss="listwise")
         >>> type(model).__name__, recipe.lr, about["name"]
-        ('CosineHead', 0.001, 'resnet18')
+        ('ResNet', 0.001, 'resnet18')
     """
     check_choice("loss", loss, tuple(LOSSES))
     if isinstance(model, Countermeasure):
@@ -169,31 +166,22 @@ def model_system(
         recipe = Recipe(n_epochs=10, lr=2e-4 if kind == "Encoder" else 2e-5, warmup_epochs=0.5)
         begun = model
         if config:
-            begun = build_model(kind, {**known, **config})
+            with torch.random.fork_rng(devices=[]):
+                begun = build_model(kind, {**known, **config})
             begun.load_state_dict(model.state_dict())
             begun.input = model.input
     else:
         name, augment = model, "tfparn"
         kind, defaults, lr = _NAMED.get(model, (model, {}, 1e-4))
-        values = {**defaults, **(config or {})}
-        if loss in _OF_COSINES and kind != "CosineHead":
-            inner = {"model": kind, "model_config": values}
-            kind, values = "CosineHead", {**inner, "n_vectors": _OF_COSINES[loss]}
         recipe = Recipe(lr=lr * batch_size / BATCH_SIZE)
-        begun = _new_model(kind, values, seed)
+        begun = _new_model(kind, {**defaults, **(config or {})}, seed)
     about = {"name": name, "version": "-", "augment": augment}
     return with_loss(System(begun, LOSSES[loss], recipe, augmentation(augment), about), loss)
 
 
 def with_loss(chosen: System, loss: str) -> System:
-    """Return a system with another of `LOSSES`, if its model is one for it."""
+    """Return a system with another of `LOSSES`."""
     check_choice("loss", loss, tuple(LOSSES))
-    kind = type(chosen.model).__name__
-    if loss in _OF_COSINES and kind != "CosineHead":
-        raise ValueError(
-            f"`loss` {loss} is for the cosines of a CosineHead; {kind} has other logits. Train a "
-            "new model with it, by name."
-        )
     return chosen._replace(loss=LOSSES[loss], about={**chosen.about, "loss": loss})
 
 
@@ -202,7 +190,7 @@ def _new_model(kind: str, config: Mapping[str, Any], seed: int) -> Countermeasur
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = build_model(kind, config)
-    model.load_published()
+        model.load_published()
     return model
 
 

@@ -47,6 +47,13 @@ class Row:
         return self.label == LABEL_NAMES[BONAFIDE]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Spoken(Row):
+    """A clip whose speaker's gender the protocol names, F or M; "-" where it does not."""
+
+    gender: str
+
+
 COLUMNS: Final = tuple(field.name for field in fields(Row))
 
 
@@ -148,6 +155,7 @@ def add_layout(corpus: Path, *, source: str | None = None, by_speaker: bool = Fa
             continue
         protocol = read_protocol(path)
         columns = (protocol.utterance, protocol.label, protocol.attack, protocol.speaker)
+        gender = dict(zip(protocol.utterance.tolist(), protocol.gender.tolist(), strict=True))
         clips = [
             (name, label, *known.get(name, (attack, speaker, ABSENT)))
             for name, label, attack, speaker in zip(*(c.tolist() for c in columns), strict=True)
@@ -160,7 +168,7 @@ def add_layout(corpus: Path, *, source: str | None = None, by_speaker: bool = Fa
             repository = _repository(origin)
             own = by_speaker and (origin != ABSENT or (speaker, repository) in human)
             place = repository if by_speaker and repository else source
-            row = Row(
+            row = Spoken(
                 utterance=name,
                 path=f"{FOLDERS[letter]}/{name}.flac",
                 label=LABEL_NAMES[label],
@@ -169,6 +177,7 @@ def add_layout(corpus: Path, *, source: str | None = None, by_speaker: bool = Fa
                 source=f"{place}/{speaker}" if own and place not in shared else place,
                 split=split,
                 origin=origin,
+                gender=gender[name],
             )
             rows.append(row)
     if not rows:

@@ -23,7 +23,6 @@ from asvspoof_cm.augmentation import (
     RandomButterworth,
     RandomFIR,
     RawBoost,
-    ShuffleSegments,
     StationaryNoise,
     TFPARNAugment,
     WhiteNoise,
@@ -207,7 +206,6 @@ def _rates(waveform: torch.Tensor, n_rounds: int) -> list[Row]:
         "the paper's white noise": (WhiteNoise(), goal),
         "the paper's Butterworth": (RandomButterworth(), None),
         "TFPARNAugment(p=1)": (TFPARNAugment(p=1.0), None),
-        "ShuffleSegments": (ShuffleSegments(), None),
     }
     rows = []
     for name, (augment, least) in cases.items():
@@ -238,7 +236,6 @@ def _batched(waveform: torch.Tensor, n_rounds: int) -> list[Row]:
         "RandomButterworth": RandomButterworth(),
         "WhiteNoise": WhiteNoise(),
         "TFPARNAugment(p=1)": TFPARNAugment(p=1.0),
-        "ShuffleSegments": ShuffleSegments(),
     }
     rows = []
     for name, augment in cases.items():

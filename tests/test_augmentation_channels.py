@@ -20,7 +20,6 @@ from asvspoof_cm.augmentation import (
     RandomRoom,
     RandomSpeed,
     RecordedNoise,
-    RecordedRoom,
     augmentation,
 )
 from asvspoof_cm.augmentation.channel import coloured_noise
@@ -146,32 +145,6 @@ def test_a_room_keeps_power_and_place():
     similarity = torch.nn.functional.cosine_similarity(heard, waveform)
     torch.testing.assert_close(similarity, torch.full((4,), 1 / math.sqrt(1.01)), atol=5e-3, rtol=0)
     assert (RandomRoom()(torch.zeros(2, 500)) == 0).all()
-
-
-def test_recorded_rooms_are_convolution_from_the_direct_path_on():
-    x = noise(3, 2000)
-    response = 0.1 * torch.randn(3, 700, generator=seeded(1), dtype=torch.float64)
-    for row, direct in enumerate((0, 30, 699)):
-        response[row, direct] = 1.0
-    augment = RecordedRoom(responses=list(response))
-    output = replay(augment, x, response=torch.arange(3)).numpy()
-    for i, direct in enumerate((0, 30, 699)):
-        expected = scipy.signal.fftconvolve(x[i], response[i])[direct : direct + 2000]
-        expected *= np.linalg.norm(x[i]) / np.linalg.norm(expected)
-        assert np.abs(output[i] - expected).max() < 1e-12
-
-
-def test_recorded_rooms_of_different_lengths_keep_power_and_place():
-    click = torch.zeros(500)
-    click[120] = -0.3
-    x = noise(12, 6000, dtype=torch.float32)
-    augment = RecordedRoom(responses=[click, torch.exp(-torch.arange(4000.0) / 500)])
-    drawn = augment.draw(12, 6000, seeded())
-    y = augment.apply(x, drawn)
-    assert torch.allclose(y.norm(dim=1), x.norm(dim=1), rtol=1e-5)
-    clicks = drawn["response"] == 0
-    assert 0 < clicks.sum() < 12
-    assert (y[clicks] + x[clicks]).abs().max() < 1e-5
 
 
 # Noise

@@ -18,7 +18,6 @@ from asvspoof_cm.augmentation import (
     Gain,
     Gaps,
     ImpulsiveNoise,
-    NotchBands,
     OneOf,
     PacketLoss,
     Polarity,
@@ -31,13 +30,10 @@ from asvspoof_cm.augmentation import (
     RandomSpeed,
     RawBoost,
     RecordedNoise,
-    RecordedRoom,
-    ShuffleSegments,
     SpeechCoder,
     StationaryNoise,
     TFPARNAugment,
     WhiteNoise,
-    as_extra_spoof,
     base,
     spoof,
     transcode,
@@ -65,7 +61,6 @@ NAMES = {
     "white_noise": lambda: WhiteNoise(),
     "tfparn": lambda: TFPARNAugment(p=1.0),
     **{f"rawboost_{a}": lambda a=a: RawBoost(a) for a in range(1, 9)},
-    "segments": lambda: ShuffleSegments(mean_s=(0.01, 0.02)),
     "equalizer": lambda: RandomEqualizer(),
     "room": lambda: RandomRoom(decay_s=(0.01, 0.1)),
     "coloured_noise": lambda: ColouredNoise(),
@@ -74,9 +69,8 @@ NAMES = {
     "copy_synthesis": lambda: CopySynthesis(),
     "codec": lambda: Codec(codecs=CODECS, narrowband_p=0.5),
     "recorded_noise": lambda: RecordedNoise(clips=CLIPS, n_clips=(1, 3)),
-    "recorded_room": lambda: RecordedRoom(responses=CLIPS),
     "compose": lambda: Compose([Gain(), WhiteNoise()]),
-    "one_of": lambda: OneOf([RandomFIR(), ShuffleSegments(mean_s=(0.01,))]),
+    "one_of": lambda: OneOf([RandomFIR(), RandomEqualizer()]),
     "random_apply": lambda: RandomApply(RandomFIR(), p=0.5),
 }
 
@@ -306,7 +300,6 @@ def test_compose_is_one_after_the_other():
         (lambda: WhiteNoise(snr_db=(3, float("inf"))), ValueError, "finite width; got"),
         (lambda: WhiteNoise(snr_db=(-1000, -1000)), ValueError, "`snr_db` .* got .-1000, -1000"),
         (lambda: Gain(gain_db=(1000, 1000)), ValueError, "`gain_db` .* high <= 200"),
-        (lambda: NotchBands(gain_db=(-1000, 0)), ValueError, "`gain_db` .* -200 <= low"),
         (
             lambda: Gain()(np.ones(5, dtype=np.float32), generator=seeded()),
             TypeError,
@@ -346,11 +339,9 @@ def test_errors_say_what_and_how(call, error, message):
             lambda: RecordedNoise(clips=[torch.ones(2, 9)]),
             r"`clips` must be float tensors \(time,\).*of torch.float32 and shape \(2, 9\)",
         ),
-        (lambda: RecordedRoom(responses=[torch.zeros(9)]), "`responses` must .*not silent"),
         (lambda: RandomBandLimit(high_hz=(float("nan"), 9.0)), "`high_hz` must be .*got .nan"),
         (lambda: RandomRoom(decay_s=(0.0, 0.5)), "`decay_s` must .*got"),
-        (lambda: RandomSpeed(percent=(40, 110)), "whole numbers from 50 to 200; got 40"),
-        (lambda: RandomSpeed(percent=(90.5, 110)), "whole numbers from 50 to 200; got 90.5"),
+        (lambda: RandomSpeed(percent=(40, 110)), "`percent` must be .* 50 <= low <= high <= 200"),
         (lambda: transcode(torch.ones(9), "amr"), "`codec` must be one that .* mu-law.*got 'amr'"),
         (lambda: transcode(torch.ones(9), "opus", sample_rate=22050), "at 22050 Hz.*got 'opus'"),
         (
@@ -364,28 +355,9 @@ def test_errors_say_what_and_how(call, error, message):
         (lambda: Codec(codecs=("amr",)), r"`codecs` must be names among mu-law.*got \('amr',\)"),
         (lambda: Codec(codecs=()), r"`codecs` must be names among mu-law.*got \(\)"),
         (lambda: RawBoost(9), "`algorithm` must be 1 to 8; got 9"),
-        (lambda: NotchBands(sample_rate=8000), "`centre_hz` must be .* <= 4000"),
         (lambda: ImpulsiveNoise(max_share=10), "`max_share` must be between 0 and 1; got 10"),
         (lambda: ConvolutiveNoise(n_orders=0), "`n_orders` must be at least 1; got 0"),
         (lambda: CopySynthesis(detail=(0.0, 1.5)), r"`detail` must be \(low, high\)"),
-        (lambda: ShuffleSegments(mean_s=()), "`mean_s` must hold lengths in seconds"),
-        (lambda: ShuffleSegments(silence=2.0), "`silence` must be between 0 and 1; got 2.0"),
-        (
-            lambda: as_extra_spoof(torch.ones(2, 16000), torch.ones(3), seeded()),
-            r"`labels` \(batch,\); got \(2, 16000\) and \(3,\)",
-        ),
-        (
-            lambda: as_extra_spoof(torch.ones(2, 6399), torch.ones(2), seeded()),
-            "`waveforms` must be at least 6400 samples long, or Shuf.* can.t change.*got 6399",
-        ),
-        (
-            lambda: as_extra_spoof(torch.ones(2, 6400), torch.ones(2, device="meta")),
-            r"`labels` must be on the CPU, .*; got meta, .* waited for. Pass labels.cpu\(\)",
-        ),
-        (
-            lambda: as_extra_spoof(torch.ones(2, 6400), torch.ones(2), seeded(), fraction=2),
-            "`fraction` must be between 0 and 1; got 2",
-        ),
         (lambda: RandomFIR(n_taps=(0, 5)), r"`n_taps` must be \(low, high\) with 1 <= low"),
         (
             lambda: RandomButterworth(sample_rate=8000),
@@ -414,7 +386,3 @@ def test_noise_follows_the_level_however_quiet(scale):
         expected = augment.apply(waveform, drawn)
         scaled = augment.apply(waveform * scale, drawn) / scale
         assert torch.allclose(scaled, expected, rtol=1e-4, atol=1e-5)
-    room = RecordedRoom(responses=CLIPS)
-    drawn = room.draw(2, 4000, seeded())
-    scaled = room.apply(waveform * scale, drawn) / scale
-    assert torch.allclose(scaled, room.apply(waveform, drawn), rtol=1e-3, atol=1e-5)

@@ -1,9 +1,8 @@
-"""``asvspoof-cm score`` and ``export``, and the adapter to the benchmark arena."""
+"""``asvspoof-cm score`` and ``export``."""
 
 import argparse
 import io
 import json
-import math
 import os
 import subprocess
 import sys
@@ -13,12 +12,10 @@ import pytest
 import soundfile
 import torch
 
-from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration, decide, load_settings, probability
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.cli import main
 from asvspoof_cm.data import write_miniature
-from asvspoof_cm.engines.speech_spoof_bench import SpeechSpoofBenchModel
 from asvspoof_cm.labels import LABEL_NAMES
 from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
@@ -294,34 +291,6 @@ def test_export_and_score_without_torch(checkpoint, files, tmp_path, capsys, sco
     _, row, about = child.stdout.splitlines()
     assert float(row.split("\t")[1]) == pytest.approx(scorer.score_file(files[0]).score, abs=1e-4)
     assert about.startswith("Scorer(OnnxModel on cpu, 5 crops of 4 s, score: llr) 1 1")
-
-
-def test_arena(tmp_path):
-    model = TFPARN(SMALL)
-    model.input = InputSettings(n_crops=2)
-    save_checkpoint(checkpoint := tmp_path / "two_crops.pt", model)
-
-    class System(SpeechSpoofBenchModel):
-        name = "small"
-        device = "cpu"
-
-    system = System()
-    with pytest.raises(RuntimeError, match=r"`load\(\)` must be called"):
-        system.score_batch([np.zeros(100, np.float32)], [16000])
-    with pytest.raises(ValueError, match="`checkpoint` of System must name a checkpoint"):
-        system.load()
-    System.checkpoint = checkpoint
-    system.load()
-    rng = np.random.default_rng(0)
-    audios = [rng.standard_normal(n).astype(np.float32) for n in (9000, 70000)]
-    scores = system.score_batch(audios, [16000, 44100])
-    scorer = Scorer.from_checkpoint(checkpoint, device="cpu")
-    expected = [scorer.score(audios[0]), scorer.score(audios[1], 44100)]
-    assert scores == pytest.approx(expected, abs=1e-5)
-    assert all(type(score) is float and math.isfinite(score) for score in scores)
-    system.unload()
-    with pytest.raises(RuntimeError):
-        system.score_batch(audios, [16000, 16000])
 
 
 # calibrate

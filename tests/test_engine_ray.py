@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from asvspoof_cm.data import write_miniature
-from asvspoof_cm.engines import score_ray
-from asvspoof_cm.engines.on_ray import _sizes
+from asvspoof_cm.engines import _sizes, score_ray
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.scorer import Scorer
 

@@ -12,9 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from asvspoof_cm import Scorer, export_onnx, load_checkpoint, load_onnx, save_checkpoint
-from asvspoof_cm.augmentation import RawBoost, as_extra_spoof
 from asvspoof_cm.checkpoint import load_published_aasist
-from asvspoof_cm.losses import focal_pairwise_loss
 from asvspoof_cm.models import (
     AASIST,
     LCNN,
@@ -375,35 +373,6 @@ def test_embedding_feeds_the_logits(small):
         last = small.get_submodule(head.get(type(small).__name__, "classifier"))
         n = last.out_features if isinstance(last, nn.Linear) else 2
         assert torch.equal(last(small.embed(waveform)), small(waveform)[:, -n:])
-
-
-# Nothing waits for the device inside a training step, and the step is one graph.
-
-
-@pytest.mark.parametrize("name", ["TFPARN", "AASIST", "RawNet2"])
-def test_a_training_step_on_the_meta_device(name):
-    model = SMALL[name]().train().to("meta")
-    waveforms = torch.zeros(4, 64000, device="meta")
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.tensor([0, 1, 0, 1])
-    waveforms, labels = as_extra_spoof(waveforms, labels, generator, fraction=1.0)
-    waveforms = RawBoost(4)(waveforms, generator=generator)
-    loss = focal_pairwise_loss(model(waveforms), labels.to("meta"))
-    assert (loss.device.type, len(labels)) == ("meta", 6)
-
-
-@pytest.mark.parametrize("name", ["TFPARN", "AASIST", "RawNet2"])
-def test_a_training_step_compiles_as_one_graph(name):
-    model = SMALL[name]().train()
-
-    def step(waveforms, labels):
-        return focal_pairwise_loss(model(waveforms), labels)
-
-    # Dynamo takes a GRU only where told to.
-    with torch._dynamo.config.patch(allow_rnn=name == "RawNet2"):
-        compiled = torch.compile(step, fullgraph=True, backend="eager")
-        value = compiled(torch.randn(4, 64000), torch.tensor([0, 1, 0, 1]))
-    assert value.isfinite()
 
 
 # Errors

@@ -10,15 +10,12 @@ from typing import Any
 
 PACKAGE = "asvspoof_cm"
 
-# Modules one level down whose names users need.
-DEEPER = ("engines.speech_spoof_bench",)
-
 
 @cache
 def public_modules() -> tuple[str, ...]:
     """Return the modules whose ``__all__`` is documented, by their full names."""
     top = [module.name for module in pkgutil.iter_modules(import_module(PACKAGE).__path__)]
-    return tuple(f"{PACKAGE}.{name}" for name in sorted({*top, *DEEPER}) if name[0] != "_")
+    return tuple(f"{PACKAGE}.{name}" for name in sorted(top) if name[0] != "_")
 
 
 @cache

@@ -1,7 +1,7 @@
 """Random changes of waveforms: each draws, then applies what it drew.
 
 The paper's three algorithms, RawBoost 1-8, channels (rooms, noise, microphones, lines, networks),
-codecs, spoofs made of bona fide speech, and what combines them. `Augmentation` states the contract,
+codecs, vocoded copies of speech, and what combines them. `Augmentation` states the contract,
 `augmentation` knows the named combinations.
 """
 
@@ -19,7 +19,6 @@ from asvspoof_cm.augmentation.channel import (
     RandomRoom as RandomRoom,
     RandomSpeed as RandomSpeed,
     RecordedNoise as RecordedNoise,
-    RecordedRoom as RecordedRoom,
 )
 from asvspoof_cm.augmentation.codecs import (
     CODECS as CODECS,
@@ -36,16 +35,11 @@ from asvspoof_cm.augmentation.compose import (
 from asvspoof_cm.augmentation.rawboost import (
     ConvolutiveNoise as ConvolutiveNoise,
     ImpulsiveNoise as ImpulsiveNoise,
-    NotchBands as NotchBands,
     RawBoost as RawBoost,
     StationaryNoise as StationaryNoise,
 )
 from asvspoof_cm.augmentation.recipes import augmentation as augmentation
-from asvspoof_cm.augmentation.spoof import (
-    CopySynthesis as CopySynthesis,
-    ShuffleSegments as ShuffleSegments,
-    as_extra_spoof as as_extra_spoof,
-)
+from asvspoof_cm.augmentation.spoof import CopySynthesis as CopySynthesis
 from asvspoof_cm.augmentation.tfparn import (
     RandomButterworth as RandomButterworth,
     RandomFIR as RandomFIR,

@@ -31,8 +31,8 @@ class Augmentation(ABC):
     """A random change of waveforms that keeps their shape, dtype and device.
 
     A subclass writes `_apply`, which sees a `(n_rows, time)` waveform of float32 or float64. The
-    values that `ranges` names are drawn uniformly for each row, and a seed where `needs_seed` is
-    set. A subclass with other draws writes `_draw`.
+    values that `counts` and `ranges` name are drawn uniformly for each row, and a seed where
+    `needs_seed` is set. A subclass with other draws writes `_draw`.
 
     Example:
         >>> from asvspoof_cm.augmentation import WhiteNoise
@@ -45,11 +45,13 @@ class Augmentation(ABC):
 
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
     """The limits of each field (low, high) that is drawn."""
+    counts: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """The same for whole numbers, both ends included."""
     needs_seed: ClassVar[bool] = False
     """Whether each row has a seed of its own."""
 
     def __post_init__(self) -> None:
-        for name, limits in self.ranges.items():
+        for name, limits in {**self.counts, **self.ranges}.items():
             check_range(name, getattr(self, name), *limits)
 
     @property
@@ -109,7 +111,8 @@ class Augmentation(ABC):
         return torch.cat([self._apply(*chunk) for chunk in chunks])
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        drawn = {name: uniform((n_rows,), getattr(self, name), generator) for name in self.ranges}
+        drawn = {name: integers((n_rows,), getattr(self, name), generator) for name in self.counts}
+        drawn |= {name: uniform((n_rows,), getattr(self, name), generator) for name in self.ranges}
         return {**drawn, "seed": seeds(n_rows, generator)} if self.needs_seed else drawn
 
     @abstractmethod

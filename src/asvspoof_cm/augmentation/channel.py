@@ -15,7 +15,6 @@ import scipy.fft
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, interpolate, pad
-from torch.nn.utils.rnn import pad_sequence
 
 from asvspoof_cm._util import check_between, check_range
 from asvspoof_cm.audio import resample
@@ -324,7 +323,14 @@ class RecordedNoise(Augmentation):
     def __post_init__(self) -> None:
         check_range("snr_db", self.snr_db, *SNR_DB)
         check_range("n_clips", self.n_clips, 1)
-        _check_clips("clips", self.clips)
+        if not len(self.clips):
+            raise ValueError("`clips` must hold at least one recording; got none.")
+        for clip in self.clips:
+            if clip.dim() != 1 or not clip.is_floating_point() or not clip.any():
+                raise ValueError(
+                    "`clips` must be float tensors (time,) that are not silent; got one of "
+                    f"{clip.dtype} and shape {tuple(clip.shape)}."
+                )
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         shape = (n_rows, self.n_clips[1])
@@ -354,17 +360,6 @@ def _at_level(waveform: Tensor, like: Tensor) -> Tensor:
     """Return waveforms (n_rows, time) with the power of others."""
     own = level(waveform)
     return waveform * torch.where(own > 0, level(like) / own, 0)[:, None]
-
-
-def _check_clips(name: str, clips: Sequence[Tensor]) -> None:
-    for clip in clips:
-        if clip.dim() != 1 or not clip.is_floating_point() or not clip.any():
-            raise ValueError(
-                f"`{name}` must be float tensors (time,) that are not silent; got one of "
-                f"{clip.dtype} and shape {tuple(clip.shape)}."
-            )
-    if not len(clips):
-        raise ValueError(f"`{name}` must hold at least one recording; got none.")
 
 
 # Rooms and speed
@@ -414,41 +409,6 @@ class RandomRoom(Augmentation):
         return response
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RecordedRoom(Augmentation):
-    """Convolve with a random room impulse response out of several.
-
-    The largest value of the response, the direct path, stays in place; each row keeps its power.
-
-    Args:
-        responses: Impulse responses, tensors of shape (time,) at the rate of the waveforms.
-
-    Example:
-        >>> RecordedRoom(responses=[0.5 ** torch.arange(1000.0)])(torch.ones(16000)).shape
-        torch.Size([16000])
-    """
-
-    responses: Sequence[Tensor]
-
-    def __post_init__(self) -> None:
-        _check_clips("responses", self.responses)
-
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {"response": integers((n_rows,), (0, len(self.responses) - 1), generator)}
-
-    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        chosen = [self.responses[k] for k in drawn["response"].tolist()]
-        taps = pad_sequence(chosen, batch_first=True).to(waveform.dtype)
-        taps = taps / level(taps)[:, None]
-        direct = taps.abs().argmax(dim=1, keepdim=True)
-        delay = int(direct.max())
-        # Rows whose direct path is earlier wait for the latest.
-        place = torch.arange(taps.shape[1] + delay) - (delay - direct)
-        inside = (place >= 0) & (place < taps.shape[1])
-        taps = taps.gather(1, place.clamp(0, taps.shape[1] - 1)) * inside
-        return _at_level(fir_filter(waveform, taps, delay), waveform)
-
-
 @dataclass(frozen=True, kw_only=True)
 class RandomSpeed(Augmentation):
     """Change the speed of each row by a random whole percentage, in the time it had.
@@ -466,17 +426,9 @@ class RandomSpeed(Augmentation):
         torch.Size([2, 16000])
     """
 
+    counts: ClassVar = {"percent": (50, 200)}
+
     percent: tuple[int, int] = (90, 110)
-
-    def __post_init__(self) -> None:
-        for value in self.percent:
-            if not 50 <= value <= 200 or value != int(value):
-                raise ValueError(f"`percent` must be whole numbers from 50 to 200; got {value}.")
-        if len(self.percent) != 2 or self.percent[0] > self.percent[1]:
-            raise ValueError(f"`percent` must be (low, high); got {self.percent}.")
-
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {"percent": integers((n_rows,), self.percent, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         place, rows = torch.arange(waveform.shape[1], device=waveform.device), []

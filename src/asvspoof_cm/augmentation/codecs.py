@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import soundfile
@@ -283,17 +284,16 @@ class SpeechCoder(Augmentation):
         torch.Size([2, 16000])
     """
 
+    counts: ClassVar = {"n_pulses": (1, math.inf)}
+    ranges: ClassVar = {"strength": (0, 1)}
+
     n_pulses: tuple[int, int] = (8, 32)
     strength: tuple[float, float] = (0.5, 1.0)
     sample_rate: int = SAMPLE_RATE
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_range("n_pulses", self.n_pulses, 1, self.sample_rate // 200)
-        check_range("strength", self.strength, 0, 1)
-
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        n_pulses = integers((n_rows,), self.n_pulses, generator)
-        return {"n_pulses": n_pulses, "strength": uniform((n_rows,), self.strength, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         n_samples, n_part = waveform.shape[1], self.sample_rate // 200

@@ -8,7 +8,8 @@ are taken to lie in [-1, 1].
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,90 +31,67 @@ from asvspoof_cm.augmentation.compose import Compose, RandomApply
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, limit_peak, polynomial_filter
 from asvspoof_cm.labels import SAMPLE_RATE
 
+# What notch filters are drawn from, as published: of each notch its centre, its width and its
+# number of coefficients, the upper end excluded; an even number gets one more.
+N_NOTCHES = 5
+CENTRE_HZ = (20.0, 8000.0)
+WIDTH_HZ = (100.0, 1000.0)
+N_TAPS = (10, 100)
 
-@dataclass(frozen=True, kw_only=True)
-class NotchBands:
-    """The ranges that notch filters are drawn from; defaults as published.
 
-    Args:
-        n_bands: Notches in a filter.
-        centre_hz: Range of a notch's centre.
-        width_hz: Range of a notch's width.
-        n_taps: Range of a notch's number of coefficients, the upper end excluded; an even
-            number gets one more.
-        gain_db: Range of a filter's gain.
-        sample_rate: Of the waveforms, in Hz.
+def draw_notches(
+    n_rows: int,
+    n_filters: int,
+    generator: torch.Generator,
+    bias_db: tuple[float, float] = (0.0, 0.0),
+) -> Drawn:
+    """Return `n_filters` filters per row; all but the first have a gain of −`bias_db`."""
+    shape = (n_rows, n_filters, N_NOTCHES)
+    n_taps = integers(shape, (N_TAPS[0], N_TAPS[1] - 1), generator)
+    gain_db = torch.zeros(n_rows, n_filters, dtype=torch.float64)
+    gain_db[:, 1:] = -uniform((n_rows, n_filters - 1), bias_db, generator)
+    return {
+        "centre_hz": uniform(shape, CENTRE_HZ, generator),
+        "width_hz": uniform(shape, WIDTH_HZ, generator),
+        "n_taps": n_taps + (n_taps + 1) % 2,
+        "gain_db": gain_db,
+    }
+
+
+def notch_taps(drawn: Drawn, waveform: Tensor) -> Tensor:
+    """Return the filters `(n_rows, n_filters, n)`, on the device of `waveform`.
+
+    Each is a cascade of band-stop FIRs, Hamming-windowed and symmetric, that pass all but
+    [centre − width/2, centre + width/2], cut at 0 and at half the sample rate. The cascade's
+    largest gain, over 512 frequencies, is that drawn. n is odd, of the longest cascade of all; the
+    others are centred between zeros.
     """
-
-    n_bands: int = 5
-    centre_hz: tuple[float, float] = (20.0, 8000.0)
-    width_hz: tuple[float, float] = (100.0, 1000.0)
-    n_taps: tuple[int, int] = (10, 100)
-    gain_db: tuple[float, float] = (0.0, 0.0)
-    sample_rate: int = SAMPLE_RATE
-
-    def __post_init__(self) -> None:
-        check_between("n_bands", self.n_bands, 1)
-        check_range("centre_hz", self.centre_hz, 0, self.sample_rate / 2)
-        check_range("width_hz", self.width_hz, 1)
-        check_range("n_taps", self.n_taps, 1)
-        check_range("gain_db", self.gain_db, *GAIN_DB)
-
-    def draw(
-        self,
-        n_rows: int,
-        n_filters: int,
-        generator: torch.Generator,
-        bias_db: tuple[float, float] = (0.0, 0.0),
-    ) -> Drawn:
-        """Return `n_filters` filters per row; all but the first have the gain less `bias_db`."""
-        shape = (n_rows, n_filters, self.n_bands)
-        low, high = self.n_taps
-        n_taps = integers(shape, (low, max(low, high - 1)), generator)
-        gain_db = uniform((n_rows, n_filters), self.gain_db, generator)
-        biased = (self.gain_db[0] - bias_db[0], self.gain_db[1] - bias_db[1])
-        gain_db[:, 1:] = uniform((n_rows, n_filters - 1), biased, generator)
-        return {
-            "centre_hz": uniform(shape, self.centre_hz, generator),
-            "width_hz": uniform(shape, self.width_hz, generator),
-            "n_taps": n_taps + (n_taps + 1) % 2,
-            "gain_db": gain_db,
-        }
-
-    def taps(self, drawn: Drawn, waveform: Tensor) -> Tensor:
-        """Return the filters `(n_rows, n_filters, n)`, on the device of `waveform`.
-
-        Each is a cascade of band-stop FIRs, Hamming-windowed and symmetric, that pass all but
-        [centre − width/2, centre + width/2], cut at 0 and at half the sample rate. The cascade's
-        largest gain, over 512 frequencies, is that drawn. n is odd, of the longest cascade of all;
-        the others are centred between zeros.
-        """
-        half = (drawn["n_taps"] - 1) // 2
-        n_half, longest = int(half.sum(dim=-1).max()), int(half.max())
-        half, centre_hz, width_hz, gain_db = (
-            beside(values, waveform)
-            for values in (half, drawn["centre_hz"], drawn["width_hz"], drawn["gain_db"])
-        )
-        nyquist_hz = self.sample_rate / 2
-        low = ((centre_hz - width_hz / 2).clamp_min(1e-3) / nyquist_hz)[..., None]
-        high = ((centre_hz + width_hz / 2).clamp_max(nyquist_hz - 1e-3) / nyquist_hz)[..., None]
-        # One side of each symmetric band-stop: everything less the band, under the window.
-        m = torch.arange(longest + 1, device=waveform.device, dtype=waveform.dtype)
-        side = low * torch.sinc(low * m) - high * torch.sinc(high * m)
-        side[..., 0] += 1
-        window = 0.54 + 0.46 * torch.cos(torch.pi * m / half.clamp_min(1)[..., None])
-        side = side * window * (m <= half[..., None])
-        # A symmetric filter has a real response, h[0] + 2 Σ h[m] cos(ωm); a cascade multiplies.
-        n_fft = max(1024, 1 << (2 * n_half).bit_length())
-        responses = 2 * torch.fft.rfft(side, n_fft).real - side[..., :1]
-        # The published design scales each filter to 1 at 0 Hz. Of that, only the sign outlives the
-        # scaling of the whole, and a filter whose notch covers 0 Hz can't be divided by its gain.
-        sign = torch.where(responses[..., :1] < 0, -1, 1)
-        response = (responses * sign).prod(dim=-2)
-        grid = response[..., : -1 : n_fft // 1024]
-        gain = 10 ** (gain_db / 20) / grid.abs().amax(dim=-1)
-        impulse = torch.fft.irfft(response * gain[..., None], n_fft)
-        return torch.cat((impulse[..., n_fft - n_half :], impulse[..., : n_half + 1]), dim=-1)
+    half = (drawn["n_taps"] - 1) // 2
+    n_half, longest = int(half.sum(dim=-1).max()), int(half.max())
+    half, centre_hz, width_hz, gain_db = (
+        beside(values, waveform)
+        for values in (half, drawn["centre_hz"], drawn["width_hz"], drawn["gain_db"])
+    )
+    nyquist_hz = SAMPLE_RATE / 2
+    low = ((centre_hz - width_hz / 2).clamp_min(1e-3) / nyquist_hz)[..., None]
+    high = ((centre_hz + width_hz / 2).clamp_max(nyquist_hz - 1e-3) / nyquist_hz)[..., None]
+    # One side of each symmetric band-stop: everything less the band, under the window.
+    m = torch.arange(longest + 1, device=waveform.device, dtype=waveform.dtype)
+    side = low * torch.sinc(low * m) - high * torch.sinc(high * m)
+    side[..., 0] += 1
+    window = 0.54 + 0.46 * torch.cos(torch.pi * m / half.clamp_min(1)[..., None])
+    side = side * window * (m <= half[..., None])
+    # A symmetric filter has a real response, h[0] + 2 Σ h[m] cos(ωm); a cascade multiplies.
+    n_fft = max(1024, 1 << (2 * n_half).bit_length())
+    responses = 2 * torch.fft.rfft(side, n_fft).real - side[..., :1]
+    # The published design scales each filter to 1 at 0 Hz. Of that, only the sign outlives the
+    # scaling of the whole, and a filter whose notch covers 0 Hz can't be divided by its gain.
+    sign = torch.where(responses[..., :1] < 0, -1, 1)
+    response = (responses * sign).prod(dim=-2)
+    grid = response[..., : -1 : n_fft // 1024]
+    gain = 10 ** (gain_db / 20) / grid.abs().amax(dim=-1)
+    impulse = torch.fft.irfft(response * gain[..., None], n_fft)
+    return torch.cat((impulse[..., n_fft - n_half :], impulse[..., : n_half + 1]), dim=-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +101,8 @@ class ConvolutiveNoise(Augmentation):
     The mean is subtracted, and the result divided by its peak where that exceeds 1.
 
     Args:
-        bands: The ranges of the filters.
         n_orders: Powers of the waveform; 1 is linear.
-        bias_db: How far the gain of the powers from 2 on lies below that of the first: drawn
-            between ``gain_db[0] - bias_db[0]`` and ``gain_db[1] - bias_db[1]``.
+        bias_db: Range of how far the gain of the powers from 2 on lies below that of the first.
 
     Note:
         The filters' delay is removed exactly. The published code removes one sample more, so
@@ -137,7 +113,6 @@ class ConvolutiveNoise(Augmentation):
         torch.Size([2, 16000])
     """
 
-    bands: NotchBands = field(default_factory=NotchBands)
     n_orders: int = 5
     bias_db: tuple[float, float] = (5.0, 20.0)
 
@@ -146,10 +121,10 @@ class ConvolutiveNoise(Augmentation):
         check_range("bias_db", self.bias_db, *GAIN_DB)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return self.bands.draw(n_rows, self.n_orders, generator, self.bias_db)
+        return draw_notches(n_rows, self.n_orders, generator, self.bias_db)
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        taps = self.bands.taps(drawn, waveform)
+        taps = notch_taps(drawn, waveform)
         distorted = polynomial_filter(waveform, taps, (taps.shape[-1] - 1) // 2)
         return limit_peak(distorted - distorted.mean(dim=-1, keepdim=True))
 
@@ -208,7 +183,6 @@ class StationaryNoise(Augmentation):
     """SSI, algorithm 3: white noise through a notch filter, added at exactly a drawn SNR.
 
     Args:
-        bands: The ranges of the filter.
         snr_db: Range of the SNR.
 
     Example:
@@ -216,21 +190,17 @@ class StationaryNoise(Augmentation):
         torch.Size([2, 16000])
     """
 
-    bands: NotchBands = field(default_factory=NotchBands)
+    ranges: ClassVar = {"snr_db": SNR_DB}
+    needs_seed = True
+
     snr_db: tuple[float, float] = (10.0, 40.0)
 
-    def __post_init__(self) -> None:
-        check_range("snr_db", self.snr_db, *SNR_DB)
-
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {
-            "notch": self.bands.draw(n_rows, 1, generator),
-            "snr_db": uniform((n_rows,), self.snr_db, generator),
-            "seed": seeds(n_rows, generator),
-        }
+        notch = draw_notches(n_rows, 1, generator)
+        return {"notch": notch, **super()._draw(n_rows, n_samples, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        taps = self.bands.taps(drawn["notch"], waveform)[:, 0]
+        taps = notch_taps(drawn["notch"], waveform)[:, 0]
         white = row_noise(waveform, drawn["seed"])
         coloured = fir_filter(white, taps, (taps.shape[-1] - 1) // 2)
         return add_noise(waveform, coloured, drawn["snr_db"])

@@ -1,122 +1,27 @@
-"""Spoofs made of bona fide speech: shuffled segments (B12) and copies by a vocoder.
+"""Spoofs made of bona fide speech: copies by a vocoder.
 
-Shuffled segments resemble unit selection (attack A12 of ASVspoof 5), which waveform-level detectors
-miss most. Vocoded copies share their speaker, words and channel with the recording, so that only
-the synthesis tells the two apart (Wang and Yamagishi, "Spoofed training data for speech spoofing
-countermeasure can be efficiently created using neural vocoders", ICASSP 2023); the vocoder here is
-one of signal processing, quick enough to run on each batch.
+They share their speaker, words and channel with the recording, so that only the synthesis tells the
+two apart (Wang and Yamagishi, "Spoofed training data for speech spoofing countermeasure can be
+efficiently created using neural vocoders", ICASSP 2023); the vocoder here is one of signal
+processing, quick enough to run on each batch.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import fold, pad
 
-from asvspoof_cm._util import as_generator, check_between, check_range
-from asvspoof_cm.augmentation.base import (
-    Augmentation,
-    Drawn,
-    beside,
-    integers,
-    row_noise,
-    seeds,
-    uniform,
-)
+from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, integers, row_noise
 from asvspoof_cm.frontends import mel_filterbank, stft
-from asvspoof_cm.labels import BONAFIDE, SAMPLE_RATE, SPOOF
+from asvspoof_cm.labels import SAMPLE_RATE
 
 _TINY = 1e-8
 _MOMENTUM = 0.99
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShuffleSegments(Augmentation):
-    """Cut each row, drop near-silent segments and shuffle the rest. The result counts as spoof.
-
-    Args:
-        mean_s: Mean lengths in seconds; each row takes one of them.
-        variance_s2: Variance of the length, in s²; lengths are normal, at least one sample.
-        silence: A segment is dropped where its mean |x| is below this share of the peak.
-        sample_rate: Of the waveforms, in Hz.
-
-    Note:
-        The threshold is published for waveforms whose peak is 1, hence "share of the peak": the
-        result doesn't depend on the level. What is kept is repeated up to the input's length. A
-        row of near-silent segments only keeps them all. An order that would leave two or more
-        kept segments as they were is rotated by one, so that no bona fide waveform comes out.
-
-    Example:
-        >>> ShuffleSegments()(torch.randn(2, 16000)).shape
-        torch.Size([2, 16000])
-    """
-
-    mean_s: tuple[float, ...] = (0.08, 0.2)
-    variance_s2: float = 2.5e-5
-    silence: float = 0.05
-    sample_rate: int = SAMPLE_RATE
-
-    def __post_init__(self) -> None:
-        if not self.mean_s or min(self.mean_s) * self.sample_rate < 1:
-            raise ValueError(
-                "`mean_s` must hold lengths in seconds of at least one sample; "
-                f"got {self.mean_s} at {self.sample_rate} Hz."
-            )
-        check_between("variance_s2", self.variance_s2, 0)
-        check_between("silence", self.silence, 0, 1)
-
-    @property
-    def min_samples(self) -> int:
-        """Two of the longest mean segments: a shorter waveform could come out as it was."""
-        return math.ceil(2 * max(self.mean_s) * self.sample_rate)
-
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        choice = integers((n_rows,), (0, len(self.mean_s) - 1), generator)
-        mean_s = torch.tensor(self.mean_s, dtype=torch.float64)[choice, None]
-        n_more = math.ceil(1.2 * n_samples / (min(self.mean_s) * self.sample_rate)) + 1
-        lengths = torch.empty(n_rows, 0, dtype=torch.int64)
-        while lengths.shape[1] == 0 or int(lengths.sum(dim=1).min()) < n_samples:
-            normal = torch.randn(n_rows, n_more, dtype=torch.float64, generator=generator)
-            more_s = mean_s + math.sqrt(self.variance_s2) * normal
-            more = (more_s * self.sample_rate).round().long().clamp_min(1)
-            lengths = torch.cat((lengths, more), dim=1)
-        lengths = pad(lengths.cumsum(dim=1).clamp_max(n_samples), (1, 0)).diff(dim=1)
-        lengths = lengths[:, : int((lengths > 0).sum(dim=1).max())]
-        keys = torch.rand(lengths.shape, dtype=torch.float64, generator=generator)
-        return {"n_samples": lengths, "order": keys.argsort(dim=1)}
-
-    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        time, ends = waveform.shape[1], drawn["n_samples"].cumsum(dim=1)
-        if not bool((ends[:, -1] == time).all()):
-            raise ValueError(
-                f"`n_samples` must sum to the waveform's {time} samples in each row; got "
-                f"{ends[:, -1].tolist()}. Draw for this length."
-            )
-        n_samples, ends, order = (
-            beside(values, waveform) for values in (drawn["n_samples"], ends, drawn["order"])
-        )
-        starts = ends - n_samples
-        size = waveform.detach().abs()
-        total = pad(size.cumsum(dim=1), (1, 0))
-        mean = (total.gather(1, ends) - total.gather(1, starts)) / n_samples.clamp_min(1)
-        loud = (mean >= self.silence * size.amax(dim=1, keepdim=True)) & (n_samples > 0)
-        kept = torch.where(loud.any(dim=1, keepdim=True), loud, n_samples > 0).gather(1, order)
-        starts = starts.gather(1, order)
-        lengths = n_samples.gather(1, order) * kept
-        ends = lengths.cumsum(dim=1)
-        # Ascending, so far as kept, is as it was: begin with the second segment.
-        highest = torch.where(kept, order, -1).cummax(dim=1).values
-        is_same = (highest[:, :-1] < order[:, 1:]) | ~kept[:, 1:]
-        first = lengths.gather(1, kept.long().argmax(dim=1, keepdim=True))
-        shift = first * is_same.all(dim=1, keepdim=True)
-        place = (torch.arange(time, device=waveform.device) + shift) % ends[:, -1:]
-        segment = torch.searchsorted(ends, place, right=True)
-        return waveform.gather(1, (starts - ends + lengths).gather(1, segment) + place)
 
 
 class _Vocoder(NamedTuple):
@@ -154,10 +59,10 @@ class CopySynthesis(Augmentation):
         torch.Size([2, 16000])
     """
 
-    detail: tuple[float, float] = (0.0, 0.7)
+    ranges: ClassVar = {"detail": (0, 1)}
+    needs_seed = True
 
-    def __post_init__(self) -> None:
-        check_range("detail", self.detail, 0, 1)
+    detail: tuple[float, float] = (0.0, 0.7)
 
     @property
     def min_samples(self) -> int:
@@ -165,11 +70,8 @@ class CopySynthesis(Augmentation):
         return max(vocoder.n_fft for vocoder in _VOCODERS) // 2 + 1
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {
-            "choice": integers((n_rows,), (0, len(_VOCODERS) - 1), generator),
-            "detail": uniform((n_rows,), self.detail, generator),
-            "seed": seeds(n_rows, generator),
-        }
+        choice = integers((n_rows,), (0, len(_VOCODERS) - 1), generator)
+        return {"choice": choice, **super()._draw(n_rows, n_samples, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         time = waveform.shape[1]
@@ -246,62 +148,3 @@ def _overlap_add(spectrum: Tensor, window: Tensor, hop_length: int, time: int) -
     )
     joined = total[:, :time] / norm[:, :time].clamp_min(_TINY)
     return pad(joined, (0, time - joined.shape[1]))
-
-
-def as_extra_spoof(
-    waveforms: Tensor,
-    labels: Tensor,
-    generator: torch.Generator | None = None,
-    *,
-    fraction: float = 0.5,
-    augment: Augmentation | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Append changed copies of bona fide rows to a training batch, labelled spoof.
-
-    Args:
-        waveforms: `(batch, time)`, at least ``augment.min_samples`` long.
-        labels: `(batch,)`, `SPOOF` or `BONAFIDE`, on the CPU: how many rows are added depends on
-            them, and nothing here waits for another device.
-        generator: Chooses the rows and changes them; None takes a fresh seed.
-        fraction: How many rows to add for each bona fide row, 0 to 1. What isn't a whole number
-            of rows is rounded up or down at random, so that the average is exact.
-        augment: What makes a spoof of every bona fide row: `CopySynthesis`, or the published
-            `ShuffleSegments` (B12), which None takes. Not `RandomApply`, which leaves rows as they
-            are.
-
-    Returns:
-        `(batch + extra, time)` and `(batch + extra,)`. A batch without bona fide gains nothing.
-
-    Example:
-        >>> x, y = torch.randn(3, 16000), torch.tensor([BONAFIDE, SPOOF, BONAFIDE])
-        >>> more_x, more_y = as_extra_spoof(x, y, fraction=1.0)
-        >>> more_x.shape, more_y.tolist()
-        (torch.Size([5, 16000]), [1, 0, 1, 0, 0])
-    """
-    augment = ShuffleSegments() if augment is None else augment
-    if waveforms.dim() != 2 or labels.shape != waveforms.shape[:1]:
-        raise ValueError(
-            "`waveforms` must have shape (batch, time) and `labels` (batch,); got "
-            f"{tuple(waveforms.shape)} and {tuple(labels.shape)}."
-        )
-    if waveforms.shape[1] < augment.min_samples:
-        raise ValueError(
-            f"`waveforms` must be at least {augment.min_samples} samples long, or "
-            f"{type(augment).__name__} can't change them as meant; got {waveforms.shape[1]}. "
-            "Use longer crops."
-        )
-    if labels.device.type != "cpu":
-        raise ValueError(
-            f"`labels` must be on the CPU, where a loader leaves them; got {labels.device}, which "
-            "would have to be waited for. Pass labels.cpu()."
-        )
-    check_between("fraction", fraction, 0, 1)
-    generator = as_generator(generator)
-    bonafide = (labels == BONAFIDE).nonzero()[:, 0]
-    spare = torch.rand(1, dtype=torch.float64, generator=generator).item()
-    n_extra = math.floor(fraction * len(bonafide) + spare)
-    if n_extra == 0:
-        return waveforms, labels
-    chosen = torch.randperm(len(bonafide), generator=generator)[:n_extra].sort().values
-    extra = augment(waveforms[beside(bonafide[chosen], waveforms)], generator=generator)
-    return torch.cat((waveforms, extra)), torch.cat((labels, labels.new_full((n_extra,), SPOOF)))

@@ -74,18 +74,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train, and say where the best checkpoint is."""
     settings = read_settings(args.config) if args.config is not None else {}
-    given = {name: value for name, value in vars(args).items() if value is not None}
     own = ("command", "config", "run", "device", "quiet")
+    given = {k: v for k, v in vars(args).items() if v is not None and k not in own}
     # An option takes the place of the file's model or system, with all that describes it.
-    replaced: tuple[str, ...] = ()
-    if "system" in given and "model" in settings:
-        replaced = ("model", "model_config")
-    elif "model" in given and "system" in settings:
-        replaced = ("system", "version", "model_config")
-    elif "model" in given and settings.get("model", given["model"]) != given["model"]:
-        replaced = ("model_config",)
-    settings = {name: value for name, value in settings.items() if name not in replaced}
-    settings.update({name: value for name, value in given.items() if name not in own})
+    which, is_other = {"model", "system"}, settings.get("model") != given.get("model")
+    if is_other and which & settings.keys() and which & given.keys():
+        which |= {"version", "model_config"}
+        settings = {k: v for k, v in settings.items() if k not in which}
+    settings |= given
     if not args.quiet:
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     result = train(settings, device=args.device, progress=not args.quiet)
@@ -161,8 +157,7 @@ def train(
             )
         model = chosen.model.to(place)
         sizes = {"crop_s": settings.get("crop_s"), "n_crops": settings.get("crops")}
-        given = {name: value for name, value in sizes.items() if value is not None}
-        model.input = replace(model.input, **given)
+        model.input = replace(model.input, **{k: v for k, v in sizes.items() if v is not None})
         load = partial(
             make_loader,
             batch_size=batch_size // n_processes,
@@ -170,9 +165,7 @@ def train(
             n_workers=n_workers,
             device=place,
         )
-        make_order: Any = {"balanced": group_balanced, "matched": matched_pairs}.get(
-            order, shuffled
-        )
+        make_order: Any = {"balanced": group_balanced, "matched": matched_pairs}.get(order)
         drawn = {"n_rows": settings.get("epoch_clips")}
         if order == "matched":
             drawn["parent_share"] = settings.get("parent_share", 0.0)
@@ -181,7 +174,7 @@ def train(
             model,
             load(
                 SpoofDataset(train_set, audio_dir, crop="random", **options),
-                order=make_order(train_set, **drawn),
+                order=(make_order or shuffled)(train_set, **drawn),
             ),
             load(SpoofDataset(dev_set, audio_dir, n_crops=model.input.n_crops, **options)),
             loss=chosen.loss,
@@ -201,9 +194,9 @@ def train(
 def _choose(settings: Mapping[str, Any], seed: int, train_set: Protocol) -> tuple[System, int]:
     """Return what the settings name, with their changes to it, and the batch size."""
     from asvspoof_cm.augmentation import augmentation
+    from asvspoof_cm.losses import LOSSES
     from asvspoof_cm.models.base import model_names
     from asvspoof_cm.training import MODELS, model_system, system
-    from asvspoof_cm.training.systems import with_loss
 
     model, loss = settings.get("model"), settings.get("loss")
     config = settings.get("model_config")
@@ -219,7 +212,8 @@ def _choose(settings: Mapping[str, Any], seed: int, train_set: Protocol) -> tupl
             **options,
         )
         if loss is not None:
-            chosen = with_loss(chosen, loss)
+            check_choice("loss", loss, tuple(LOSSES))
+            chosen = chosen._replace(loss=LOSSES[loss], about={**chosen.about, "loss": loss})
     elif settings.get("version") is not None:
         raise ValueError("--version belongs to --system; leave it out with --model.")
     else:

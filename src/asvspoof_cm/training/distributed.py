@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -55,18 +56,6 @@ def process_group(device: torch.device) -> Iterator[torch.device]:
         dist.destroy_process_group()
 
 
-def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Return a tensor, or a tuple or dict of them, with a function applied to each; None stays."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {name: map_tensors(function, item) for name, item in value.items()}
-    if isinstance(value, tuple):
-        parts = [map_tensors(function, item) for item in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return value
-
-
 def gather_batch(value: Any) -> Any:
     """Return the rows (global batch, ...) of all processes, in order, of tensors (batch, ...).
 
@@ -78,7 +67,7 @@ def gather_batch(value: Any) -> Any:
         >>> gather_batch((torch.ones(2), None))
         (tensor([1., 1.]), None)
     """
-    return value if rank_and_size()[1] == 1 else map_tensors(_gather_rows, value)
+    return value if rank_and_size()[1] == 1 else tree_map_only(Tensor, _gather_rows, value)
 
 
 def _gather_rows(column: Tensor) -> Tensor:

@@ -46,17 +46,9 @@ Callback: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Called with the record of each epoch."""
 
 
-RUN_NAME = "run.json"
-HISTORY_NAME = "history.jsonl"
-BEST_NAME = "best.pt"
-LAST_NAME = "last.pt"
 STATE_NAME = "resume.pt"
-SCORES_NAME = "dev_scores.tsv"
-
 _LIMITS = {"n_epochs", "decay_epochs", "patience", "minutes"}
 """Fields of a recipe that may differ when a run is resumed: they say how long it goes on."""
-_N_SHOWN = 8
-"""Figures of the development set in a line of the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,26 +147,9 @@ def fit(
             each would measure by itself.
 
     Example:
-        >>> import tempfile
-        >>> from asvspoof_cm.data import SpoofDataset, make_loader, write_miniature
-        >>> from asvspoof_cm.losses import focal_pairwise_loss
-        >>> from asvspoof_cm.models import TFPARN, TFPARNConfig
-        >>> folder = tempfile.mkdtemp()
-        >>> paths = write_miniature(folder, n_train=8, n_dev=8)
-        >>> train, dev = (
-        ...     make_loader(
-        ...         SpoofDataset(protocol, paths.audio_dir, n_samples=8000),
-        ...         shuffle=shuffle, batch_size=4, n_workers=0,
-        ...     )
-        ...     for protocol, shuffle in ((paths.train_protocol, True), (paths.dev_protocol, False))
-        ... )
-        >>> model = TFPARN(TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=16))
-        >>> result = fit(
-        ...     model, train, dev, loss=focal_pairwise_loss, recipe=Recipe(n_epochs=2),
-        ...     out=folder + "/run", progress=False,
-        ... )
-        >>> [record["epoch"] for record in result.history]
-        [1, 2]
+        >>> model, loss, recipe, augment, about = system(6)  # doctest: +SKIP
+        >>> fit(model, train, dev, loss=loss, out="runs/6").best_path  # doctest: +SKIP
+        PosixPath('runs/6/best.pt')
     """
     folder, recipe = Path(out), Recipe() if recipe is None else recipe
     rank, n_processes = rank_and_size()
@@ -207,9 +182,9 @@ def fit(
             _write_records(folder, history, settings, state, _is_over(history, recipe))
         while not _is_over(history, recipe):
             epoch = len(history)
-            set_epoch = getattr(getattr(train, "sampler", None), "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(epoch)
+            sampler = getattr(train, "sampler", None)
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
             trained = train_epoch(
                 state,
                 train,
@@ -243,11 +218,8 @@ def fit(
             if progress:
                 logger.info("%s", _line(record))
         wait_for_all()  # the others may read what the first has written
-    return FitResult(
-        history=history,
-        best_epoch=_standing(history, recipe)[0],
-        best_path=folder / BEST_NAME,
-    )
+    best_epoch = _standing(history, recipe)[0]
+    return FitResult(history=history, best_epoch=best_epoch, best_path=folder / "best.pt")
 
 
 def _is_over(history: Sequence[Mapping[str, Any]], recipe: Recipe) -> bool:
@@ -313,7 +285,7 @@ def _record(
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    shown = list(record["dev"].items())[:_N_SHOWN]
+    shown = list(record["dev"].items())[:8]
     figures = ", ".join(f"{name} {value:.4f}" for name, value in shown)
     return (
         f"epoch {record['epoch']}: loss {record['train']['loss']:.4f}; Dev {figures}; "
@@ -357,15 +329,11 @@ def _load_state(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | N
             f"`out` {folder} can't be resumed: {path.name} is damaged ({error}). Remove it to "
             "start over, or choose another folder; best.pt and last.pt are still there."
         ) from error
-    lasting = [
-        {**each, "recipe": {k: v for k, v in each["recipe"].items() if k not in _LIMITS}}
-        for each in (stored, settings)
-    ]
-    before, now = (_flat(each) for each in lasting)
+    before, now = _flat(stored), _flat(settings)
     changes = [
         f"{name} was {before.get(name)!r}, now {now.get(name)!r}"
         for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
+        if before.get(name) != now.get(name) and name.removeprefix("recipe.") not in _LIMITS
     ]
     if changes:
         raise ValueError(
@@ -375,16 +343,12 @@ def _load_state(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | N
     return state
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
     """Return nested settings by dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= (
-            _flat(value, f"{prefix}{name}.")
-            if isinstance(value, Mapping)
-            else {prefix + name: value}
-        )
-    return flat
+    if not isinstance(value, Mapping):
+        return {name[1:]: value}
+    parts = [_flat(item, f"{name}.{key}") for key, item in value.items()]
+    return {key: item for part in parts for key, item in part.items()}
 
 
 def _save_model(
@@ -395,14 +359,14 @@ def _save_model(
     recipe: Recipe,
 ) -> None:
     """Write ``last.pt`` and, where it is wanted, ``best.pt`` and one for the epoch."""
-    names = [LAST_NAME]
-    if record["is_best"]:
-        names.append(BEST_NAME)
-    if recipe.keep_epochs:
-        names.append(f"epoch_{record['epoch']:03d}.pt")
+    names = {
+        "last.pt": True,
+        "best.pt": record["is_best"],
+        f"epoch_{record['epoch']:03d}.pt": recipe.keep_epochs,
+    }
     training = {name: value for name, value in settings.items() if name != "known"}
     known = {**settings["known"], "training": training, "epoch": record["epoch"]}
-    for name in names:
+    for name in (name for name, is_wanted in names.items() if is_wanted):
         save_checkpoint(folder / name, model, **known, dev=record["dev"])
 
 
@@ -425,9 +389,8 @@ def _write_records(
         },
         "is_finished": is_finished,
     }
-    lines = "".join(json.dumps(record) + "\n" for record in history)
-    write_text(folder / HISTORY_NAME, lines)
-    write_json(folder / RUN_NAME, about)
+    write_text(folder / "history.jsonl", "".join(json.dumps(each) + "\n" for each in history))
+    write_json(folder / "run.json", about)
 
 
 def _write_dev_scores(folder: Path, dev: Iterable[Any], validated: EpochResult) -> None:
@@ -435,4 +398,4 @@ def _write_dev_scores(folder: Path, dev: Iterable[Any], validated: EpochResult) 
     dataset = getattr(dev, "dataset", None)
     if isinstance(dataset, SpoofDataset):
         names = dataset.protocol.utterance[validated.index]
-        write_scores(folder / SCORES_NAME, names, validated.scores, column="log-odds")
+        write_scores(folder / "dev_scores.tsv", names, validated.scores, column="log-odds")

@@ -50,8 +50,6 @@ Forward: TypeAlias = Callable[[nn.Module, Tensor], Any]
 Augment: TypeAlias = Augmentation | Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, ...]]
 """``augment(waveforms, labels, generator) -> (waveforms, labels)``; frame labels may be third."""
 
-_LOOK_EVERY = 32
-
 
 @dataclass(frozen=True, kw_only=True)
 class EpochResult:
@@ -111,7 +109,8 @@ class TrainingState:
         if isinstance(loss, nn.Module):
             loss.to(self.device)
             self.loss_parameters = [p for p in loss.parameters() if p.requires_grad]
-            groups = [*groups, {"params": self.loss_parameters}] if self.loss_parameters else groups
+        if self.loss_parameters:
+            groups = [*groups, {"params": self.loss_parameters}]
         kind = torch.optim.AdamW if recipe.optimizer == "adamw" else torch.optim.Adam
         self.optimizer = kind(
             [{"lr_scale": 1.0, **group} for group in groups],
@@ -121,10 +120,7 @@ class TrainingState:
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.n_steps = 0
         # What an average is taken of: the weights, and the statistics of batch normalisation.
-        self._moving = [
-            *self.parameters,
-            *(b for b in model.buffers() if b.is_floating_point()),
-        ]
+        self._moving = [*self.parameters, *(b for b in model.buffers() if b.is_floating_point())]
         self._average: list[Tensor] | None = None
         if recipe.ema_decay is not None:
             self._average = [t.detach().clone() for t in self._moving]
@@ -212,9 +208,9 @@ class _Network(nn.Module):
 
     def forward(self, waveform: Tensor) -> Any:
         """Return the outputs of waveforms (batch, time)."""
-        if self._forward is not None:
-            return self._forward(self.model, waveform)
-        return self.model(waveform)
+        return (
+            self.model(waveform) if self._forward is None else self._forward(self.model, waveform)
+        )
 
 
 def train_epoch(
@@ -251,14 +247,13 @@ def train_epoch(
     device, recipe = state.device, state.recipe
     rank, n_processes = rank_and_size()
     n_batches = len(batches) if isinstance(batches, Sized) else None
+    shown: Any = {"description": f"epoch {epoch + 1}", "unit": "batch", "enabled": progress}
     collected = _Collector(device)
     state.network.train()
     state.optimizer.zero_grad(set_to_none=True)
     with (
         _seeded(derive_seed(seed, epoch, rank), device),
-        Progress(
-            total=n_batches, description=f"epoch {epoch + 1}", unit="batch", enabled=progress
-        ) as bar,
+        Progress(total=n_batches, **shown) as bar,
     ):
         for step, given in enumerate(batches):
             batch = as_batch(given).to(device)
@@ -277,7 +272,7 @@ def train_epoch(
                 point = recipe.n_epochs * share
             state.step(point)
             collected.add(logits_of(outputs)[:n_given], batch, value, n_given)
-            if device.type == "cpu" or step % _LOOK_EVERY == _LOOK_EVERY - 1:
+            if device.type == "cpu" or step % 32 == 31:
                 collected.look()
             bar.update(
                 loss=collected.mean_loss,
@@ -425,12 +420,10 @@ class _Collector:
 
     def result(self) -> EpochResult:
         """Return what all processes collected; one of them may have had nothing."""
-        own: list[tuple[NDArray[Any], ...]] = []
-        if self._parts:
-            columns = [torch.cat(column).cpu() for column in zip(*self._parts, strict=True)]
-            own = [(columns[0].double().numpy(), columns[1].numpy(), columns[2].numpy())]
-        shares = gather_objects((own, self.loss_sum, self.n_weighed))
-        parts = [part for share in shares for part in share[0]]
+        columns = [torch.cat(column).cpu() for column in zip(*self._parts, strict=True)]
+        columns[:1] = [scores.double() for scores in columns[:1]]
+        shares = gather_objects(([c.numpy() for c in columns], self.loss_sum, self.n_weighed))
+        parts = [part for part, _, _ in shares if part]
         if not parts:
             raise ValueError(
                 "`batches` must hold at least one batch each time it is gone through; got none. An "

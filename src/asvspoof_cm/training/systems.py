@@ -24,21 +24,15 @@ SEEDS = (42, 63, 2026)
 
 BATCH_SIZE = 64
 
-# Of each system its name, its model, the fields of the model's configuration, its loss, and the
-# batch size for which its model was published with a learning rate of 1e-4.
-_SYSTEMS: dict[int, tuple[str, str, dict[str, Any], str, int]] = {
-    1: ("1 AASIST", "AASIST", {}, "cross_entropy", 24),
-    2: ("2 RawNet2", "RawNet2", {}, "cross_entropy", 128),
-    3: ("3 TFPARN, CE", "TFPARN", {"pooling": "mean"}, "cross_entropy", 64),
-    4: ("4 TFPARN, CE + pairwise", "TFPARN", {"pooling": "mean"}, "cross_entropy_pairwise", 64),
-    5: ("5 TFPARN, focal + pairwise", "TFPARN", {"pooling": "mean"}, "focal_pairwise", 64),
-    6: (
-        "6 TFPARN, focal + pairwise, attention",
-        "TFPARN",
-        {"pooling": "attention"},
-        "focal_pairwise",
-        64,
-    ),
+# Of each system its name, its model, its pooling, its loss, and the batch size for which its model
+# was published with a learning rate of 1e-4.
+_SYSTEMS: dict[int, tuple[str, str, str | None, str, int]] = {
+    1: ("1 AASIST", "AASIST", None, "cross_entropy", 24),
+    2: ("2 RawNet2", "RawNet2", None, "cross_entropy", 128),
+    3: ("3 TFPARN, CE", "TFPARN", "mean", "cross_entropy", 64),
+    4: ("4 TFPARN, CE + pairwise", "TFPARN", "mean", "cross_entropy_pairwise", 64),
+    5: ("5 TFPARN, focal + pairwise", "TFPARN", "mean", "focal_pairwise", 64),
+    6: ("6 TFPARN, focal + pairwise, attention", "TFPARN", "attention", "focal_pairwise", 64),
 }
 _AUTHORS_LR = {"AASIST": 2.667e-4, "RawNet2": 5e-5, "TFPARN": 0.667e-4}  # at a batch size of 64
 
@@ -105,8 +99,8 @@ def system(
     """
     check_between("number", number, 1, len(_SYSTEMS))
     check_choice("version", version, ("text", "authors"))
-    name, kind, its_config, loss_name, published_batch = _SYSTEMS[number]
-    values = {**its_config, **(config or {})}
+    name, kind, pooling, loss_name, published_batch = _SYSTEMS[number]
+    values = {**({"pooling": pooling} if pooling else {}), **(config or {})}
     loss, is_authors = LOSSES[loss_name], version == "authors"
     if is_authors:
         recipe = Recipe(lr=_AUTHORS_LR[kind] * batch_size / BATCH_SIZE, by_epoch=True)
@@ -155,7 +149,7 @@ def model_system(
         are ours, and none of these values was searched for.
 
     Example:
-        >>> model, loss, recipe, augment, about = model_system("resnet18", loss="listwise")
+        >>> model, loss, recipe, augment, about = model_system("resnet18")
         >>> type(model).__name__, recipe.lr, about["name"]
         ('ResNet', 0.001, 'resnet18')
     """
@@ -175,18 +169,12 @@ def model_system(
         kind, defaults, lr = _NAMED.get(model, (model, {}, 1e-4))
         recipe = Recipe(lr=lr * batch_size / BATCH_SIZE)
         begun = _new_model(kind, {**defaults, **(config or {})}, seed)
-    about = {"name": name, "version": "-", "augment": augment}
-    return with_loss(System(begun, LOSSES[loss], recipe, augmentation(augment), about), loss)
-
-
-def with_loss(chosen: System, loss: str) -> System:
-    """Return a system with another of `LOSSES`."""
-    check_choice("loss", loss, tuple(LOSSES))
-    return chosen._replace(loss=LOSSES[loss], about={**chosen.about, "loss": loss})
+    about = {"name": name, "version": "-", "loss": loss, "augment": augment}
+    return System(begun, LOSSES[loss], recipe, augmentation(augment), about)
 
 
 def _new_model(kind: str, config: Mapping[str, Any], seed: int) -> Countermeasure:
-    """Return a model with weights drawn from a seed, those of its encoders published."""
+    """Return a model with weights drawn from a seed."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = build_model(kind, config)

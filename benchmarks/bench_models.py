@@ -44,7 +44,7 @@ PUBLISHED_AASIST = {
 }
 
 
-PARTS = ("forward", "memory", "peak", "training", "bf16", "layout", "published", "latency")
+PARTS = ("forward", "memory", "peak", "training", "bf16", "published")
 
 
 def run(options: Options) -> list[Row]:
@@ -56,12 +56,10 @@ def run(options: Options) -> list[Row]:
         "peak": lambda: peak_rows(n_rounds),
         "training": lambda: training_rows(n_rounds),
         "bf16": lambda: half_rows(n_rounds),
-        "layout": lambda: layout_rows(n_rounds),
     }
     peer = options.peer("aasist")
     if peer is not None:
         tasks["published"] = lambda: published_rows(peer, n_rounds)
-        tasks["latency"] = lambda: latency_rows(peer, n_rounds)
     return [row for part, task in tasks.items() if options.wants(part) for row in task()]
 
 
@@ -127,28 +125,6 @@ def share_row(case: str, seconds: dict[str, float], work: float, goal: float | N
     )
 
 
-def latency_rows(peer: Path, n_rounds: int) -> list[Row]:
-    """Seconds per utterance of five crops, all models in turn with the published AASIST."""
-    waveform = waveforms(5)
-    models = {name: build_model(*MODELS[name]) for name in MODELS}
-    tasks = {name: forward(model, waveform) for name, model in models.items()}
-    seconds = interleave(
-        {"published": forward(load_published(peer), waveform), **tasks}, n_rounds=n_rounds
-    )
-    reference = seconds.pop("published")
-    return [
-        Row(
-            case=f"{name}, seconds per utterance of five crops",
-            ours=value,
-            reference=reference,
-            reference_name="published AASIST",
-            ratio=reference / value,
-            unit="s",
-        )
-        for name, value in seconds.items()
-    ]
-
-
 def training_rows(n_rounds: int) -> list[Row]:
     """A training step with dropout against the same model on torch.nn.TransformerEncoder."""
     ours = TFPARN()
@@ -158,8 +134,7 @@ def training_rows(n_rounds: int) -> list[Row]:
         deviation = (ours.eval()(waveform) - theirs.eval()(waveform)).abs().max().item()
     about: dict[str, Any] = {"reference_name": "nn.TransformerEncoder", "deviation": deviation}
     steps = training_step(ours, waveform), training_step(theirs, waveform)
-    row = faster_row("TFPARN, training step, batch 16", *steps, n_rounds, times=1.6, **about)
-    return [row, curve_row()]
+    return [faster_row("TFPARN, training step, batch 16", *steps, n_rounds, times=1.6, **about)]
 
 
 def faster_row(
@@ -196,59 +171,6 @@ def half_rows(n_rounds: int) -> list[Row]:
         about: dict[str, Any] = {"reference_name": "float32", "deviation": deviation}
         rows.append(faster_row(case, half, step, n_rounds, times=1.6, **about))
     return rows
-
-
-def layout_rows(n_rounds: int) -> list[Row]:
-    """ResNet18 with channels last, as it is built, against contiguous weights."""
-    ours = build_model(*MODELS["ResNet18"])
-    theirs = build_model(*MODELS["ResNet18"]).to(memory_format=torch.contiguous_format)
-    theirs.load_state_dict(ours.state_dict())
-    waveform = waveforms(16)
-    with torch.inference_mode():
-        deviation = (ours.eval()(waveform) - theirs.eval()(waveform)).abs().max().item()
-    about: dict[str, Any] = {"reference_name": "contiguous", "deviation": deviation}
-    rows = []
-    for name, task in (("eval", forward), ("training step", training_step)):
-        case = f"ResNet18, {name}, channels last, batch 16"
-        tasks = task(ours, waveform), task(theirs, waveform)
-        rows.append(faster_row(case, *tasks, n_rounds, times=2, **about))
-    return rows
-
-
-def curve_row() -> Row:
-    """The loss curves of both implementations from the same weights, on the same batches."""
-    n_steps = 60
-    curves = {}
-    for name in ("ours", "theirs"):
-        torch.manual_seed(0)
-        model = TFPARN()
-        network = model if name == "ours" else TorchTFPARN(model)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4)
-        generator = torch.Generator().manual_seed(1)
-        losses = []
-        for _ in range(n_steps):
-            labels = torch.arange(8) % 2
-            waveform = 0.1 * torch.randn(8, 8000, generator=generator)
-            # Bona fide noise loses its upper half band: something to learn.
-            spectrum = torch.fft.rfft(waveform)
-            spectrum[labels == 1, 2000:] *= 0.3
-            waveform = torch.fft.irfft(spectrum, n=8000)
-            optimizer.zero_grad()
-            loss = focal_pairwise_loss(network.train()(waveform), labels)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        curves[name] = losses
-    ours, theirs = (sum(curves[name][-20:]) / 20 for name in ("ours", "theirs"))
-    return Row(
-        case=f"TFPARN, mean training loss of steps {n_steps - 19}-{n_steps}",
-        ours=ours,
-        reference=theirs,
-        reference_name="nn.TransformerEncoder",
-        deviation=abs(ours - theirs),
-        unit="",
-        note=f"from {curves['ours'][0]:.3f} and {curves['theirs'][0]:.3f}; dropout draws differ",
-    )
 
 
 def published_rows(peer: Path, n_rounds: int) -> list[Row]:

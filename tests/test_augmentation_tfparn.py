@@ -192,7 +192,6 @@ def test_one_of_three_with_equal_chance():
 
 
 def test_the_authors_ran_the_default():
-    ours, theirs = (repr(augment) for augment in (TFPARNAugment(), TFPARNAugment.authors()))
-    assert ours == theirs
-    assert "n_taps=(5, 14)" in theirs
-    assert "p=0.5" in theirs
+    told = repr(TFPARNAugment())
+    assert "n_taps=(5, 14)" in told
+    assert "p=0.5" in told

@@ -7,7 +7,7 @@ text gives formulas, the probability and the SNR. The ranges are those of the au
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import scipy.signal
 import torch
@@ -178,6 +178,8 @@ class WhiteNoise(Augmentation):
 class TFPARNAugment(RandomApply):
     """The paper's augmentation: with probability `p`, one of its three algorithms per row.
 
+    What its text leaves open is as in the authors' code.
+
     Args:
         p: Probability that a row is augmented.
         sample_rate: Of the waveforms, in Hz.
@@ -190,11 +192,3 @@ class TFPARNAugment(RandomApply):
     def __init__(self, p: float = 0.5, *, sample_rate: int = SAMPLE_RATE) -> None:
         butterworth = RandomButterworth(sample_rate=sample_rate)
         super().__init__(OneOf([RandomFIR(), butterworth, WhiteNoise()]), p)
-
-    @classmethod
-    def authors(cls) -> Self:
-        """Return what the paper's authors ran.
-
-        It is the default: the text contradicts their code nowhere, and leaves the ranges open.
-        """
-        return cls(p=0.5)

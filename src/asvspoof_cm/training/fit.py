@@ -182,7 +182,7 @@ def fit(
             _write_records(folder, history, settings, state, _is_over(history, recipe))
         while not _is_over(history, recipe):
             epoch = len(history)
-            sampler = getattr(train, "sampler", None)
+            sampler: Any = getattr(train, "sampler", None)
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
             trained = train_epoch(

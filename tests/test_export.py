@@ -40,7 +40,7 @@ MAKE = {
     "AASIST": lambda: AASIST(AASISTConfig.light()),
     "RawNet2": lambda: RawNet2(RawNet2Config(d_gru=32, n_gru_layers=2, d_embedding=16)),
     "Encoder": lambda: Encoder(
-        EncoderConfig(encoder=("distillmos", "whisper-tiny"), n_layers=1, d_projection=8)
+        EncoderConfig(encoder=("distillmos", "whisper-tiny"), n_layers=(0, 1), d_projection=8)
     ),
     "ResNet": lambda: ResNet(
         ResNetConfig(width=4, n_bands=20, attention="channel", pooling="attentive")

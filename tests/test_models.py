@@ -50,7 +50,7 @@ SMALL = {
     "RawNet2": lambda: RawNet2(RawNet2Config(n_channels=16, d_gru=16, d_embedding=16)),
     "Encoder": lambda: Encoder(
         EncoderConfig(
-            encoder=("distillmos", "whisper-tiny"), n_layers=1, d_projection=8, d_attention=4
+            encoder=("distillmos", "whisper-tiny"), n_layers=(0, 1), d_projection=8, d_attention=4
         )
     ),
     "ResNet": lambda: ResNet(ResNetConfig(width=4, n_bands=20, d_embedding=8)),

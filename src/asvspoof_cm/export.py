@@ -68,10 +68,7 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str]) -> None:
     example = torch.zeros(2, model.input.n_samples)
     heads, names, hop_s = _heads(model, example)
     with _quiet():
-        # The exporter by graph capture writes a recurrent layer out step by step, for one length
-        # only; the older one by tracing has an operator for it.
-        recurrent = any(isinstance(module, torch.nn.RNNBase) for module in model.modules())
-        proto = (_trace if recurrent else _capture)(heads, example, names, model.any_length)
+        proto = _capture(heads, example, names, model.any_length)
     # Shapes of inner values only help readers, and some contradict ONNX's own inference.
     del proto.graph.value_info[:]
     kept = {name: model.meta.get(name) for name in ("calibration", "segments")}
@@ -192,26 +189,8 @@ def _heads(model: Any, example: Any) -> tuple[nn.Module, list[str], float]:
     return heads, names, 0.0 if frames is None else float(frames.hop_s)
 
 
-def _trace(heads: nn.Module, example: Any, names: list[str], any_length: bool) -> Any:
-    """Return the graph by tracing."""
-    import onnx
-    import torch
-
-    buffer: Any = io.BytesIO()
-    torch.onnx.export(
-        heads,
-        (example,),
-        buffer,
-        dynamo=False,
-        dynamic_axes={INPUT: {0: "batch", 1: "time"}, **{name: {0: "batch"} for name in names}},
-        input_names=[INPUT],
-        output_names=names,
-    )
-    return onnx.load_from_string(buffer.getvalue())
-
-
 def _capture(heads: nn.Module, example: Any, names: list[str], any_length: bool) -> Any:
-    """Return the graph by capture."""
+    """Return the graph of a module."""
     import torch
 
     shapes = {0: torch.export.Dim("batch", min=1)}

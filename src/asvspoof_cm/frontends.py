@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -131,39 +131,10 @@ def stft(
         return spectrum.reshape(*waveform.shape[:-1], *spectrum.shape[-2:])
 
 
-def power_spectrogram(
-    waveform: Tensor,
-    window: Tensor,
-    *,
-    hop_length: int,
-    n_fft: int | None = None,
-    padding: Padding = "reflect",
-) -> Tensor:
+def power_spectrogram(waveform: Tensor, window: Tensor, **framing: Any) -> Tensor:
     """Return |X|² of the `stft` X, with its arguments."""
-    n_fft = n_fft or len(window)
-    # ONNX export by tracing, as recurrent layers need, knows no complex numbers.
-    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        return _real_power(waveform, window, hop_length, n_fft, padding)
-    spectrum = stft(waveform, window, hop_length=hop_length, n_fft=n_fft, padding=padding)
+    spectrum = stft(waveform, window, **framing)
     return spectrum.real.square() + spectrum.imag.square()
-
-
-def _real_power(
-    waveform: Tensor, window: Tensor, hop_length: int, n_fft: int, padding: Padding
-) -> Tensor:
-    """Return `power_spectrogram` of waveforms (batch, time) by real convolutions."""
-    before = (n_fft - len(window)) // 2
-    window = functional.pad(window, (before, n_fft - len(window) - before))
-    signal = waveform[:, None]
-    if padding is not None:
-        signal = functional.pad(signal, (n_fft // 2, n_fft // 2), mode=padding)
-    steps = torch.arange(n_fft, dtype=torch.float64)
-    angles = (steps[: n_fft // 2 + 1, None] * steps).remainder(n_fft) * (2 * math.pi / n_fft)
-    real, imaginary = (
-        functional.conv1d(signal, (wave.float() * window)[:, None], stride=hop_length)
-        for wave in (angles.cos(), -angles.sin())
-    )
-    return real.square() + imaginary.square()
 
 
 class LogMel(nn.Module):

@@ -23,7 +23,7 @@ from asvspoof_cm._util import (
 from asvspoof_cm.labels import SAMPLE_RATE
 from asvspoof_cm.models.base import Attended, Countermeasure, SpeechEncoder
 from asvspoof_cm.models.distillmos import DistillMOSEncoder
-from asvspoof_cm.models.huggingface import huggingface_encoder, read_architecture
+from asvspoof_cm.models.huggingface import HuggingFaceEncoder, read_architecture
 from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics
 from asvspoof_cm.models.whisper import WHISPER_SIZES, WhisperEncoder
 
@@ -44,9 +44,9 @@ class EncoderConfig:
     Attributes:
         encoder: "distillmos", "whisper-tiny", "whisper-base", "whisper-small" (each also with
             ".en"), or the name or folder of a transformers model; a tuple joins several.
-        n_layers: The Transformer layers; those above are neither built nor stored. None is 0 for
-            DistillMOS, whose convolutions hear most, 3 for Whisper, and all of a transformers
-            model.
+        n_layers: The Transformer layers; those above are neither built nor stored. None is 3 for
+            Whisper and all of a transformers model; DistillMOS, whose convolutions hear most, has
+            none.
         freeze: What is not trained: "none", "all", or the lowest n stages. A stage is a convolution
             of DistillMOS, all convolutions of another encoder, or a Transformer layer.
         d_projection: The channels that each encoder's frames are projected to.
@@ -118,28 +118,25 @@ class EncoderConfig:
 
 
 class LayerMixture(nn.Module):
-    """Project the softmax-weighted sum of an encoder's layers; each width has its projection."""
+    """Project the softmax-weighted sum of an encoder's layers."""
 
     def __init__(self, widths: Sequence[int], d_projection: int, p_dropout: float) -> None:
         super().__init__()
-        self.widths = tuple(widths)
         self.weights = nn.Parameter(torch.zeros(len(widths))) if len(widths) > 1 else None
         self.dropout = nn.Dropout(p_dropout)
-        self.projections = nn.ModuleDict(
-            {str(width): nn.Linear(width, d_projection) for width in dict.fromkeys(widths)}
-        )
+        # By its width, as stored states name it.
+        self.width = str(widths[0])
+        self.projections = nn.ModuleDict({self.width: nn.Linear(widths[0], d_projection)})
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
         """Return frames (batch, n_frames, d_projection)."""
+        mixed = layers[0]
         if self.weights is not None:
             shares = self.weights.softmax(dim=0)
-            layers = [share * layer for share, layer in zip(shares, layers, strict=True)]
-        parts = []
-        for width, projection in self.projections.items():
-            first, *others = (layer for layer in layers if layer.shape[-1] == int(width))
-            parts.append(projection(self.dropout(sum(others, first))))
-        result: Tensor = sum(parts[1:], parts[0])
-        return result
+            parts = [share * layer for share, layer in zip(shares, layers, strict=True)]
+            mixed = sum(parts[1:], parts[0])
+        frames: Tensor = self.projections[self.width](self.dropout(mixed))
+        return frames
 
 
 class FrameHead(nn.Module):
@@ -365,8 +362,10 @@ def _normalize(layer: Tensor) -> Tensor:
 
 def _build(name: str, n_layers: int | None, config: EncoderConfig) -> SpeechEncoder:
     if name == "distillmos":
-        return DistillMOSEncoder(n_layers=n_layers or 0)
+        if n_layers:
+            raise ValueError(f"`n_layers` of DistillMOS must be 0 or None; got {n_layers}.")
+        return DistillMOSEncoder()
     if name in _BUILT_IN:
         n_layers = 3 if n_layers is None else n_layers
         return WhisperEncoder(name.removeprefix("whisper-"), n_layers=n_layers)
-    return huggingface_encoder(name, config.architecture[name], n_layers)
+    return HuggingFaceEncoder(name, config.architecture[name], n_layers)

@@ -31,19 +31,6 @@ def read_architecture(name: str) -> dict[str, Any]:
     return content
 
 
-def huggingface_encoder(
-    name: str, architecture: Mapping[str, Any], n_layers: int | None
-) -> SpeechEncoder:
-    """Return the encoder of a transformers model with its first `n_layers` layers."""
-    family = architecture.get("model_type")
-    if family not in _FAMILIES:
-        raise ValueError(
-            f"`encoder` must be a model of the families {', '.join(_FAMILIES)}; {name!r} is a "
-            f"{family}."
-        )
-    return HuggingFaceEncoder(name, architecture, n_layers)
-
-
 class HuggingFaceEncoder(SpeechEncoder):
     """The convolutions and the first Transformer layers of wav2vec 2.0, XLS-R, HuBERT or WavLM.
 
@@ -58,6 +45,12 @@ class HuggingFaceEncoder(SpeechEncoder):
 
     def __init__(self, name: str, architecture: Mapping[str, Any], n_layers: int | None) -> None:
         super().__init__()
+        family = architecture.get("model_type")
+        if family not in _FAMILIES:
+            raise ValueError(
+                f"`encoder` must be a model of the families {', '.join(_FAMILIES)}; {name!r} is a "
+                f"{family}."
+            )
         self.name = name
         self.model = _model(architecture, n_layers)
         config = self.model.config

@@ -85,16 +85,14 @@ def attentive_statistics(frames: Tensor, weights: Tensor) -> Tensor:
     return torch.cat([mean, (variance + 1e-5).sqrt()], dim=-1)
 
 
-def sinusoidal_positions(
-    n_frames: int, d_model: int, *, like: Tensor, base: float = 10000.0
-) -> Tensor:
+def sinusoidal_positions(n_frames: int, d_model: int, *, like: Tensor) -> Tensor:
     """Return the positional encoding of Vaswani et al. (2017), (n_frames, d_model), any length.
 
-    PE(t, 2i) = sin(t / base^(2i/d)), PE(t, 2i+1) = cos(t / base^(2i/d)), on the device and in the
-    dtype of `like`.
+    PE(t, 2i) = sin(t / 10000^(2i/d)), PE(t, 2i+1) = cos(t / 10000^(2i/d)), on the device and in
+    the dtype of `like`.
     """
     channels = torch.arange(0, d_model, 2, device=like.device, dtype=torch.float32)
-    rates = torch.exp(channels * (-math.log(base) / d_model))
+    rates = torch.exp(channels * (-math.log(10000.0) / d_model))
     angles = torch.arange(n_frames, device=like.device, dtype=torch.float32)[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(like.dtype)
 

@@ -132,39 +132,38 @@ def model_card(content: Mapping[str, Any], name: str = "OWNER/NAME") -> str:
         ('license: mit', '# tfparn-asvspoof5')
     """
     card = content["meta"].get("card", {})
-    licence = card.get("licences", {}).get("weights", "other")
-    lines = [
-        "---",
-        f"license: {str(licence).lower()}",
-        "library_name: asvspoof-cm",
-        "pipeline_tag: audio-classification",
-        "tags:",
-        "- anti-spoofing",
-        "- speech",
-        "---",
-        "",
-        f"# {card.get('name', content['model'])}",
-        "",
-        "Tells human from synthetic speech: a higher score means human. "
-        + (f"It is {card['use']}." if "use" in card else ""),
-        "",
-        "```python",
-        "from asvspoof_cm import Scorer",
-        "",
-        f'scorer = Scorer.from_pretrained("{name}", revision="COMMIT")',
-        'print(scorer.score_file("speech.flac"))',
-        "```",
-        "",
-        f"- Model: {content['model']}",
-        f"- SHA-256 of weights, configuration and calibration: `{content['sha256']}`",
-    ]
+    licences = card.get("licences", {})
+    about = f" It is {card['use']}." if "use" in card else ""
+    text = f"""---
+license: {str(licences.get("weights", "other")).lower()}
+library_name: asvspoof-cm
+pipeline_tag: audio-classification
+tags:
+- anti-spoofing
+- speech
+---
+
+# {card.get("name", content["model"])}
+
+Tells human from synthetic speech: a higher score means human.{about}
+
+```python
+from asvspoof_cm import Scorer
+
+scorer = Scorer.from_pretrained("{name}", revision="COMMIT")
+print(scorer.score_file("speech.flac"))
+```
+
+- Model: {content["model"]}
+- SHA-256 of weights, configuration and calibration: `{content["sha256"]}`
+"""
     named = {"data": "Data", "recipe": "Training"}
-    lines += [f"- {title}: {card[key]}" for key, title in named.items() if key in card]
-    lines += [f"- Licence of {of}: {text}" for of, text in card.get("licences", {}).items()]
+    lines = [f"- {title}: {card[key]}" for key, title in named.items() if key in card]
+    lines += [f"- Licence of {of}: {licence}" for of, licence in licences.items()]
     if "figures" in card:
         lines += ["", "| set | EER % | within sources |", "|---|---|---|"]
         for title, found in card["figures"].items():
             cells = (found["eer"], found.get("within"))
             shown = ("" if value is None else f"{100 * value:.1f}" for value in cells)
             lines.append(f"| {title} | {' | '.join(shown)} |")
-    return "\n".join(lines) + "\n"
+    return text + "".join(f"{line}\n" for line in lines)

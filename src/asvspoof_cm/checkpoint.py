@@ -191,8 +191,8 @@ def load_pretrained(
         >>> sorted(model.meta)
         ['calibration', 'card']
     """
-    if name is None and "default" not in _said:
-        _said.add("default")
+    if name is None and DEFAULT_NAME not in _said:
+        _said.add(DEFAULT_NAME)
         logger.warning(
             "asvspoof-cm: no model was named, so %r is used: %s. See `asvspoof-cm models`.",
             DEFAULT_NAME,
@@ -228,17 +228,17 @@ def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:
     if not isinstance(weights, Mapping) or not isinstance(weights.get("pos_S"), Tensor):
         raise ValueError(f"{path} does not hold the weights of a published AASIST.")
     width = weights["pos_S"].shape[-1]
-    for config in (AASISTConfig(), AASISTConfig.light()):
-        if width == config.n_channels:
-            model = AASIST(config)
-            model.input = InputSettings(
-                crop_s=64600 / 16000, n_crops=1, one_crop="start", normalization="none"
-            )
-            return _fit_weights(model, weights, path)
-    raise ValueError(
-        f"{path} holds an AASIST with {width} channels; the published ones have 64 (AASIST) or 24 "
-        "(AASIST-L)."
+    configs = {c.n_channels: c for c in (AASISTConfig(), AASISTConfig.light())}
+    if width not in configs:
+        raise ValueError(
+            f"{path} holds an AASIST with {width} channels; the published ones have 64 (AASIST) or "
+            "24 (AASIST-L)."
+        )
+    model = AASIST(configs[width])
+    model.input = InputSettings(
+        crop_s=64600 / 16000, n_crops=1, one_crop="start", normalization="none"
     )
+    return _fit_weights(model, weights, path)
 
 
 def load_published_lcnn(path: str | os.PathLike[str]) -> LCNN:
@@ -404,10 +404,9 @@ def _fit_weights(model: M, weights: Mapping[str, Any], path: str | os.PathLike[s
 def _check_content(content: Any, path: str | os.PathLike[str], sha256: str | None) -> None:
     """Raise unless this is what a checkpoint holds, whole, of the model with that hash."""
     if not isinstance(content, dict) or "format" not in content:
-        hint = ""
-        if isinstance(content, dict) and "pos_S" in content:
-            hint = " It looks like published AASIST weights: use load_published_aasist."
-        raise ValueError(f"{path} is not a checkpoint of asvspoof-cm.{hint}")
+        is_aasist = isinstance(content, dict) and "pos_S" in content
+        hint = " It looks like published AASIST weights: use load_published_aasist."
+        raise ValueError(f"{path} is not a checkpoint of asvspoof-cm.{hint if is_aasist else ''}")
     if type(content["format"]) is not int or content["format"] != FORMAT:
         shown = " ".join(repr(content["format"]).split())[:40]
         raise ValueError(

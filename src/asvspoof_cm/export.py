@@ -43,8 +43,8 @@ _LEAST_SAMPLES, _MOST_SAMPLES = 4096, 1 << 24
 def export_onnx(model: Countermeasure, path: str | os.PathLike[str]) -> None:
     """Write a model as ONNX: waveform (batch, time) in, logits (batch, 2) out.
 
-    The front-end is part of the graph. Batch and time may be any; for AASIST, whose graph has a
-    node for each stretch of time, time is that of a crop. The file holds everything: weights and,
+    The front-end is part of the graph. Batch and time may be any; for AASIST, RawNet2 and LCNN,
+    whose graphs have a node for each stretch of time, time is that of a crop. The file holds everything: weights and,
     in its metadata, rate, crops and level, the calibration where the model has one, and a hash of
     the file that `load_onnx` checks. The model itself is not changed.
 
@@ -169,24 +169,23 @@ def _heads(model: Any, example: Any) -> tuple[nn.Module, list[str], float]:
     if not hasattr(model, "outputs"):
         return model, ["logits"], 0.0
 
+    def every(waveform: Any) -> tuple[Any, ...]:
+        _, logits, frames, speech = model.outputs(waveform)
+        of_frames = (None, None) if frames is None else (frames.logits, frames.speech_logits)
+        return (logits, speech, *of_frames)
+
     class Heads(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = model
 
-        def every(self, waveform: Any) -> tuple[Any, ...]:
-            _, logits, frames, speech = self.model.outputs(waveform)
-            of_frames = (None, None) if frames is None else (frames[0], frames[2])
-            return (logits, speech, *of_frames)
-
         def forward(self, waveform: Any) -> Any:
-            return tuple(each for each in self.every(waveform) if each is not None)
+            return tuple(each for each in every(waveform) if each is not None)
 
-    heads = Heads().eval()
     with torch.no_grad():
-        found, frames = heads.every(example), model.outputs(example).frames
+        found, frames = every(example), model.outputs(example).frames
     names = [name for name, each in zip(OUTPUTS, found, strict=True) if each is not None]
-    return heads, names, 0.0 if frames is None else float(frames.hop_s)
+    return Heads().eval(), names, 0.0 if frames is None else float(frames.hop_s)
 
 
 def _capture(heads: nn.Module, example: Any, names: list[str], any_length: bool) -> Any:

@@ -79,8 +79,18 @@ class HuggingFaceEncoder(SpeechEncoder):
 
     def load_published(self, path: Path | None = None) -> None:
         """Load the weights that transformers finds by the model's name, or in a folder."""
-        source = self.name if path is None else str(path)
-        loaded = _load(source, config=self.model.config)
+        source, library = self.name if path is None else str(path), _transformers()
+        verbosity = library.logging.get_verbosity()
+        library.logging.set_verbosity_error()  # no report of the layers that are left out
+        try:
+            loaded, report = library.AutoModel.from_pretrained(
+                source, config=self.model.config, output_loading_info=True
+            )
+        finally:
+            library.logging.set_verbosity(verbosity)
+        if report["missing_keys"]:
+            missing = ", ".join(sorted(report["missing_keys"])[:3])
+            raise ValueError(f"{source} lacks weights of the encoder: {missing}.")
         _remove_last_norm(loaded)
         self.model.load_state_dict(loaded.state_dict())
 
@@ -102,23 +112,6 @@ def _model(architecture: Mapping[str, Any], n_layers: int | None) -> Any:
     config.mask_time_prob = config.mask_feature_prob = 0.0
     model = _transformers().AutoModel.from_config(config)
     _remove_last_norm(model)
-    return model
-
-
-def _load(source: str, **options: Any) -> Any:
-    """Return a transformers model; its report of layers that were left out is not shown."""
-    logging = _transformers().logging
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        model, report = _transformers().AutoModel.from_pretrained(
-            source, output_loading_info=True, **options
-        )
-    finally:
-        logging.set_verbosity(verbosity)
-    if report["missing_keys"]:
-        missing = ", ".join(sorted(report["missing_keys"])[:3])
-        raise ValueError(f"{source} lacks weights of the encoder: {missing}.")
     return model
 
 

@@ -63,6 +63,7 @@ class LCNN(Countermeasure):
     """
 
     config_type = LCNNConfig
+    any_length = False  # a graph has each step of the LSTMs
 
     def __init__(self, config: LCNNConfig | None = None) -> None:
         super().__init__()

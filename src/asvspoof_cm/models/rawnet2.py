@@ -76,6 +76,7 @@ class RawNet2(Countermeasure):
     """
 
     config_type = RawNet2Config
+    any_length = False  # a graph has each step of the GRU
     removed_fields = {"sinc_trainable": False}  # noqa: RUF012 - declared in the base class
 
     def __init__(self, config: RawNet2Config | None = None) -> None:

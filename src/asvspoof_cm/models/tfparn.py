@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -29,7 +30,6 @@ from asvspoof_cm.models.layers import (
 )
 
 _CPU_BATCH = 8
-_POOLINGS = ("attention", "mean", "top-k")
 _LEAST_POWER, _LEAST_BEL = 1e-10, -8.0
 
 
@@ -119,6 +119,13 @@ class TFPARNConfig:
         return cls(**{"mel_filters": "bins", "normalization": "utterance", **changes})
 
 
+_POOLINGS: dict[str, Callable[[TFPARNConfig], nn.Module]] = {
+    "attention": lambda config: AttentionPooling(config.d_model),
+    "mean": lambda config: MeanPooling(),
+    "top-k": lambda config: TopKPooling(config.top_k_share),
+}
+
+
 class TFPARN(Countermeasure):
     """The Transformer-based focal-pairwise attentive ranking network.
 
@@ -163,7 +170,7 @@ class TFPARN(Countermeasure):
             TransformerLayer(config.d_model, config.n_heads, config.d_feedforward, config.dropout)
             for _ in range(config.n_layers)
         )
-        self.pooling = _pooling(config)
+        self.pooling = _POOLINGS[config.pooling](config)
         self.classifier = nn.Sequential(
             nn.Linear(config.d_model, config.d_classifier),
             nn.ReLU(),
@@ -172,14 +179,9 @@ class TFPARN(Countermeasure):
         )
         self.input = replace(self.input, normalization=config.normalization)
         if config.initial_weights == "xavier":
-            self._draw_weights()
-
-    def _draw_weights(self) -> None:
-        """Draw each matrix from ± gain · √(6 / (n_in + n_out)); biases are left as they are."""
-        for name, parameter in self.named_parameters():
-            if parameter.dim() > 1:
-                gain = 0.5 if name == "projection.weight" else 1.0
-                nn.init.xavier_uniform_(parameter, gain)
+            for name, parameter in self.named_parameters():
+                if parameter.dim() > 1:
+                    nn.init.xavier_uniform_(parameter, 0.5 if name == "projection.weight" else 1.0)
 
     def embed(self, waveform: Tensor) -> Tensor:
         """Return the pooled utterance vectors (batch, d_model) of waveforms (batch, time)."""
@@ -225,12 +227,6 @@ class TFPARN(Countermeasure):
             frames = layer(frames)
         weights = self.pooling(frames)
         return torch.einsum("bt,btd->bd", weights.to(frames.dtype), frames), weights
-
-
-def _pooling(config: TFPARNConfig) -> nn.Module:
-    if config.pooling == "attention":
-        return AttentionPooling(config.d_model)
-    return TopKPooling(config.top_k_share) if config.pooling == "top-k" else MeanPooling()
 
 
 def bin_filterbank(n_mels: int, n_fft: int, sample_rate: int) -> Tensor:

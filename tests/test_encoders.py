@@ -14,6 +14,7 @@ from asvspoof_cm.models.base import find_weights
 from asvspoof_cm.models.distillmos import DistillMOSEncoder, compressed_spectrum
 from asvspoof_cm.models.huggingface import HuggingFaceEncoder
 from asvspoof_cm.models.whisper import (
+    WHISPER_SIZES,
     WhisperEncoder,
     read_ctranslate2,
     whisper_log_mel,
@@ -158,8 +159,13 @@ def test_whisper_base_with_published_weights(inputs):
             assert layer.flatten()[point].item() == pytest.approx(value, abs=1e-3)
 
 
+@pytest.fixture(autouse=True)
+def nano(monkeypatch):
+    monkeypatch.setitem(WHISPER_SIZES, "nano", (8, 2, 2))
+
+
 def tiny_whisper(n_layers=2):
-    return WhisperEncoder("tiny.en", n_layers=n_layers, dimensions=(8, 2, 2))
+    return WhisperEncoder("nano", n_layers=n_layers)
 
 
 def ctranslate2_bytes(variables):
@@ -232,7 +238,7 @@ def test_whisper_weights_that_do_not_fit(tmp_path):
     path = tmp_path / "model.bin"
     variables = ctranslate2_variables(tiny_whisper())
     path.write_bytes(ctranslate2_bytes(variables))
-    with pytest.raises(ValueError, match=r"does not fit Whisper tiny.en: 34 weights"):
+    with pytest.raises(ValueError, match=r"does not fit Whisper tiny.en: .*size mismatch"):
         WhisperEncoder("tiny.en", n_layers=2).load_published(path)
     variables["encoder/conv1/weight"] = variables["encoder/conv1/weight"].astype(np.int8)
     path.write_bytes(ctranslate2_bytes(variables))

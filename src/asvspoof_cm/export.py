@@ -44,9 +44,9 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str]) -> None:
     """Write a model as ONNX: waveform (batch, time) in, logits (batch, 2) out.
 
     The front-end is part of the graph. Batch and time may be any; for AASIST, RawNet2 and LCNN,
-    whose graphs have a node for each stretch of time, time is that of a crop. The file holds everything: weights and,
-    in its metadata, rate, crops and level, the calibration where the model has one, and a hash of
-    the file that `load_onnx` checks. The model itself is not changed.
+    whose graphs have a node for each stretch of time, time is that of a crop. The file holds
+    everything: weights and, in its metadata, rate, crops and level, the calibration where the model
+    has one, and a hash of the file that `load_onnx` checks. The model itself is not changed.
 
     Args:
         model: The model.

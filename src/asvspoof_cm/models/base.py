@@ -199,15 +199,13 @@ def _config_type(kind: type[Countermeasure]) -> type[Any]:
 
 
 class SpeechEncoder(nn.Module, ABC):
-    """A network from waveforms (batch, time) of peak 1 to layers (batch, n_frames, width).
+    """A network from waveforms (batch, time) of peak 1 to layers (batch, time // 320, width).
 
     Attributes:
         widths: The channels of each layer.
         n_least: The fewest samples it takes.
     """
 
-    hop_length: ClassVar[int] = 320
-    """Samples from frame to frame."""
     is_normalized: ClassVar[bool] = False
     """Whether the layers come normalised; otherwise each frame is, to mean 0 and variance 1."""
 

@@ -29,6 +29,7 @@ from asvspoof_cm.models.whisper import WHISPER_SIZES, WhisperEncoder
 
 _BUILT_IN = ("distillmos", *(f"whisper-{size}" for size in WHISPER_SIZES))
 
+_HOP_LENGTH = 320  # samples from frame to frame, in every encoder
 _HEADS = ("frame_head.", "speech_head.", "frame_speech_head.")
 
 Freeze = int | Literal["none", "all"]
@@ -304,7 +305,7 @@ class Encoder(Countermeasure):
             of_frames, spoken = self.frame_head(self.dropout(frames)), None
             if self.frame_speech_head is not None:
                 spoken = self.frame_speech_head(self.dropout(frames)).squeeze(-1)
-            scored = Frames(of_frames, self._hop_length() / SAMPLE_RATE, spoken)
+            scored = Frames(of_frames, _HOP_LENGTH / SAMPLE_RATE, spoken)
         if self.speech_head is not None:
             speech = self.speech_head(self.dropout(embedding)).squeeze(-1)
         return Outputs(embedding, logits, scored, speech)
@@ -313,18 +314,11 @@ class Encoder(Countermeasure):
         """Return logits and the weight of each frame, the mean over the channels."""
         frames = self._frames(waveform)
         embedding, weights = self._pool(frames)
-        return Attended(
-            self.classify(embedding),
-            weights.mean(dim=-1),
-            frames.transpose(1, 2),
-            self._hop_length(),
-        )
+        logits, frames = self.classify(embedding), frames.transpose(1, 2)
+        return Attended(logits, weights.mean(dim=-1), frames, _HOP_LENGTH)
 
     def _encoders(self) -> list[SpeechEncoder]:
         return list(self.encoders)  # type: ignore[arg-type]
-
-    def _hop_length(self) -> int:
-        return max(encoder.hop_length for encoder in self._encoders())
 
     def _frames(self, waveform: Tensor) -> Tensor:
         check_waveform_batch(waveform, max(encoder.n_least for encoder in self._encoders()))

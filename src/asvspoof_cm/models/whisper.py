@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asvspoof_cm._util import one_line
 from asvspoof_cm.frontends import no_autocast, power_spectrogram, slaney_filterbank
 from asvspoof_cm.models.base import SpeechEncoder, find_weights
 from asvspoof_cm.models.layers import attention
@@ -45,7 +46,7 @@ _CTRANSLATE2 = {
     "ffn/linear_1": "mlp.2",
 }
 _TYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
-_N_FFT, _HOP = 400, 160
+_N_FFT, _HOP, _N_MELS = 400, 160, 80
 
 
 def whisper_log_mel(waveform: Tensor, filterbank: Tensor, window: Tensor) -> Tensor:
@@ -126,16 +127,9 @@ class WhisperEncoder(SpeechEncoder):
     window: Tensor
     filterbank: Tensor
 
-    def __init__(
-        self,
-        size: str = "base",
-        *,
-        n_layers: int | None = None,
-        dimensions: tuple[int, int, int] | None = None,
-        n_mels: int = 80,
-    ) -> None:
+    def __init__(self, size: str = "base", *, n_layers: int | None = None) -> None:
         super().__init__()
-        d_model, n_heads, n_all = WHISPER_SIZES[size] if dimensions is None else dimensions
+        d_model, n_heads, n_all = WHISPER_SIZES[size]
         n_layers = n_all if n_layers is None else n_layers
         if not 0 <= n_layers <= n_all:
             raise ValueError(
@@ -143,11 +137,11 @@ class WhisperEncoder(SpeechEncoder):
             )
         self.size = size
         self.widths = (d_model,) * (n_layers + 1)
-        self.conv1 = nn.Conv1d(n_mels, d_model, 3, padding=1)
+        self.conv1 = nn.Conv1d(_N_MELS, d_model, 3, padding=1)
         self.conv2 = nn.Conv1d(d_model, d_model, 3, stride=2, padding=1)
         self.blocks = nn.ModuleList(_Block(d_model, n_heads) for _ in range(n_layers))
         self.register_buffer("window", torch.hann_window(_N_FFT), persistent=False)
-        self.register_buffer("filterbank", slaney_filterbank(n_mels, _N_FFT), persistent=False)
+        self.register_buffer("filterbank", slaney_filterbank(_N_MELS, _N_FFT), persistent=False)
 
     def forward(self, waveform: Tensor) -> list[Tensor]:
         """Return the layers of waveforms (batch, time)."""
@@ -186,18 +180,13 @@ class WhisperEncoder(SpeechEncoder):
             }
         else:
             weights = _from_ctranslate2(read_ctranslate2(paths))
-        wanted = self.state_dict()
-        missing = [
-            name
-            for name, tensor in wanted.items()
-            if name not in weights or weights[name].shape != tensor.shape
-        ]
-        if missing:
+        fitting = {name: weights[name].float() for name in self.state_dict() if name in weights}
+        try:
+            self.load_state_dict(fitting)
+        except RuntimeError as error:
             raise ValueError(
-                f"{paths[0]} does not fit Whisper {size}: {len(missing)} weights are missing or "
-                f"have another shape ({', '.join(missing[:3])})."
-            )
-        self.load_state_dict({name: weights[name].float() for name in wanted})
+                f"{paths[0]} does not fit Whisper {size}: {one_line(error):.300}"
+            ) from error
 
 
 def _from_ctranslate2(variables: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -252,25 +252,11 @@ def check_rate(rate: int, name: str = "sample_rate") -> int:
 
 
 def check_positive(config: Any, *names: str) -> None:
-    """Raise unless each named field, or each of type int, is a whole number of at least 1."""
-    for name in names or [field.name for field in fields(config) if field.type in ("int", int)]:
+    """Raise unless each named field is a whole number of at least 1."""
+    for name in names:
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"`{name}` must be a whole number of at least 1; got {value!r}.")
-
-
-def check_frames(config: Any) -> None:
-    """Raise unless the frames of a configuration's spectrum touch, and each fits in memory."""
-    check_between("n_fft", config.n_fft, 2, 2**15)
-    check_between("hop_length", config.hop_length, 1, config.n_fft)
-
-
-def check_probability(config: object, *names: str) -> None:
-    """Raise unless each named field of a configuration lies in [0, 1)."""
-    for name in names:
-        value = getattr(config, name)
-        if not 0 <= value < 1:
-            raise ValueError(f"`{name}` must lie in [0, 1); got {value!r}.")
 
 
 def check_float(waveform: Tensor) -> None:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm._util import check_positive, check_positive_finite, check_waveform_batch
+from asvspoof_cm._util import check_positive_finite, check_waveform_batch
 from asvspoof_cm.frontends import SincConv
-from asvspoof_cm.models.base import Countermeasure
+from asvspoof_cm.models.base import Countermeasure, check_config
 
 # A multiple of 3. At 32 channels and 24 rows, 3,072 columns are 9 MiB.
 _TILE_COLUMNS = 3072
@@ -48,7 +48,7 @@ class AASISTConfig:
     temperature_hetero: float = 100.0
 
     def __post_init__(self) -> None:
-        check_positive(self)
+        check_config(self)
         for name in ("pool_spectral", "pool_temporal", "pool_hetero"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"`{name}` must lie in (0, 1]; got {getattr(self, name)!r}.")

@@ -9,10 +9,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from torch import Tensor, nn
 
+from asvspoof_cm._util import check_between, check_choice
 from asvspoof_cm.audio import InputSettings
 
 
@@ -160,6 +169,27 @@ def build_config(name: str, values: Mapping[str, Any]) -> Any:
             "version of asvspoof-cm."
         )
     return config_type(**values)
+
+
+def check_config(config: Any) -> None:
+    """Raise unless the fields of a model's configuration are what their types say.
+
+    A whole number is at least 1, a `Literal` one of its values, a rate of dropout in [0, 1); and
+    the frames of a spectrum touch, and each fits in memory.
+    """
+    for name, kind in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if kind is int and (type(value) is not int or value < 1):
+            raise ValueError(f"`{name}` must be a whole number of at least 1; got {value!r}.")
+        if kind is bool and type(value) is not bool:
+            raise ValueError(f"`{name}` must be True or False; got {value!r}.")
+        if get_origin(kind) is Literal:
+            check_choice(name, value, get_args(kind))
+        if name.endswith("dropout") and not 0 <= value < 1:
+            raise ValueError(f"`{name}` must lie in [0, 1); got {value!r}.")
+    if hasattr(config, "n_fft"):
+        check_between("n_fft", config.n_fft, 2, 2**15)
+        check_between("hop_length", config.hop_length, 1, config.n_fft)
 
 
 def complete_config(name: str, config: Mapping[str, Any]) -> dict[str, Any]:

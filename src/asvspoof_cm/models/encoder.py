@@ -13,15 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm._util import (
-    check_between,
-    check_positive,
-    check_probability,
-    check_waveform_batch,
-    one_line,
-)
+from asvspoof_cm._util import check_between, check_waveform_batch, one_line
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.models.base import Attended, Countermeasure, SpeechEncoder
+from asvspoof_cm.models.base import Attended, Countermeasure, SpeechEncoder, check_config
 from asvspoof_cm.models.distillmos import DistillMOSEncoder
 from asvspoof_cm.models.huggingface import HuggingFaceEncoder, read_architecture
 from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics
@@ -84,11 +78,7 @@ class EncoderConfig:
         names = self.encoders
         if not names or not all(isinstance(name, str) and name for name in names):
             raise ValueError(f"`encoder` must be a name or a tuple of names; got {self.encoder!r}.")
-        check_positive(self)
-        check_probability(self, "dropout")
-        for name in ("frame_head", "speech_head"):
-            if type(getattr(self, name)) is not bool:
-                raise ValueError(f"`{name}` must be True or False; got {getattr(self, name)!r}.")
+        check_config(self)
         check_between("encoder_lr", self.encoder_lr, 0, 1)
         for n_layers in self.each("n_layers"):
             if n_layers is not None and (type(n_layers) is not int or n_layers < 0):

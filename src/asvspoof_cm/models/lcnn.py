@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm._util import check_choice, check_probability, check_waveform_batch
+from asvspoof_cm._util import check_waveform_batch
 from asvspoof_cm.frontends import LFCC
-from asvspoof_cm.models.base import Countermeasure
+from asvspoof_cm.models.base import Countermeasure, check_config
 
 _N_BANDS, _HOP = 20, 160
 
@@ -35,8 +35,7 @@ class LCNNConfig:
     dropout: float = 0.7
 
     def __post_init__(self) -> None:
-        check_choice("head", self.head, ("sigmoid", "cosine"))
-        check_probability(self, "dropout")
+        check_config(self)
 
 
 class MaxFeatureMap(nn.Module):

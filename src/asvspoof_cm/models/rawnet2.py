@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm._util import check_choice, check_positive, check_waveform_batch
+from asvspoof_cm._util import check_waveform_batch
 from asvspoof_cm.frontends import SincConv
-from asvspoof_cm.models.base import Countermeasure
+from asvspoof_cm.models.base import Countermeasure, check_config
 
 _SLOPE = 0.3
 
@@ -41,8 +41,7 @@ class RawNet2Config:
     pooling: Literal["last", "max"] = "last"
 
     def __post_init__(self) -> None:
-        check_positive(self)
-        check_choice("pooling", self.pooling, ("last", "max"))
+        check_config(self)
 
 
 class ResidualBlock(nn.Module):

@@ -10,14 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm._util import (
-    check_choice,
-    check_frames,
-    check_positive,
-    check_waveform_batch,
-)
+from asvspoof_cm._util import check_waveform_batch
 from asvspoof_cm.frontends import LogMel
-from asvspoof_cm.models.base import Countermeasure
+from asvspoof_cm.models.base import Countermeasure, check_config
 from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics
 
 
@@ -71,17 +66,13 @@ class ResNetConfig:
     def __post_init__(self) -> None:
         if isinstance(self.n_blocks, list):  # JSON knows lists only
             object.__setattr__(self, "n_blocks", tuple(self.n_blocks))
-        check_positive(self)
-        check_frames(self)
+        check_config(self)
         if len(self.n_blocks) != 4 or not all(type(n) is int and n > 0 for n in self.n_blocks):
             raise ValueError(f"`n_blocks` must be four positive numbers; got {self.n_blocks}.")
         if self.n_window > self.n_fft:
             raise ValueError(
                 f"`n_window` must not exceed `n_fft`; got {self.n_window} and {self.n_fft}."
             )
-        check_choice("scale", self.scale, ("mel", "linear"))
-        check_choice("attention", self.attention, ("none", "channel"))
-        check_choice("pooling", self.pooling, ("statistics", "attentive"))
 
     @classmethod
     def resnet18(cls, **changes: Any) -> ResNetConfig:

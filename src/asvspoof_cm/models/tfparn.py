@@ -10,16 +10,9 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from asvspoof_cm._util import (
-    check_between,
-    check_choice,
-    check_frames,
-    check_positive,
-    check_probability,
-    check_waveform_batch,
-)
+from asvspoof_cm._util import check_between, check_waveform_batch
 from asvspoof_cm.frontends import LogMel
-from asvspoof_cm.models.base import Attended, Countermeasure
+from asvspoof_cm.models.base import Attended, Countermeasure, check_config
 from asvspoof_cm.models.layers import (
     AttentionPooling,
     MeanPooling,
@@ -91,15 +84,8 @@ class TFPARNConfig:
     normalization: Literal["crop", "utterance"] = "crop"
 
     def __post_init__(self) -> None:
-        check_positive(self)
-        check_frames(self)
-        check_probability(self, "dropout", "position_dropout", "classifier_dropout")
+        check_config(self)
         check_between("top_k_share", self.top_k_share, 0, 1)
-        check_choice("mel_filters", self.mel_filters, ("continuous", "bins"))
-        check_choice("log_scale", self.log_scale, ("decibels", "natural"))
-        check_choice("pooling", self.pooling, _POOLINGS)
-        check_choice("initial_weights", self.initial_weights, ("xavier", "default"))
-        check_choice("normalization", self.normalization, ("crop", "utterance"))
         if self.d_model % self.n_heads or self.d_model % 2:
             raise ValueError(
                 "`d_model` must be even and a multiple of `n_heads`; "

@@ -64,7 +64,7 @@ class System:
         """The name of its score files: other weights have another."""
         return f"{_slug(self.name)}-{sha256(self.path.read_bytes()).hexdigest()[:8]}"
 
-    def scorer(self) -> Scorer:
+    def scorer(self, precision: str = "fp32") -> Scorer:
         """Return its scorer, of log-odds."""
         content = load_tensors(self.path)
         load: Any = load_checkpoint
@@ -72,7 +72,9 @@ class System:
             load = load_published_aasist
         elif "m_transform.0.0.weight" in content:
             load = load_published_lcnn
-        return Scorer(load(self.path), device="cpu", batch_size=8, calibration=None)
+        return Scorer(
+            load(self.path), device="cpu", precision=precision, batch_size=8, calibration=None
+        )
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def score(args: argparse.Namespace) -> None:
     """Score every set with every system."""
     torch.set_num_threads(args.threads)
     for system in args.systems:
-        scorer = system.scorer()
+        scorer = system.scorer(args.precision)
         for part in _parts(args):
             output = _score_file(args, part, system)
             if output.exists():
@@ -330,6 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--cap", type=int, default=20, help="clips per class and source (20)")
         command.add_argument("--channel-cap", type=int, default=6, help="in coded sets (6)")
         command.add_argument("--threads", type=int, default=1)
+        command.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
         command.add_argument("--out", type=Path, default=FIGURES)
         command.set_defaults(run=run)
     args = parser.parse_args(arguments)

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from asvspoof_cm._util import derive_seed
-from asvspoof_cm.audio import CROP_SAMPLES, InputSettings, crop_start, peak_normalize
+from asvspoof_cm.audio import CROP_SAMPLES, InputSettings, random_start
 from asvspoof_cm.data import SpoofDataset, make_loader, read_protocol, write_miniature
 from asvspoof_cm.data.protocol import OFFICIAL_COUNTS
 from harness import Options, Row, interleave, peak_memory
@@ -37,10 +37,10 @@ class WholeFileDataset(Dataset[tuple[torch.Tensor, int, int]]):
         if len(waveform) < CROP_SAMPLES:
             waveform = waveform.repeat(CROP_SAMPLES // len(waveform) + 1)
         generator = torch.Generator().manual_seed(derive_seed(self.seed, 0, index))
-        start = crop_start(len(waveform), crop="random", generator=generator)
+        start = random_start(len(waveform), CROP_SAMPLES, generator)
         waveform = waveform[start : start + CROP_SAMPLES]
         if self.normalize:
-            waveform = peak_normalize(waveform)
+            waveform = waveform / waveform.abs().max()
         return waveform, self.labels[index], index
 
 

@@ -47,7 +47,7 @@ import soundfile
 import torch
 from pebble import ProcessExpired, ProcessPool
 
-from asvspoof_cm.audio import AudioFile, InputSettings, load_audio
+from asvspoof_cm.audio import AudioFile, InputSettings, load_audio, take_crops
 from asvspoof_cm.checkpoint import hash_content, save_checkpoint
 from asvspoof_cm.data import find_audio, read_protocol, read_segments
 from asvspoof_cm.export import _NO_HASH as NO_HASH, export_onnx
@@ -200,7 +200,7 @@ def read_audio(path: Path) -> None:
     """Read as `load_audio` and as the scorer do."""
     load_audio(path)
     with AudioFile(path) as file:
-        SCORER.take_crops(file, InputSettings(crop_s=1.0))
+        take_crops(file, InputSettings(crop_s=1.0))
 
 
 def read_list(path: Path) -> None:
@@ -209,7 +209,7 @@ def read_list(path: Path) -> None:
         place.write_bytes(_audio("WAV", ("PCM_16",))[0])
     for entry in itertools.islice(find_audio([path]), 3):
         with entry.open(16000) as audio:
-            SCORER.take_crops(audio, InputSettings(crop_s=1.0))
+            take_crops(audio, InputSettings(crop_s=1.0))
 
 
 def read_protocol_both(path: Path) -> None:

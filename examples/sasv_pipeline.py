@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from asvspoof_cm import BONAFIDE, Scorer, load_audio, read_protocol
-from asvspoof_cm.audio import as_audio, as_mono
+from asvspoof_cm.audio import as_audio
 from asvspoof_cm.augmentation import CopySynthesis
 from asvspoof_cm.calibration import Calibration, fuse_sasv
 from asvspoof_cm.labels import SAMPLE_RATE
@@ -123,10 +123,10 @@ class Verifier:
         """Decide whether `waveform`, (time,) or (channels, time), is the enrolled speaker, live."""
         try:
             audio = _as_audio(waveform)
-            mono = as_mono(audio, allow_empty=True)
+            mono = as_audio(audio, allow_empty=True).waveform
             if len(mono) < self.min_speech_s * sample_rate:
                 return self._too_short(len(mono) / sample_rate, "audio")
-            result = self.scorer.score(audio, sample_rate, detail=True)
+            result = self.scorer.score_file(audio, sample_rate)
             if not result.has_speech:
                 return Decision(accept=False, reason="bad audio", detail="; ".join(result.warnings))
             speech = prepare_speech(_at_16k(audio, sample_rate))

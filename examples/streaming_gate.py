@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asvspoof_cm import BONAFIDE, Scorer, load_audio, read_protocol
-from asvspoof_cm.audio import as_mono
+from asvspoof_cm.audio import as_audio
 from asvspoof_cm.calibration import Calibration, fit_calibration
 from asvspoof_cm.data import AudioFolder, Protocol
 from asvspoof_cm.labels import SAMPLE_RATE
@@ -87,7 +87,7 @@ class StreamingGate:
         """Take the next chunk, of any size; return the decision once there is one."""
         if self.decision is not None:
             return self.decision
-        samples = as_mono(np.asarray(chunk), allow_empty=True)
+        samples = as_audio(np.asarray(chunk), allow_empty=True).waveform
         self._heard = from_onset(np.concatenate([self._heard, samples]))
         while self.decision is None and self._n_next() <= len(self._heard):
             llr = self._llr(self._heard[: self._n_next()])
@@ -108,7 +108,7 @@ class StreamingGate:
         return round(self._at_s[self._next] * self.sample_rate)
 
     def _llr(self, samples: Array) -> float | None:
-        result = self.scorer.score(samples, self.sample_rate, detail=True)
+        result = self.scorer.score_file(samples, self.sample_rate)
         if not result.has_speech:
             return None
         if self.calibrations is None:

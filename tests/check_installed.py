@@ -25,7 +25,7 @@ def main() -> str | None:
     from asvspoof_cm.checkpoint import DEFAULT_NAME
 
     scorer = asvspoof_cm.Scorer.from_pretrained(DEFAULT_NAME, device="cpu")
-    if scorer.score([0.1, -0.1] * 8000, detail=True).llr is None:
+    if scorer.score_file([0.1, -0.1] * 8000).llr is None:
         return "the checkpoint of the package must be calibrated"
     sys.stdout.write(f"asvspoof-cm {asvspoof_cm.__version__} imports with base dependencies\n")
     return None

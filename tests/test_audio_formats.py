@@ -9,7 +9,7 @@ import pytest
 import soundfile
 import torch
 
-from asvspoof_cm.audio import AudioFile, as_mono, load_audio
+from asvspoof_cm.audio import AudioFile, as_audio, load_audio
 
 av = pytest.importorskip("av")
 
@@ -209,10 +209,18 @@ def test_sources_that_are_refused(source, error, message):
         load_audio(source)
 
 
+@pytest.mark.parametrize("extension", ["flac", "wav", "mp3", "m4a"])
+def test_text_that_is_named_as_audio(tmp_path, extension):
+    path = tmp_path / f"notes.{extension}"
+    path.write_text("These are the minutes of a meeting, and no audio.\n" * 20)
+    with pytest.raises(ValueError, match=rf"notes\.{extension} is not an audio file that libsnd"):
+        load_audio(path)
+
+
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, io.BytesIO])
 def test_what_is_no_array_is_not_printed(kind):
     with pytest.raises(TypeError, match="must be an array of samples") as caught:
-        as_mono(kind(b"secret" * 1000))
+        as_audio(kind(b"secret" * 1000))
     assert "secret" not in str(caught.value)
     assert len(str(caught.value)) < 200
 

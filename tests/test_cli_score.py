@@ -15,7 +15,7 @@ import torch
 from asvspoof_cm.calibration import Calibration, decide, load_settings, probability
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.cli import main
-from asvspoof_cm.data import write_miniature
+from asvspoof_cm.data import read_segments, write_miniature
 from asvspoof_cm.labels import LABEL_NAMES
 from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
@@ -130,6 +130,7 @@ def test_protocol(run, tmp_path):
         (["a.wav", "--shard", "0/2"], "--shard needs --out, a table of its own for each part."),
         (["a.wav", "--json", "--out", "x.tsv"], "--json prints, --out writes a table; choose one."),
         (["a.wav", "--out", "x.zip"], "--out must end in .tsv; got x.zip. A submission"),
+        ([*PROTOCOL, "--channel", "each"], "--channel each gives a name several scores"),
         (["a.wav", "--timeline", "--crops", "1"], "--crops has no effect along time."),
         (["a.wav", "--segments", "--worst"], "--worst has no effect along time."),
         ([*PROTOCOL, "--timeline"], "--protocol has no effect along time."),
@@ -208,7 +209,7 @@ def test_what_was_scored_before_a_failure_is_kept(run, files, tmp_path):
         assert message in err
 
 
-def test_channels(run, tmp_path):
+def test_channels(run, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     soundfile.write(tmp_path / "call.wav", 0.1 * rng.standard_normal((30000, 2)), 16000)
     _, (_, row), err = run(tmp_path / "call.wav")
@@ -216,6 +217,11 @@ def test_channels(run, tmp_path):
     assert "the channels differ and were mixed" in err
     _, (_, *rows), _ = run(tmp_path / "call.wav", "--channel", "each")
     assert [row.split("\t")[0][-2:] for row in rows] == ["#0", "#1"]
+    with monkeypatch.context() as patch:
+        content = io.BytesIO((tmp_path / "call.wav").read_bytes())
+        patch.setattr(sys, "stdin", io.TextIOWrapper(content))
+        _, (_, *piped), _ = run("-", "--channel", "each")
+    assert [row.split("\t")[0] for row in piped] == ["-#0", "-#1"]
     _, (_, row), _ = run(tmp_path / "call.wav", "--channel", "1")
     assert row.split("\t")[1] == rows[1].split("\t")[1]
 
@@ -247,9 +253,39 @@ def test_along_time(run, files, tmp_path, scorer):
     assert run(long, *options)[0] == 0
     assert [*(tmp_path / "more").iterdir()]
     text = (tmp_path / "s.tsv").read_text().splitlines()
-    assert text[0] == "filename\tstart_s\tend_s\tllr\tverdict"
-    found = scorer.segments(long)
-    assert [row.split("\t")[4] for row in text[1:]] == [segment.verdict for segment in found]
+    assert text[0] == "filename\tstart_s\tend_s\tllr\tlabel"
+    (read,) = read_segments(tmp_path / "s.tsv").values()
+    for row, expected in zip(read, scorer.segments(long), strict=True):
+        assert row == pytest.approx(expected, abs=1e-5)
+    code, _, err = run(long, "--segments", "--out", tmp_path / "s.tsv")
+    assert (code, "s.tsv is there already; choose another --out" in err) == (2, True)
+    assert (tmp_path / "s.tsv").read_text().splitlines() == text
+
+
+def test_every_recording_has_a_picture(run, files, tmp_path):
+    pytest.importorskip("matplotlib")
+    names = ["a/b.wav", "a/b.flac", "a_b.wav", "A_B.wav"]
+    for name in names:
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(tmp_path / "in" / name, soundfile.read(files[0])[0], 16000)
+    assert run(tmp_path / "in", "--plot", tmp_path / "plots")[0] == 0
+    assert len({path.name.lower() for path in (tmp_path / "plots").iterdir()}) == len(names)
+
+
+def test_errors_of_the_model_are_not_those_of_a_file_along_time(run, files, monkeypatch):
+    monkeypatch.setattr(Scorer, "timeline", lambda *_: [][0])
+    with pytest.raises(IndexError):
+        run(files[0], "--timeline")
+    code, _, err = run(files[0], "--segments", "--score", "log-odds")
+    assert code == 0
+
+    def broken(*_):
+        raise ValueError("the model is broken")
+
+    monkeypatch.setattr(Scorer, "timeline", broken)
+    code, rows, err = run(*files[:2], "--timeline")
+    assert (code, len(rows)) == (2, 1)
+    assert err.endswith("asvspoof-cm score: the model is broken\n")
 
 
 def test_a_reader_that_has_enough(checkpoint, files):

@@ -30,19 +30,18 @@ def drawn(order, epoch=0, seed=1):
     return order(epoch, torch.Generator().manual_seed(seed)).numpy()
 
 
-@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
-def test_groups_are_drawn_by_a_power_of_their_size(power):
+def test_groups_are_drawn_by_the_root_of_their_size():
     protocol = corpus()
-    rows = drawn(group_balanced(protocol, n_rows=40_000, power=power))
+    rows = drawn(group_balanced(protocol, n_rows=40_000))
     is_human = protocol.label[rows] == BONAFIDE
     assert is_human.mean() == pytest.approx(0.5, abs=0.01)
     sizes = {"page": 4, "call": 9, "read": 36}
-    total = sum(size ** (1 - power) for size in sizes.values())
+    total = sum(size**0.5 for size in sizes.values())
     for source, size in sizes.items():
         share = (protocol.source[rows][is_human] == source).mean()
-        assert share == pytest.approx(size ** (1 - power) / total, abs=0.02)
+        assert share == pytest.approx(size**0.5 / total, abs=0.02)
     gan = (protocol.attack[rows][~is_human] == "GAN").mean()
-    assert gan == pytest.approx(64 ** (1 - power) / (64 ** (1 - power) + 1), abs=0.02)
+    assert gan == pytest.approx(8 / 9, abs=0.02)
 
 
 def test_every_pair_has_a_human_and_a_fake_of_one_source():
@@ -127,7 +126,6 @@ def test_orders_depend_on_the_generator_alone(make):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda p: group_balanced(p, power=2), "`power` must be between 0 and 1; got 2"),
         (lambda p: matched_pairs(p, n_rows=0), "`n_rows` must be at least 1; got 0"),
         (lambda p: matched_pairs(p, share=-1), "`share` must be between 0 and 1; got -1"),
         (lambda p: matched_pairs(p, parent_share=2), "`parent_share` must be between 0 and 1"),

@@ -47,6 +47,16 @@ def test_what_is_written_is_read_back(tmp_path, name):
         assert read_segments(tmp_path / name) == both
 
 
+def test_a_detector_s_segments_have_an_llr(tmp_path):
+    path = tmp_path / "found.tsv"
+    path.write_text(
+        "filename\tstart_s\tend_s\tllr\tlabel\na\t0.0\t1.0\t-2.5\tspoof\na\t1\t2\t-\tno speech\n"
+    )
+    assert read_segments(path) == {"a": [Segment(0.0, 1.0, 0, -2.5), Segment(1.0, 2.0, 2)]}
+    write_segments(tmp_path / "a.csv", read_segments(path))
+    assert read_segments(tmp_path / "a.csv") == read_segments(path)
+
+
 def test_a_folder_holds_one_recording_per_file(tmp_path):
     for name in ("x", "y"):
         write_segments(tmp_path / f"{name}.txt", {name: SEGMENTS})
@@ -76,7 +86,7 @@ def test_gaps_are_errors_or_have_a_label(tmp_path):
     [
         ("0 2 1\n1 3 0\n", r"a.txt: a: segments must not overlap; 0 to 2 s and 1 to 3 s do"),
         ("0 1 1\n1.5 2 0\n", "a.txt: a: .* there is none from 1 to 1.5 s"),
-        ("0 1 1\n1 1 0\n", r"line 2: a segment must end after it starts; got \['1', '1'\]"),
+        ("0 1 1\n1 1 0\n", r"line 2: a segment must end after it starts; got 1, 1"),
         ("0 1 1\n1 x 0\n", "line 2: could not convert string to float: 'x'"),
         ("0 1 1\n1 nan 0\n", "line 2: a segment must end after it starts"),
         ("0 1 human\n", "line 1: a label must be one of spoof, .*; got 'human'"),

@@ -104,7 +104,7 @@ def test_a_damaged_file_is_refused(tmp_path):
     loaded = load_onnx(path)
     assert (loaded.input, loaded.meta) == (model.input, model.meta)
     waveform = noise(1, 40000)[0]
-    expected = Scorer(model, device="cpu").score(waveform, detail=True)
+    expected = Scorer(model, device="cpu").score_file(waveform)
     assert expected.unit == "llr"
     assert Scorer(loaded).score(waveform) == pytest.approx(expected.score, abs=1e-4)
     content = bytearray(path.read_bytes())

@@ -9,8 +9,8 @@ from scipy.special import ndtri
 from scipy.stats import norm
 
 from asvspoof_cm import metrics, plots
-from asvspoof_cm.calibration import Verdict
-from asvspoof_cm.scorer import Explanation, Segment
+from asvspoof_cm.data import Segment
+from asvspoof_cm.scorer import Explanation
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_crossed_columns_are_a_map_of_a_page_width():
 def test_timeline_has_truth_above_the_scores_and_found_segments_behind():
     rows = np.array([[0.0, 1.0, 2.0], [1.0, 2.0, -1.5], [2.0, 3.5, 1.0]])
     truth = [(0.0, 1.2, 1), (1.2, 2.2, 0), (2.2, 3.5, "music")]
-    found = [Segment(0.0, 1.0, 2.0, Verdict.BONAFIDE), Segment(1.0, 2.0, -1.5, Verdict.SPOOF)]
+    found = [Segment(0.0, 1.0, 1, 2.0), Segment(1.0, 2.0, 0, -1.5)]
     ax = plots.timeline(rows, threshold=0.0, truth=truth, found=found)
     np.testing.assert_allclose(ax.lines[0].get_data(), [[0.5, 1.5, 2.75], [2.0, -1.5, 1.0]])
     assert [text.get_text() for text in ax.texts] == ["bonafide", "spoof", "music"]

@@ -101,7 +101,7 @@ def test_it_says_once_that_it_was_chosen(caplog, monkeypatch):
 
 def test_scores_are_calibrated(scorer):
     rng = np.random.default_rng(0)
-    result = scorer.score(rng.standard_normal(16000), detail=True)
+    result = scorer.score_file(rng.standard_normal(16000))
     assert (result.unit, result.score) == ("llr", result.llr)
     assert 0 < result.probability() < 1
     assert result.verdict() == LABEL_NAMES[int(decide(result.llr))]

@@ -14,7 +14,7 @@ from scipy.signal import resample_poly
 from torch import nn
 
 from asvspoof_cm._util import resolve_device
-from asvspoof_cm.audio import InputSettings, peak_normalize, tta_crops
+from asvspoof_cm.audio import NOTHING_TO_JUDGE, InputSettings, tta_crops
 from asvspoof_cm.calibration import Calibration, Verdict, decide, probability
 from asvspoof_cm.checkpoint import save_checkpoint
 from asvspoof_cm.data import Protocol, SpoofDataset
@@ -28,9 +28,13 @@ from asvspoof_cm.models import (
     TFPARNConfig,
 )
 from asvspoof_cm.scorer import Scorer, StreamingScorer
-from asvspoof_cm.scorer.scorer import NO_SPEECH, run_batches, run_rows
+from asvspoof_cm.scorer.scorer import run_batches, run_rows
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
+
+
+def peak_normalize(waveform):
+    return waveform / waveform.abs().amax(dim=-1, keepdim=True)
 
 
 class Spy(nn.Module):
@@ -91,7 +95,7 @@ def test_other_models(make):
 
 
 def test_crops_average_before_the_score(scorer):
-    result = scorer.score(speech(9), detail=True)
+    result = scorer.score_file(speech(9))
     assert len(result.crop_scores) == 5
     assert result.score == pytest.approx(np.mean(result.crop_scores), abs=1e-6)
     assert len(set(result.crop_scores)) == 5
@@ -108,7 +112,7 @@ def test_one_crop_is_the_centre():
 @pytest.mark.parametrize(("seconds", "n_distinct"), [(4, 1), (2, 4), (1, 4), (3, 5), (9, 5)])
 def test_identical_crops_are_computed_once(seconds, n_distinct):
     scorer = Scorer(Spy(), device="cpu")
-    result = scorer.score(speech(seconds), detail=True)
+    result = scorer.score_file(speech(seconds))
     assert sum(map(len, scorer.model.batches)) == n_distinct
     assert len(set(result.crop_scores)) == n_distinct
     assert result.score == pytest.approx(by_hand(Spy(), speech(seconds)), abs=1e-6)
@@ -160,7 +164,7 @@ def test_a_model_at_another_rate():
     spy = Spy()
     spy.input, spy.meta = InputSettings(sample_rate=8000, crop_s=1.0), {}
     scorer = Scorer(spy, device="cpu")
-    result = scorer.score(speech(2), 16000, detail=True)
+    result = scorer.score_file(speech(2), 16000)
     assert (result.duration_s, result.resampled_from) == (2.0, 16000)
     assert scorer.model.batches[0].shape == (5, 8000)
     assert [w.end_s for w in scorer.timeline(speech(2), 16000)] == [1.0, 2.0]
@@ -186,11 +190,10 @@ def test_the_unit_of_a_score(model):
         (calibrated, {}, "llr", llr),
         (calibrated, {"calibration": None}, "log-odds", difference),
         (calibrated, {"score": "log-odds"}, "log-odds", difference),
-        (calibrated, {"score": "bonafide-logit"}, "bonafide-logit", logits[BONAFIDE].item()),
         (model, {"calibration": Calibration(scale=2.0, offset=-1.0)}, "llr", llr),
     ):
         scorer = Scorer(made, device="cpu", **options)
-        result = scorer.score(waveform, detail=True)
+        result = scorer.score_file(waveform)
         assert (result.unit, scorer.unit, scorer.settings()["score"]) == (unit,) * 3
         assert unit in repr(scorer)
         assert result.score == pytest.approx(score, abs=1e-5)
@@ -231,12 +234,12 @@ def test_a_calibration_for_other_crops_warns(model, tmp_path):
 
 def test_probability_and_verdict(model):
     calibration = Calibration(scale=3.0, offset=0.2)
-    result = Scorer(model, device="cpu", calibration=calibration).score(speech(2), detail=True)
+    result = Scorer(model, device="cpu", calibration=calibration).score_file(speech(2))
     assert result.probability(0.3) == pytest.approx(float(probability(result.llr, 0.3)))
     for costs in (DetectionCosts(), DetectionCosts(p_spoof=0.999, c_miss=1.0, c_fa=1000.0)):
         assert result.verdict(costs) == LABEL_NAMES[int(decide(result.llr, costs))]
     assert result.verdict(DetectionCosts(p_spoof=0.999, c_miss=1.0, c_fa=1000.0)) == "spoof"
-    uncalibrated = Scorer(model, device="cpu").score(speech(2), detail=True)
+    uncalibrated = Scorer(model, device="cpu").score_file(speech(2))
     assert uncalibrated.llr is None
     with pytest.raises(ValueError, match="needs a calibrated score"):
         uncalibrated.probability()
@@ -261,6 +264,19 @@ def test_embedding_is_the_average_over_crops(scorer, model):
 def test_embedding_needs_a_model_that_embeds():
     with pytest.raises(ValueError, match="must have `embed`; Spy gives logits only"):
         Scorer(Spy(), device="cpu").embed(speech(1))
+
+
+def test_logits_and_scores_of_their_own(model, scorer):
+    assert scorer.logits([]).shape == (0, 2)
+    crops = [speech(4), speech(4, seed=1)]
+    logits = scorer.logits(crops)
+    with torch.inference_mode():
+        np.testing.assert_allclose(logits, model(torch.tensor(np.stack(crops))), atol=1e-5)
+    np.testing.assert_allclose(scorer.scores(logits), logits[:, BONAFIDE] - logits[:, SPOOF])
+    with pytest.raises(ValueError, match="`calibration` must be there for LLRs; the scorer has"):
+        scorer.scores(logits, "llr")
+    with pytest.raises(ValueError, match="`unit` must be one of 'llr', 'log-odds'"):
+        scorer.scores(logits, "probability")
 
 
 # The forward loop
@@ -427,7 +443,7 @@ def test_from_checkpoint(model, scorer, tmp_path):
     save_checkpoint(tmp_path / "m.pt", model, calibration=calibration.as_dict())
     waveform = speech(3)
     loaded = Scorer.from_checkpoint(tmp_path / "m.pt", device="cpu", n_crops=5)
-    result = loaded.score(waveform, detail=True)
+    result = loaded.score_file(waveform)
     assert result.score == result.llr == pytest.approx(2 * scorer.score(waveform) + 0.5, abs=1e-5)
     other = Calibration(scale=1.0, offset=9.0)
     own = Scorer.from_checkpoint(tmp_path / "m.pt", device="cpu", calibration=other)
@@ -442,6 +458,13 @@ def test_settings_follow_the_weights(model, scorer):
     with torch.no_grad():
         other.classifier[0].bias[0] += 1e-6
     assert Scorer(other, device="cpu").settings()["sha256"] != scorer.settings()["sha256"]
+
+
+def test_one_model_has_one_hash(model, tmp_path):
+    save_checkpoint(tmp_path / "m.pt", model)
+    stored = torch.load(tmp_path / "m.pt", weights_only=True)["sha256"]
+    for made in (Scorer.from_checkpoint(tmp_path / "m.pt", device="cpu"), Scorer(model)):
+        assert made.settings()["sha256"] == stored
 
 
 def test_any_function_of_waveforms_is_a_model():
@@ -499,7 +522,7 @@ def test_rates(rate):
     """
     scorer = Scorer(Spy(), device="cpu", n_crops=1)
     waveform = np.cos(2 * np.pi * 440 * np.arange(6 * rate) / rate)
-    result = scorer.score(waveform, rate, detail=True)
+    result = scorer.score_file(waveform, rate)
     assert result.resampled_from == rate
     assert result.duration_s == pytest.approx(6.0, abs=1e-3)
     divisor = np.gcd(rate, 16000)
@@ -521,14 +544,14 @@ def test_resampling_does_not_alias():
 @pytest.mark.parametrize(
     ("waveform", "warnings"),
     [
-        (np.ones(1), (NO_SPEECH, "constant", "clipped", "shorter than 1 s")),
-        (speech(0.005), (NO_SPEECH, "shorter than 1 s")),
-        (speech(0.49), (NO_SPEECH, "shorter than 1 s")),
+        (np.ones(1), (NOTHING_TO_JUDGE, "constant", "clipped", "shorter than 1 s")),
+        (speech(0.005), (NOTHING_TO_JUDGE, "shorter than 1 s")),
+        (speech(0.49), (NOTHING_TO_JUDGE, "shorter than 1 s")),
         (speech(0.5), ("shorter than 1 s",)),
-        (np.zeros(64000), (NO_SPEECH, "silent")),
-        (np.zeros(1), (NO_SPEECH, "silent", "shorter than 1 s")),
-        (np.full(32000, 0.3), (NO_SPEECH, "constant")),
-        (np.full(32000, 1e-5), (NO_SPEECH, "silent")),
+        (np.zeros(64000), (NOTHING_TO_JUDGE, "silent")),
+        (np.zeros(1), (NOTHING_TO_JUDGE, "silent", "shorter than 1 s")),
+        (np.full(32000, 0.3), (NOTHING_TO_JUDGE, "constant")),
+        (np.full(32000, 1e-5), (NOTHING_TO_JUDGE, "silent")),
         (np.where(np.arange(80000) % 100 < 50, 1.0, -1.0), ("clipped",)),
         (np.where(np.arange(80000) % 100 < 50, 32767, -32768).astype(np.int16), ("clipped",)),
         (np.clip(3 * speech(5), -1, 1), ("clipped",)),
@@ -538,26 +561,26 @@ def test_resampling_does_not_alias():
     ],
 )
 def test_warnings(scorer, waveform, warnings):
-    result = scorer.score(waveform, detail=True)
+    result = scorer.score_file(waveform)
     assert np.isfinite(result.score)
     assert result.warnings == warnings
     assert result.duration_s == len(waveform) / 16000
 
 
 def test_constant_survives_resampling(scorer):
-    found = scorer.score(np.full(44100, 0.5), 44100, detail=True)
-    assert found.warnings == (NO_SPEECH, "constant")
+    found = scorer.score_file(np.full(44100, 0.5), 44100)
+    assert found.warnings == (NOTHING_TO_JUDGE, "constant")
 
 
 def test_a_verdict_abstains_without_speech():
     scorer = Scorer(Spy(), device="cpu", calibration=Calibration(scale=1.0, offset=50.0))
     for waveform in (np.zeros(32000), np.full(32000, 0.3), speech(0.4)):
-        result = scorer.score(waveform, detail=True)
+        result = scorer.score_file(waveform)
         assert not result.has_speech
         assert result.verdict() is Verdict.ABSTAIN
         assert result.as_dict()["verdict"] == "abstain"
         assert result.probability(prior=0.3) == pytest.approx(0.7)
-    heard = scorer.score(speech(0.6), detail=True)
+    heard = scorer.score_file(speech(0.6))
     assert heard.has_speech
     assert heard.verdict() is Verdict.BONAFIDE
     assert heard.probability(prior=0.3) > 0.99
@@ -666,14 +689,12 @@ def test_a_batch_says_which_is_bad(scorer):
         scorer.score_batch([speech(1), np.array([np.nan]), speech(1)])
     with pytest.raises(ValueError, match=r"`waveforms\[0\]`: `waveform` must hold floats"):
         scorer.score_batch([np.array(["a"])])
-    with pytest.raises(ValueError, match="got 1 rates for 2 utterances"):
-        scorer.score_batch([speech(1), speech(1)], [16000])
 
 
-def test_a_batch_with_a_rate_each(scorer):
-    waveforms = [speech(1), speech(2, rate=44100)]
-    expected = [scorer.score(waveforms[0]), scorer.score(waveforms[1], 44100)]
-    np.testing.assert_allclose(scorer.score_batch(waveforms, [16000, 44100]), expected, atol=1e-5)
+def test_a_batch_at_another_rate(scorer):
+    waveforms = [speech(1, rate=44100), speech(2, rate=44100)]
+    expected = [scorer.score(waveform, 44100) for waveform in waveforms]
+    np.testing.assert_allclose(scorer.score_batch(waveforms, 44100), expected, atol=1e-5)
     assert scorer.score_batch([]).shape == (0,)
 
 
@@ -726,7 +747,6 @@ def test_crops_of_another_length(tmp_path):
     expected = (logits[1] - logits[0]).item()
     scorer = Scorer(model, device="cpu", crop_s=1.5)
     assert scorer.score(waveform) == pytest.approx(expected, abs=1e-5)
-    assert scorer.attention(waveform).time_s[-1] == pytest.approx(26000 / 2 / 16000 + 1.5)
     assert scorer.timeline(waveform)[0].end_s == 1.5
     model.input = InputSettings(crop_s=1.5)
     save_checkpoint(tmp_path / "short.pt", model)

@@ -18,6 +18,7 @@ import soundfile
 import torch
 
 import asvspoof_cm
+from asvspoof_cm import audio as audio_module
 from asvspoof_cm.audio import load_audio
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.checkpoint import DEFAULT_NAME, save_checkpoint
@@ -25,7 +26,7 @@ from asvspoof_cm.cli import main
 from asvspoof_cm.data import Protocol, folder as folder_module, write_miniature
 from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
-from asvspoof_cm.scorer import Scorer, merge_scores, scorer as scorer_module
+from asvspoof_cm.scorer import Scorer, merge_scores
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 ENVIRONMENT = {
@@ -65,10 +66,10 @@ def write(path, samples, rate=16000, **options):
 # Files
 
 
-@pytest.mark.parametrize("block", [scorer_module.BLOCK_SAMPLES, 10_000])
+@pytest.mark.parametrize("block", [audio_module._BLOCK_SAMPLES, 10_000])
 def test_a_file_scores_as_its_waveform(tmp_path, monkeypatch, block):
     """Also read in blocks that cut its crops in pieces."""
-    monkeypatch.setattr(scorer_module, "BLOCK_SAMPLES", block)
+    monkeypatch.setattr(audio_module, "_BLOCK_SAMPLES", block)
     torch.manual_seed(0)
     scorer = Scorer(TFPARN(SMALL), device="cpu")
     quiet = np.concatenate([np.zeros(40_000), noise(90_000), np.zeros(30_000)])
@@ -119,7 +120,7 @@ def test_channels(tmp_path):
     assert mixed.warnings == (warning,)
     assert Scorer(Cheap(), device="cpu").score_file(same).warnings == ()
     both = np.stack([left, right])
-    assert Scorer(Cheap(), device="cpu").score(both, detail=True).warnings == (warning,)
+    assert Scorer(Cheap(), device="cpu").score_file(both).warnings == (warning,)
     for k in range(2):
         one = Scorer(Cheap(), device="cpu", channel=k)
         assert one.score_file(path).score == pytest.approx(alone[k], abs=1e-4)
@@ -327,7 +328,7 @@ def test_adapting_to_a_channel():
         scorer.adapt([("zeros", np.zeros(20_000))])
     with pytest.raises(ValueError, match=r"no.wav: No such file"):
         scorer.adapt(people, ["no.wav"])
-    with pytest.raises(ValueError, match="adapting needs a calibrated score"):
+    with pytest.raises(ValueError, match="`calibration` must be there for adapting"):
         Scorer(Cheap(), device="cpu").adapt(people)
 
 
@@ -539,6 +540,10 @@ def test_another_model_does_not_continue(scorer, corpus, tmp_path):
     with pytest.raises(ValueError, match="was begun with another shard"):
         scorer.score_protocol(*corpus, output, shard=(0, 2))
     assert output.read_bytes() == before
+    output.write_bytes(b"filename\tstart_s\n" + before)
+    with pytest.raises(ValueError, match="was begun with another header"):
+        scorer.score_protocol(*corpus, output)
+    output.write_bytes(before)
     (tmp_path / "scores.tsv.run.json").unlink()
     with pytest.raises(
         ValueError, match=r"scores.tsv.run.json is not there, so nothing says which"

@@ -7,9 +7,11 @@ import pytest
 import soundfile
 import torch
 
-from asvspoof_cm.audio import load_audio, peak_normalize, resample
+from asvspoof_cm.audio import InputSettings, load_audio, resample
 from asvspoof_cm.calibration import Calibration, Verdict
-from asvspoof_cm.models import AASIST, TFPARN, Encoder, EncoderConfig, TFPARNConfig
+from asvspoof_cm.data import Segment
+from asvspoof_cm.labels import BONAFIDE, NO_SPEECH, SPOOF
+from asvspoof_cm.models import TFPARN, Encoder, EncoderConfig, TFPARNConfig
 from asvspoof_cm.models.encoder import Frames, Outputs
 from asvspoof_cm.scorer import (
     Scorer,
@@ -17,7 +19,7 @@ from asvspoof_cm.scorer import (
     StreamingScorer,
     timeline as timeline_module,
 )
-from asvspoof_cm.scorer.timeline import _StreamResampler, hysteresis, without_short
+from asvspoof_cm.scorer.timeline import Windows, hysteresis, without_short
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 
@@ -125,10 +127,10 @@ def test_live_gives_the_same_numbers(scorer, rate, n_chunk):
 def test_a_stream_at_an_odd_rate_is_the_whole_resampled_at_once():
     """16,000 to 767,999 is rounded to 1 to 48, and a stream must round as a file does."""
     rate, noise = 767_999, sound(2.5, 767_999)
-    resampler = _StreamResampler(rate, 16000)
-    chunks = np.array_split(noise, 7)
-    parts = [resampler.push(chunk) for chunk in chunks] + [resampler.flush()]
-    np.testing.assert_allclose(np.concatenate(parts), resample(noise, rate, 16000), atol=1e-6)
+    windows = Windows(InputSettings(), 0.25, 0.25, rate)
+    parts = [part for chunk in np.array_split(noise, 7) for part in windows.push(chunk)]
+    parts = np.concatenate([part.samples for part in (*parts, *windows.flush())])
+    np.testing.assert_allclose(parts, resample(noise, rate, 16000), atol=1e-6)
 
 
 @pytest.mark.parametrize(("rate", "late_s"), [(16000, 0.0), (8000, 0.006), (44100, 0.006)])
@@ -147,8 +149,7 @@ def test_live_memory_is_bounded(scorer):
     stream = StreamingScorer(scorer, sample_rate=8000, window_s=1, hop_s=3)
     for _ in range(50):
         stream.push(sound(0.5, 8000))
-        assert len(stream._windows._buffer) <= 16000
-        assert len(stream._resampler._buffer) <= 200
+        assert len(stream._windows._buffer) <= 8000 + 4000
 
 
 def test_live_chunks_of_any_kind(scorer):
@@ -228,9 +229,8 @@ def test_segments(has_frames, tolerance_s):
     scorer = Scorer(model, device="cpu", calibration=Calibration(), crop_s=3.0)
     assert scorer.segment_settings == SegmentSettings(scale=2.0, offset=1.0)
     found = scorer.segments(spliced())
-    verdicts = [segment.verdict for segment in found]
-    bonafide, spoof, abstain = Verdict.BONAFIDE, Verdict.SPOOF, Verdict.ABSTAIN
-    assert verdicts == [bonafide, spoof, bonafide, abstain, bonafide]
+    labels = [segment.label for segment in found]
+    assert labels == [BONAFIDE, SPOOF, BONAFIDE, NO_SPEECH, BONAFIDE]
     assert found[0].start_s == 0
     assert found[-1].end_s == 12
     for before, after, edge_s in zip(found, found[1:], (4, 6, 9, 11), strict=False):
@@ -241,8 +241,8 @@ def test_segments(has_frames, tolerance_s):
 
 def test_a_score_warns_of_parts_that_differ():
     scorer = Scorer(ByLoudness(True), device="cpu", calibration=Calibration(), crop_s=3.0)
-    assert scorer.score(sound(9), detail=True).warnings == ()
-    result = scorer.score(spliced()[: 9 * 16000], detail=True)
+    assert scorer.score_file(sound(9)).warnings == ()
+    result = scorer.score_file(spliced()[: 9 * 16000])
     assert result.llr > 0 > result.lowest_llr
     assert any(warning.startswith("parts differ: the worst has") for warning in result.warnings)
     assert (result.verdict(), result.verdict(worst=True)) == (Verdict.BONAFIDE, Verdict.SPOOF)
@@ -258,7 +258,7 @@ def test_the_parts_of_segments():
 
 
 def test_segments_need_a_calibration(scorer):
-    with pytest.raises(ValueError, match="segments need a calibrated score"):
+    with pytest.raises(ValueError, match="`calibration` must be there for segments"):
         scorer.segments(sound(1))
 
 
@@ -267,52 +267,18 @@ def test_all_heads_of_an_encoder_are_heard():
     model = Encoder(EncoderConfig(frame_head=True, speech_head=True, d_projection=8)).eval()
     scorer = Scorer(model, device="cpu", calibration=Calibration())
     plain = Scorer(lambda w: model(w).detach(), calibration=Calibration())
-    result = scorer.score(sound(5), detail=True)
+    result = scorer.score_file(sound(5))
     assert result.score == pytest.approx(plain.score(sound(5)), abs=1e-5)
     for bias, has_speech in ((50.0, True), (-50.0, False)):
         with torch.no_grad():
             scorer.model.speech_head.bias.fill_(bias)
-        assert scorer.score(sound(5), detail=True).has_speech is has_speech
+        assert scorer.score_file(sound(5)).has_speech is has_speech
         line = scorer.timeline(sound(5))
         assert {window.has_speech for window in line} == {has_speech}
     assert scorer.segments(sound(5))[-1].end_s == 5
 
 
-# Attention and explanations
-
-
-@pytest.mark.parametrize("seconds", [2.5, 4, 7])
-def test_attention_has_the_score_of_one_crop(scorer, seconds):
-    waveform = np.concatenate([np.zeros(4000), sound(seconds)])
-    one = Scorer(scorer.model, device="cpu", n_crops=1)
-    assert scorer.attention(waveform).score == pytest.approx(one.score(waveform), abs=1e-6)
-    noise = np.random.default_rng(0).standard_normal(int(16000 * seconds))
-    assert scorer.attention(noise).score == pytest.approx(one.score(noise), abs=1e-6)
-
-
-def test_attention_is_that_of_the_model(scorer):
-    waveform = sound(7)
-    found = scorer.attention(waveform)
-    crop = peak_normalize(torch.tensor(waveform)[None, 24000 : 24000 + 64000])
-    with torch.inference_mode():
-        logits, weight, *_ = scorer.model.attend(crop)
-    np.testing.assert_allclose(found.weight, weight[0], atol=1e-6)
-    assert found.weight.sum() == pytest.approx(1.0, abs=1e-5)
-    assert found.score == pytest.approx((logits[0, 1] - logits[0, 0]).item(), abs=1e-5)
-    assert found.features.shape == (160, 401)
-    assert found.time_s[[0, -1]].tolist() == [1.5, 5.5]
-
-
-def test_attention_has_the_precision_of_the_scores(scorer):
-    half = Scorer(scorer.model, device="cpu", n_crops=1, precision="bf16")
-    waveform = sound(4)
-    assert half.score(waveform) != scorer.score(waveform)
-    assert half.attention(waveform).score == half.score(waveform)
-
-
-def test_attention_errors(scorer):
-    with pytest.raises(ValueError, match="the model must pool with weights; AASIST does not"):
-        Scorer(AASIST(), device="cpu").attention(sound(1))
+# Explanations
 
 
 class ByTone(torch.nn.Module):
@@ -344,6 +310,15 @@ def test_what_differs_between_twins_is_what_the_explanation_shows(seconds):
         scorer.explain(waveform, stretch_s=0)
 
 
+def test_what_is_too_short_or_too_long_to_be_explained():
+    short = Scorer(ByTone(), device="cpu", crop_s=0.1)
+    message = r"`audio` must last from 0\.032 to 100 s to be explained; it lasts"
+    for n_samples in (300, 1_600_001):
+        with pytest.raises(ValueError, match=message):
+            short.explain(np.ones(n_samples))
+    assert short.explain(sound(0.04), stretch_s=0.04).of_time.shape == (1,)
+
+
 # Figures
 
 
@@ -363,10 +338,17 @@ def test_figures_show_the_numbers(scorer):
         ("human", 2.0),
         ("synthetic", 6.65),
     ]
-    found = scorer.attention(waveform)
-    ax = plots.attention(found)
-    _, right = ax.figure.axes
-    np.testing.assert_allclose(right.lines[0].get_xdata(), found.time_s)
-    np.testing.assert_allclose(right.lines[0].get_ydata(), found.weight * len(found.weight))
-    np.testing.assert_allclose(ax.images[0].get_array(), found.features)
-    assert ax.images[0].get_extent()[:2] == pytest.approx([2.645, 6.655])
+    with pytest.raises(ValueError, match=r"`scores` must hold a row \(start_s, end_s, score\)"):
+        plots.timeline([])
+
+
+def test_synthetic_segments_are_shaded_and_no_others():
+    pytest.importorskip("matplotlib")
+    from asvspoof_cm import plots
+    from asvspoof_cm.metrics import segments_below
+
+    scores = [(0, 1, 2.0), (1, 2, -1.5), (2, 3, 1.0)]
+    found = [Segment(0, 1, 1, 2.0), Segment(1, 2, 0, -1.5), Segment(2, 3, 2)]
+    for segments in (segments_below(scores, 0.0)[""], found):
+        ax = plots.timeline(scores, found=segments)
+        assert [patch.get_x() for patch in ax.patches if patch.get_label() == "found"] == [1]

@@ -166,7 +166,7 @@ async def test_score_is_that_of_the_scorer(shared, scorer, kind, subtype, rate):
     content = encode(noise(3.0, rate, channels=2), rate, kind=kind, subtype=subtype)
     answer = (await shared.post("/v1/score?prior=0.2&c_fa=1", content=content)).json()
     samples, _ = soundfile.read(io.BytesIO(content), dtype="float32")
-    expected = scorer.score(samples.T, rate, detail=True)
+    expected = scorer.score_file(samples.T, rate)
     assert answer["score"] == pytest.approx(expected.score, abs=1e-4)
     assert answer["unit"] == "llr"
     assert answer["llr"] == answer["score"]

@@ -131,7 +131,7 @@ class AvFile:
     format = subtype = extra_info = ""
 
     def __init__(self, file: BinaryIO, name: str, *, reason: object) -> None:
-        self._file, self._name = file, name
+        self._file, self._name, self._reason = file, name, reason
         self.owns_file = False
         try:
             import av
@@ -144,10 +144,13 @@ class AvFile:
         try:
             self._restart()
         except (av.FFmpegError, OSError) as error:
-            raise ValueError(
-                f"{name} is not an audio file that libsndfile ({reason}) or FFmpeg "
-                f"({error.strerror}) reads."
-            ) from error
+            raise self._no_audio(error.strerror) from error
+
+    def _no_audio(self, reason: object) -> ValueError:
+        return ValueError(
+            f"{self._name} is not an audio file that libsndfile ({self._reason}) or FFmpeg "
+            f"({reason}) reads."
+        )
 
     def _restart(self) -> None:
         self._file.seek(0)
@@ -161,6 +164,8 @@ class AvFile:
             raise ValueError(f"{self._name} is coded in a way that FFmpeg does not decode.")
         self.samplerate: int = decoder.sample_rate
         self.channels: int = decoder.layout.nb_channels
+        if not (self.samplerate and self.channels):  # named as audio, and nothing in it is
+            raise self._no_audio("finds no sound")
         if self.channels > _MAX_CHANNELS:
             raise ValueError(
                 f"{self._name} must have at most {_MAX_CHANNELS} channels to be read by PyAV; its "

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -51,7 +51,6 @@ __all__ = [
     "cut",
     "fix_length",
     "load_audio",
-    "peak_normalize",
     "resample",
     "set_level",
     "tta_crops",
@@ -70,6 +69,7 @@ AUDIO_EXTENSIONS = (
 """How the names of audio files end, in lower case."""
 
 CROP_SAMPLES = 64000
+MAX_CROPS = 1000
 
 MAX_CHANNELS = 64
 """The most channels that a header may announce."""
@@ -81,6 +81,17 @@ BAD_AUDIO = (*_BAD_BYTES, MemoryError, ImportError)
 _DIFFERENCE = 0.1  # the share of their power that channels don't share, where they differ
 
 _BLOCK_VALUES = 1 << 22
+_BLOCK_SAMPLES = 1 << 20
+
+NOTHING_TO_JUDGE = "no speech to judge"
+"""The warning of an utterance on which a verdict abstains."""
+
+_QUIET = 2.0**-15  # one step of 16 bits: what is below is digital silence, whatever the recording
+_SILENT_PEAK = 1e-4  # 80 dB below full scale
+_CLIPPED_LEVEL, _CLIPPED_SHARE = 0.999, 1e-3  # of full scale, of the samples
+_CONSTANT_SHARE = 0.01  # of the power in what varies
+_SHORTEST_S = 0.5  # what is shorter has nothing in it that could be judged
+_LEAST_COVERED = 0.25  # of an utterance in its crops
 
 # libsndfile mends a WAV or AIFF that is shorter than its header says and only notes it in its log.
 # Writers that can't seek back (a pipe) leave a size near 2 or 4 GiB, which is no truncation.
@@ -133,7 +144,7 @@ class InputSettings:
                 f"got {self.crop_s}."
             )
         check_positive(self, "n_crops")
-        check_between("n_crops", self.n_crops, 1, 1000)
+        check_between("n_crops", self.n_crops, 1, MAX_CROPS)
         check_choice("one_crop", self.one_crop, ("center", "start"))
         check_choice("normalization", self.normalization, ("crop", "utterance", "none"))
 
@@ -165,21 +176,17 @@ def load_audio(
     duration_s: float | None = None,
     channel: int | None = None,
 ) -> Tensor:
-    """Return the mono waveform of a file, or of a part of it.
+    """Return the mono waveform (time,) of a file, or of a part of it, float32.
 
     Only the part asked for is decoded. A part that is resampled equals the same part of the whole
-    file resampled.
+    file resampled. Where the file ends before the part does, the result is shorter.
 
     Args:
         path: A file, as of `AudioFile`.
         sample_rate: The rate to resample to, in Hz.
         start_s: Where to start, in seconds.
-        duration_s: How much to read, in seconds; None reads to the end. Where the file ends
-            earlier, the result is shorter.
+        duration_s: How much to read, in seconds; None reads to the end.
         channel: The channel to read, from 0 on; None is the average of all.
-
-    Returns:
-        A float32 tensor of shape (time,).
 
     Raises:
         OSError: The file is missing, is a directory or can't be read.
@@ -271,8 +278,7 @@ class AudioFile:
         except BaseException:
             self.close()
             raise
-        self._up, self._down = rate_ratio(self.native_rate, self.sample_rate)
-        self.n_samples = -(-self.n_frames * self._up // self._down)
+        self.n_samples = n_known(self.n_frames, self.native_rate, self.sample_rate, is_all=True)
 
     @property
     def channels_differ(self) -> bool:
@@ -285,17 +291,8 @@ class AudioFile:
         stop = self.n_samples if n_samples is None else min(start + n_samples, self.n_samples)
         if stop <= start:
             return np.empty(0, np.float32)
-        if self._up == self._down:
-            return self._read_frames(start, stop)
-        # Output sample k stands at input position k · down / up. The context on both sides is the
-        # filter's reach, and the first frame is a multiple of `down`, so that the polyphase grid
-        # of this part is that of the whole file.
-        reach = resampling_reach(self.native_rate, self.sample_rate)
-        first = max(0, (start * self._down // self._up - reach) // self._down * self._down)
-        last = min(self.n_frames, -(-stop * self._down // self._up) + reach)
-        offset = first * self._up // self._down
-        resampled = polyphase(self._read_frames(first, last), self._up, self._down)
-        return resampled[start - offset : stop - offset].copy()
+        rates = self.native_rate, self.sample_rate
+        return resampled_part(self._read_frames, start, stop, self.n_frames, *rates)
 
     def close(self) -> None:
         """Close the file."""
@@ -432,16 +429,8 @@ def open_audio(
 ) -> AbstractContextManager[OpenAudio]:
     """Return audio of any kind as a context whose value is read at `new_rate`.
 
-    Args:
-        audio: A file, an open one, the bytes of one, a waveform, or what this function has opened.
-        sample_rate: The rate of a waveform, in Hz.
-        new_rate: The rate to resample to, in Hz.
-        channel: The channel to read, from 0 on; None is the average of all.
-
-    Example:
-        >>> with open_audio(np.zeros(8000, np.float32), 8000, 16000) as audio:
-        ...     audio.n_samples
-        16000
+    It is a file, an open one, the bytes of one, what this function has opened, or a waveform at
+    `sample_rate`. `channel` counts from 0; None is the average of all.
     """
     if isinstance(audio, AudioFile | InMemory):
         return nullcontext(audio)
@@ -466,15 +455,8 @@ def resample(waveform: AnyWaveform, orig_rate: int, new_rate: int) -> AnyWavefor
 
     A polyphase FIR (Kaiser window, at least 80 dB in the stop band) that keeps samples aligned:
     sample k of the result stands at time k / `new_rate`. It runs on the CPU and passes no gradient.
-
-    Args:
-        waveform: Float array or tensor of shape (..., time).
-        orig_rate: Its sampling rate, in Hz.
-        new_rate: The rate to change to, in Hz.
-
-    Returns:
-        An array or tensor of shape (..., ceil(time · new_rate / orig_rate)), of the same dtype and
-        device.
+    Rates are in Hz. A float array or tensor of shape (..., time) becomes one of the same dtype and
+    device, of shape (..., ceil(time · new_rate / orig_rate)).
 
     Example:
         >>> import torch
@@ -482,35 +464,73 @@ def resample(waveform: AnyWaveform, orig_rate: int, new_rate: int) -> AnyWavefor
         torch.Size([2, 16000])
     """
     up, down = rate_ratio(check_rate(orig_rate, "orig_rate"), check_rate(new_rate, "new_rate"))
-    if isinstance(waveform, np.ndarray):
-        if waveform.dtype.kind != "f":
-            raise TypeError(
-                f"`waveform` must hold floats; got {waveform.dtype}. Scale integers first: "
-                "waveform / 32768 for int16."
-            )
-        if up == down:
-            return waveform
-        wide = waveform.astype(np.promote_types(waveform.dtype, np.float32), copy=False)
-        return polyphase(wide, up, down).astype(waveform.dtype, copy=False)
-    import torch
-
-    check_float(waveform)
+    given: Any = waveform
+    is_array = isinstance(given, np.ndarray)
+    if is_array and given.dtype.kind != "f":
+        raise TypeError(
+            f"`waveform` must hold floats; got {given.dtype}. Scale integers first: "
+            "waveform / 32768 for int16."
+        )
+    if not is_array:
+        check_float(given)
     if up == down:
         return waveform
-    samples = waveform.detach().cpu()
-    if samples.dtype not in (torch.float32, torch.float64):
-        samples = samples.float()
-    return torch.from_numpy(polyphase(samples.numpy(), up, down)).to(waveform)
+    samples = given if is_array else given.detach().cpu()
+    if samples.dtype.itemsize < 4:
+        samples = samples.astype(np.float32) if is_array else samples.float()
+    found: Any = polyphase(np.asarray(samples), up, down)
+    if is_array:
+        found = found.astype(given.dtype, copy=False)
+    else:
+        import torch
+
+        found = torch.from_numpy(found).to(given)
+    resampled: AnyWaveform = found
+    return resampled
 
 
-def resampling_reach(orig_rate: int, new_rate: int) -> int:
-    """Return how many samples before and after its place a sample of `resample` depends on.
+def resampled_part(
+    read: Callable[[int, int], Array],
+    start: int,
+    stop: int,
+    n_frames: int,
+    orig_rate: int,
+    new_rate: int,
+) -> Array:
+    """Return samples `start` to `stop` of a recording of `n_frames` resampled as a whole.
 
-    Both ends of a part that is resampled on its own need that much context to equal the same part
-    of the whole, and the part must start at a multiple of orig_rate / gcd(orig_rate, new_rate).
+    `read(first, last)` returns frames at the old rate: those asked for, and the context that the
+    filter reaches on both sides.
     """
     up, down = rate_ratio(orig_rate, new_rate)
-    return _HALF_PERIODS * max(up, down) // up + 2
+    if up == down:
+        return read(start, stop)
+    first = first_needed(start, orig_rate, new_rate)
+    last = min(n_frames, -(-stop * down // up) + _reach(up, down))
+    offset = first * up // down
+    return polyphase(read(first, last), up, down)[start - offset : stop - offset].copy()
+
+
+def first_needed(start: int, orig_rate: int, new_rate: int) -> int:
+    """Return the first frame at the old rate that sample `start` at the new one depends on.
+
+    It is on the grid that the polyphase filter has in the whole recording.
+    """
+    up, down = rate_ratio(orig_rate, new_rate)
+    return max(0, (start * down // up - _reach(up, down)) // down * down)
+
+
+def n_known(n_frames: int, orig_rate: int, new_rate: int, *, is_all: bool = False) -> int:
+    """Return how many samples at the new rate `n_frames` decide, whatever follows them."""
+    up, down = rate_ratio(orig_rate, new_rate)
+    if is_all or up == down:
+        return -(-n_frames * up // down)
+    return max(0, n_frames - _reach(up, down)) * up // down
+
+
+def _reach(up: int, down: int) -> int:
+    """Return how many frames before and after its place a resampled sample depends on."""
+    return 0 if up == down else _HALF_PERIODS * max(up, down) // up + 2
 
 
 def polyphase(samples: NDArray[Any], up: int, down: int) -> NDArray[Any]:
@@ -547,34 +567,14 @@ def rate_ratio(orig_rate: int, new_rate: int) -> tuple[int, int]:
 # Levels
 
 
-def peak_normalize(waveform: Tensor) -> Tensor:
-    """Scale each waveform so that its largest magnitude is 1; silence stays silence.
-
-    Args:
-        waveform: Float tensor of shape (..., time).
-
-    Example:
-        >>> import torch
-        >>> peak_normalize(torch.tensor([0.0, -0.5, 0.25]))
-        tensor([ 0.0000, -1.0000,  0.5000])
-    """
-    import torch
-
-    check_float(waveform)
-    if waveform.shape[-1] == 0:
-        raise ValueError("`waveform` must hold at least one sample; got none.")
-    peak = torch.maximum(waveform.amax(dim=-1, keepdim=True), -waveform.amin(dim=-1, keepdim=True))
-    return waveform / peak.masked_fill(peak == 0, 1)
-
-
 def set_level(crops: Array, normalization: Normalization, peak: float | None = None) -> Array:
     """Return crops (..., time) of an utterance, divided as `normalization` says.
 
     `peak` is the largest magnitude of the utterance; only "utterance" needs it.
 
     Example:
-        >>> set_level(np.array([0.0, 0.25], np.float32), "utterance", peak=0.5)
-        array([0. , 0.5], dtype=float32)
+        >>> set_level(np.array([0.0, 0.25], np.float32), "crop")
+        array([0., 1.], dtype=float32)
     """
     if normalization == "none":
         return crops
@@ -598,13 +598,10 @@ def fix_length(
     """Return exactly `n_samples` samples of a waveform of any length (section III-B.1).
 
     Args:
-        waveform: Array or tensor of shape (time,).
+        waveform: Array or tensor of shape (time,). Where it is long enough, a view is returned.
         n_samples: The length of the crop.
         crop: "center" for evaluation, "random" for training.
         generator: The source of the random start; required by ``crop="random"``.
-
-    Returns:
-        A waveform of shape (n_samples,), a view of `waveform` where that is long enough.
 
     Example:
         >>> import torch
@@ -614,25 +611,22 @@ def fix_length(
         tensor([2., 3., 1., 2.])
     """
     check_one_waveform(waveform)
-    start = crop_start(len(waveform), n_samples, crop=crop, generator=generator)
+    check_choice("crop", crop, ("center", "random"))
+    start = last_start(len(waveform), n_samples) // 2
+    if crop == "random":
+        if generator is None:
+            raise ValueError('`generator` must be a torch.Generator when crop="random"; got None.')
+        start = random_start(len(waveform), n_samples, generator)
     return cut(waveform, start, n_samples)
 
 
 def tta_crops(
     waveform: AnyWaveform, n_crops: int = 5, n_samples: int = CROP_SAMPLES
 ) -> AnyWaveform:
-    """Cut evenly spaced crops for test-time augmentation (section III-C).
+    """Return evenly spaced crops (n_crops, n_samples) of a waveform (time,) (section III-C).
 
-    The first crop starts with the waveform, the last one ends with it. A waveform shorter than a
-    crop is repeated until it exceeds the crop before it is cut. One crop is the centre crop.
-
-    Args:
-        waveform: Array or tensor of shape (time,).
-        n_crops: The number of crops, K in the paper.
-        n_samples: The length of each crop.
-
-    Returns:
-        Crops of shape (n_crops, n_samples).
+    The first of the K crops starts with the waveform, the last one ends with it. A waveform shorter
+    than a crop is repeated until it exceeds the crop before it is cut. One crop is the centre crop.
 
     Example:
         >>> import torch
@@ -659,25 +653,12 @@ def crop_starts(
     return [last * k // (n_crops - 1) % n_total for k in range(n_crops)]
 
 
-def crop_start(
-    n_total: int,
-    n_samples: int = CROP_SAMPLES,
-    *,
-    crop: Literal["center", "random"] = "center",
-    generator: torch.Generator | None = None,
-) -> int:
-    """Return where the crop of `fix_length` starts in a waveform of `n_total` samples."""
-    last = last_start(n_total, n_samples)
-    if crop == "center":
-        return last // 2
-    if crop != "random":
-        raise ValueError(f'`crop` must be "center" or "random"; got {crop!r}.')
-    if generator is None:
-        raise ValueError('`generator` must be a torch.Generator when crop="random"; got None.')
+def random_start(n_total: int, n_samples: int, generator: torch.Generator) -> int:
+    """Return where a random crop starts: one draw is one place in recordings of like length."""
     import torch
 
-    # A fraction, so that one draw means one place in recordings of nearly one length.
-    return int(torch.rand((), generator=generator, dtype=torch.float64) * (last + 1))
+    drawn = torch.rand((), generator=generator, dtype=torch.float64)
+    return int(drawn * (last_start(n_total, n_samples) + 1))
 
 
 def last_start(n_total: int, n_samples: int) -> int:
@@ -696,17 +677,90 @@ def cut(waveform: AnyWaveform, start: int, n_samples: int) -> AnyWaveform:
     return waveform[np.arange(start, start + n_samples) % n_total]
 
 
-# Arrays of any dtype
+# What is heard of an utterance
 
 
-def as_mono(waveform: Waveform, *, allow_empty: bool = False, channel: int | None = None) -> Array:
-    """Return audio of any dtype, mono or (channels, time), as a float32 array of shape (time,).
+@dataclass(frozen=True, kw_only=True)
+class Utterance:
+    """The distinct crops (n_distinct, time) of one utterance and what is known about it.
 
-    Signed integers are divided by their full range, uint8 is 128 ± 128 as in WAV files; channels
-    are averaged unless `channel` says which to take. More channels than 64, or than samples, are
-    refused as (time, channels).
+    `start` is where the first of them begins, and `which` the row of `crops` that each crop of the
+    test-time augmentation is.
     """
-    return as_audio(waveform, allow_empty=allow_empty, channel=channel).waveform
+
+    crops: Array
+    start: int
+    which: Sequence[int]
+    duration_s: float
+    resampled_from: int | None
+    warnings: tuple[str, ...]
+
+
+def take_crops(source: OpenAudio, settings: InputSettings) -> Utterance:
+    """Return the crops of the test-time augmentation, cut out of audio at the model's rate.
+
+    Digital silence at the ends is left out. Each distinct crop is there once, at the level that the
+    model wants. Long audio is read in blocks, so that memory does not grow with its length.
+    """
+    n_samples, rate = settings.n_samples, settings.sample_rate
+    blocks = range(0, source.n_samples, _BLOCK_SAMPLES)
+    whole = source.read() if len(blocks) == 1 else None
+    read = (source.read(k, _BLOCK_SAMPLES) if whole is None else whole for k in blocks)
+    first, stop, peak, notes = _listen(read, rate)
+    n_heard = stop - first
+    starts = crop_starts(n_heard, settings.n_crops, n_samples, one_crop=settings.one_crop)
+    distinct = sorted(set(starts))
+    if whole is None and n_heard >= n_samples:
+        crops = np.stack([source.read(first + start, n_samples) for start in distinct])
+    else:
+        heard = source.read(first, n_heard) if whole is None else whole[first:stop]
+        crops = np.stack([cut(heard, start, n_samples) for start in distinct])
+    if len(crops) * n_samples < _LEAST_COVERED * n_heard:
+        held_s = len(crops) * settings.crop_s
+        notes += (f"the crops hold {held_s:.0f} of {n_heard / rate:.0f} s: see timeline",)
+    if source.channels_differ:
+        notes += ("the channels differ and were mixed: see channel",)
+    return Utterance(
+        crops=set_level(crops, settings.normalization, peak),
+        start=first + distinct[0],
+        which=[distinct.index(start) for start in starts],
+        duration_s=source.n_samples / rate,
+        resampled_from=None if source.native_rate == rate else source.native_rate,
+        warnings=notes,
+    )
+
+
+def _listen(blocks: Iterable[Array], rate: int) -> tuple[int, int, float, tuple[str, ...]]:
+    """Return where audio begins and ends to be heard, its peak, and what to warn of."""
+    n_samples = n_clipped = stop = 0
+    start: int | None = None
+    peak = total = power = 0.0
+    for block in blocks:
+        magnitude = np.abs(block)
+        loud = np.flatnonzero(magnitude > _QUIET)
+        if len(loud):
+            start = n_samples + int(loud[0]) if start is None else start
+            stop = n_samples + int(loud[-1]) + 1
+        n_samples += len(block)
+        peak = max(peak, float(magnitude.max()))
+        n_clipped += int(np.count_nonzero(magnitude >= _CLIPPED_LEVEL))
+        total += float(block.sum(dtype=np.float64))
+        power += float(np.square(block, dtype=np.float64).sum())
+    if start is None:
+        start, stop = 0, n_samples
+    is_silent = peak < _SILENT_PEAK
+    is_constant = not is_silent and power - total**2 / n_samples < _CONSTANT_SHARE * power
+    found = {
+        NOTHING_TO_JUDGE: is_silent or is_constant or stop - start < _SHORTEST_S * rate,
+        "silent": is_silent,
+        "constant": is_constant,
+        "clipped": n_clipped >= _CLIPPED_SHARE * n_samples,
+        "shorter than 1 s": stop - start < rate,
+    }
+    return start, stop, peak, tuple(name for name, is_so in found.items() if is_so)
+
+
+# Arrays of any dtype
 
 
 def as_audio(
@@ -717,7 +771,12 @@ def as_audio(
     channel: int | None = None,
     allow_empty: bool = False,
 ) -> InMemory:
-    """Return what `as_mono` does, resampled to `new_rate`, to be read as a file is."""
+    """Return audio of any dtype, mono or (channels, time), to be read as a file is.
+
+    Signed integers are divided by their full range, uint8 is 128 ± 128 as in WAV files; channels
+    are averaged unless `channel` says which to take. More channels than 64, or than samples, are
+    refused as (time, channels). `new_rate` is the rate to resample to; None keeps the old one.
+    """
     sample_rate = check_rate(sample_rate)
     samples = _as_array(waveform)
     shape = samples.shape
@@ -753,20 +812,16 @@ def as_audio(
 
 
 def _as_array(waveform: Any) -> NDArray[Any]:
-    if isinstance(waveform, bytes | bytearray | memoryview):
-        came, hint = f"{len(waveform)} raw bytes", "numpy.frombuffer gives samples"
-    elif isinstance(waveform, str | os.PathLike):
-        came, hint = f"the path {waveform!r}", "Scorer.score_files takes it"
-    elif hasattr(waveform, "read"):
-        came, hint = "a file", "Scorer.score_files takes it"
-    elif isinstance(waveform, np.ma.MaskedArray):
+    if isinstance(waveform, np.ma.MaskedArray):
         raise TypeError("`waveform` must not be masked: which samples are meant? Fill or cut it.")
-    elif hasattr(waveform, "detach"):
-        samples = waveform.detach().cpu()
-        is_half = samples.is_floating_point() and samples.itemsize == 2  # NumPy has no bfloat16
-        return np.asarray(samples.float() if is_half else samples)
-    else:
+    is_bytes = isinstance(waveform, bytes | bytearray | memoryview)
+    if is_bytes or isinstance(waveform, str | os.PathLike) or hasattr(waveform, "read"):
+        raise TypeError(
+            f"`waveform` must be an array of samples; got {type(waveform).__name__}. Read a file "
+            "with load_audio, raw bytes with numpy.frombuffer."
+        )
+    if not hasattr(waveform, "detach"):
         return np.asarray(waveform)
-    raise TypeError(
-        f"`waveform` must be an array of samples; got {came}. Read it with load_audio; {hint}."
-    )
+    samples = waveform.detach().cpu()
+    is_half = samples.is_floating_point() and samples.itemsize == 2  # NumPy has no bfloat16
+    return np.asarray(samples.float() if is_half else samples)

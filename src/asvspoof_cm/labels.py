@@ -49,6 +49,6 @@ NAME_COLUMNS: Final = ("utterance", "filename", "file_name", "file", "path", "fl
 LABEL_COLUMNS: Final = ("cm-label", "label", "key")
 """What the column of labels is called."""
 
-Unit = Literal["llr", "log-odds", "bonafide-logit"]
+Unit = Literal["llr", "log-odds"]
 UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
-"""What a score can be: calibrated log-likelihood ratio, logit difference z1 − z0, or z1 alone."""
+"""What a score can be: calibrated log-likelihood ratio, or logit difference z1 − z0."""

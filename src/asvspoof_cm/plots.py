@@ -1,4 +1,4 @@
-"""Figures for papers: DET, histograms, calibration, groups, time and attention.
+"""Figures for papers: DET, histograms, calibration, groups, time.
 
 Every function draws into the `ax` that it is given, or into a new one of a column's width, and
 returns it; `save_figure` writes it. matplotlib is the extra ``asvspoof-cm[plots]`` and
@@ -24,7 +24,7 @@ from asvspoof_cm._util import (
     check_choice,
     import_extra,
 )
-from asvspoof_cm.labels import LABEL_NAMES
+from asvspoof_cm.labels import LABEL_NAMES, SPOOF
 from asvspoof_cm.metrics import (
     ASVSPOOF5,
     METRICS,
@@ -39,13 +39,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from asvspoof_cm.scorer import Attention, Explanation, WindowScore
+    from asvspoof_cm.scorer import Explanation, WindowScore
 
 __all__ = [
     "BONAFIDE_COLOR",
     "PAGE_WIDTH_IN",
     "SPOOF_COLOR",
-    "attention",
     "breakdown",
     "calibration",
     "det",
@@ -327,7 +326,8 @@ def timeline(
         threshold: Drawn as a line; below it the area is filled.
         truth: Segments that are known, `Segment` or (start_s, end_s, name), in a band above the
             curve. A label or name of spoof or bonafide has the colour of the class.
-        found: What a detector found, such as `Scorer.segments`: synthetic segments are shaded.
+        found: What a detector found, such as `Scorer.segments`, or (start_s, end_s, label): those
+            that are synthetic are shaded.
 
     Example:
         >>> line = [(0, 1, 2.0), (1, 2, -1.5), (2, 3, 1.0)]
@@ -337,10 +337,15 @@ def timeline(
     """
     ax = new_axes(width_in=2 * COLUMN_WIDTH_IN, height_in=1.8) if ax is None else ax
     given: list[Any] = [*scores]  # type: ignore[misc]
-    unit = getattr(given[0], "unit", "score")
-    if hasattr(given[0], "has_speech"):
+    unit = getattr(given[0], "unit", "score") if given else "score"
+    if given and hasattr(given[0], "has_speech"):
         given = [(w.start_s, w.end_s, w.score if w.has_speech else np.nan) for w in given]
     rows = np.asarray(given, dtype=np.float64)
+    if rows.ndim != 2 or rows.shape[1] != 3:
+        raise ValueError(
+            "`scores` must hold a row (start_s, end_s, score) for each of one or more windows; got "
+            f"shape {rows.shape}."
+        )
     centre, values = rows[:, :2].mean(axis=1), rows[:, 2]
     style: Any = {"marker": "o", "markersize": 2.5} if len(rows) <= 200 else {}
     ax.plot(centre, values, color=BONAFIDE_COLOR, linewidth=1.0, **style)
@@ -360,38 +365,13 @@ def timeline(
         ax.text((start_s + stop_s) / 2, 1.09, word, **style)
         if start_s > 0:
             ax.axvline(start_s, color="0.5", linewidth=0.6, zorder=1)
-    for start_s, stop_s, *rest in found:
-        if rest and rest[-1] in ("bonafide", "abstain"):
+    for start_s, stop_s, label, *_ in found:
+        if label not in (SPOOF, "spoof"):
             continue
         shade: Any = {"color": SPOOF_COLOR, "alpha": 0.12, "linewidth": 0, "zorder": 0}
         ax.axvspan(start_s, stop_s, label="found", **shade)
     ax.set_xlim(0.0, float(rows[:, 1].max()))
     return finish(ax, "time (s)", f"{unit} (high: bonafide)")
-
-
-def attention(attention: Attention, ax: Axes | None = None) -> Axes:
-    """Draw the pooling weight of each frame over the spectrogram that the model sees.
-
-    The weights, times the number of frames, have an axis on the right: a frame that counts as much
-    as all others has 1 there. `attention` is what `Scorer.attention` returned.
-
-    Example:
-        >>> from asvspoof_cm.scorer import Attention
-        >>> time_s, weight = np.arange(401) / 100, np.full(401, 1 / 401)
-        >>> features = np.zeros((160, 401))
-        >>> found = Attention(time_s=time_s, weight=weight, features=features, score=0.0)
-        >>> attention(found).get_ylabel()
-        'Mel band'
-    """
-    time_s, features = attention.time_s, attention.features
-    half = (time_s[1] - time_s[0]) / 2
-    edges = time_s[0] - half, time_s[-1] + half
-    ax = _image(ax, features, (*edges, -0.5, len(features) - 0.5), "gray_r", "Mel band")
-    weight = attention.weight * len(attention.weight)
-    right = _curve_on_the_right(ax, time_s, weight, "pooling weight × frames")
-    right.axhline(1.0, color=SPOOF_COLOR, linewidth=0.6, linestyle=":")
-    right.set_ylim(bottom=0.0)
-    return ax
 
 
 def explanation(explanation: Explanation, ax: Axes | None = None) -> Axes:

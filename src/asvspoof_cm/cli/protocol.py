@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 import numpy as np
 
-from asvspoof_cm.data.protocol import (
-    OFFICIAL_COUNTS,
-    Protocol,
-    read_protocol,
-    write_protocol,
-)
+from asvspoof_cm.data.protocol import OFFICIAL_COUNTS, Protocol, read_protocol, write_protocol
 from asvspoof_cm.labels import ABSENT
 
 _N_SHOWN = 5
@@ -25,28 +21,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--columns and --labels, and --out writes it as a CSV that every command reads. "
         "The exit code is 1 where audio files are missing."
     )
-    parser.add_argument("path", metavar="PATH", help="the protocol")
-    parser.add_argument(
-        "--expect", choices=[*OFFICIAL_COUNTS], help="check the counts of this ASVspoof 5 subset"
-    )
-    parser.add_argument("--audio", metavar="DIR", help="look for the audio files in this folder")
-    parser.add_argument(
-        "--columns",
-        nargs="+",
-        metavar="FIELD=NAME",
-        type=_pair,
-        default=[],
-        help="what the table calls its columns, such as path=file label=is_real",
-    )
-    parser.add_argument(
-        "--labels",
-        nargs="+",
-        metavar="WORD=LABEL",
-        type=_pair,
-        default=[],
-        help="what its labels mean, such as real=bonafide fake=spoof",
-    )
-    parser.add_argument("--out", metavar="FILE.csv", help="write the protocol here")
+    add = parser.add_argument
+    add("path", metavar="PATH", help="the protocol")
+    add("--expect", choices=[*OFFICIAL_COUNTS], help="check it against this ASVspoof 5 subset")
+    add("--audio", metavar="DIR", help="look for the audio files in this folder")
+    pairs: Any = {"nargs": "+", "type": _pair, "default": []}
+    text = "what the table calls its columns, such as path=file label=is_real"
+    add("--columns", metavar="FIELD=NAME", help=text, **pairs)
+    text = "what its labels mean, such as real=bonafide fake=spoof"
+    add("--labels", metavar="WORD=LABEL", help=text, **pairs)
+    add("--out", metavar="FILE.csv", help="write the protocol here")
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -77,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
 
         folder = AudioFolder(protocol, args.audio)
         missing = folder.missing()
-        names = [folder.path(row).name for row in missing[:_N_SHOWN]]
-        shown = f": {', '.join(names)}{', …' if len(missing) > _N_SHOWN else ''}" if names else ""
+        names = ", ".join(folder.path(row).name for row in missing[:_N_SHOWN])
+        more = ", …" if len(missing) > _N_SHOWN else ""
         lines.append(("audio", str(folder.folder)))
-        lines.append(("missing files", f"{len(missing):,}{shown}"))
+        lines.append(("missing files", f"{len(missing):,}{': ' if names else ''}{names}{more}"))
     if args.out is not None:
         write_protocol(args.out, protocol)
         lines.append(("written to", args.out))

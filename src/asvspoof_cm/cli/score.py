@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Iterable
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from asvspoof_cm._util import one_line
 from asvspoof_cm.cli.options import add_device, add_model, load_scorer
+from asvspoof_cm.data.segments import SEGMENT_NAMES, Segment
 from asvspoof_cm.labels import ABSENT, UNITS
 
 if TYPE_CHECKING:
     from asvspoof_cm.data.folder import Entry
     from asvspoof_cm.metrics import DetectionCosts
-    from asvspoof_cm.scorer import FileScore, Scorer
+    from asvspoof_cm.scorer import FileScore, Scorer, WindowScore
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score what the arguments name."""
-    from asvspoof_cm.data.folder import Entry, find_audio
+    from asvspoof_cm.data.folder import find_audio
     from asvspoof_cm.metrics import DetectionCosts
     from asvspoof_cm.scorer import files
 
@@ -79,13 +81,11 @@ def run(args: argparse.Namespace) -> int:
         files.check_table(args.output)
     names = ("device", "n_crops", "score", "precision", "channel")
     scorer = load_scorer(args.model, **{name: vars(args)[name] for name in names})
-    entries: Iterable[Entry] = (
-        Entry("-", sys.stdin.buffer.read()) for path in args.files if path == "-"
-    )
     if args.protocol is not None:
-        entries = files.protocol_entries(args.protocol, args.audio)
-    elif "-" not in args.files:
-        entries = find_audio(args.files, root=args.audio, each_channel=args.channel == "each")
+        entries: Iterable[Entry] = files.protocol_entries(args.protocol, args.audio)
+    else:
+        given = (("-", sys.stdin.buffer.read()) if path == "-" else path for path in args.files)
+        entries = find_audio(given, root=args.audio, each_channel=args.channel == "each")
     if is_along:
         return _along(scorer, args, entries, costs)
     if args.output is None:
@@ -98,26 +98,29 @@ def run(args: argparse.Namespace) -> int:
 
 def _refuse(args: argparse.Namespace, *, is_along: bool) -> None:
     """Refuse options that contradict each other or would have no effect."""
-    without_effect = ("n_crops", "worst", "shard", "protocol") if is_along else ()
-    for name in without_effect:
+    options = {"n_crops": "--crops", "worst": "--worst", "shard": "--shard"}
+    options["protocol"] = "--protocol"
+    for name, option in options.items() if is_along else ():
         if vars(args)[name]:
-            option = "--crops" if name == "n_crops" else f"--{name}"
             raise ValueError(f"{option} has no effect along time.")
+    by_protocol, writes = args.protocol is not None, args.output is not None
     for is_wrong, message in (
-        (args.protocol is None and not args.files, "give FILE… or --protocol."),
+        (not by_protocol and not args.files, "give FILE… or --protocol."),
         (
-            args.protocol is not None and (args.files or args.audio is None or args.output is None),
+            by_protocol and (args.files or args.audio is None or not writes),
             "--protocol needs --audio and --out, and no FILE.",
         ),
-        ("-" in args.files and len(args.files) > 1, "- stands alone: it is one recording."),
         (
-            args.shard is not None and args.output is None,
-            "--shard needs --out, a table of its own for each part.",
+            by_protocol and args.channel == "each",
+            "--channel each gives a name several scores, and a --protocol has one for each.",
         ),
-        (args.json and args.output is not None, "--json prints, --out writes a table; choose one."),
+        ("-" in args.files and len(args.files) > 1, "- stands alone: it is one recording."),
+        (args.shard and not writes, "--shard needs --out, a table of its own for each part."),
+        (args.json and writes, "--json prints, --out writes a table; choose one."),
+        (args.segments and args.timeline, "--segments and --timeline are two things; choose one."),
         (
-            args.segments and args.timeline,
-            "--segments and --timeline are two things; choose one.",
+            is_along and writes and args.output.exists(),
+            f"{args.output} is there already; choose another --out, or delete it.",
         ),
     ):
         if is_wrong:
@@ -165,54 +168,68 @@ def _along(
     scorer: Scorer, args: argparse.Namespace, entries: Iterable[Entry], costs: DetectionCosts
 ) -> int:
     """Write a row per window or segment, and pictures."""
-    from asvspoof_cm import plots
     from asvspoof_cm.audio import BAD_AUDIO
     from asvspoof_cm.scorer import files
 
     n_failed = 0
-    unit, last = ("llr", "verdict") if args.segments else (scorer.unit, "warnings")
-    columns = ["filename", "start_s", "end_s", unit, last]
+    drawn: set[str] = set()
+    unit, last = ("llr", "label") if args.segments else (scorer.unit, "warnings")
     place: AbstractContextManager[TextIO] = nullcontext(sys.stdout)
     if args.output is not None:
-        place = args.output.open("w", encoding="utf-8", newline="")
+        place = args.output.open("x", encoding="utf-8", newline="")
     with place as out:
         if not args.json:
-            _write(out, files.as_line(columns))
+            _write(out, files.as_line(["filename", "start_s", "end_s", unit, last]))
         for entry in entries:
             try:
-                with files.open_entry(scorer, entry) as source:
-                    found = scorer.segments(source) if args.segments else []
-                    is_wanted = args.plot is not None or not args.segments
-                    windows = scorer.timeline(source) if is_wanted else []
+                files.check_audio(scorer, entry)
             except BAD_AUDIO as error:  # of this file: the others go on
                 n_failed += 1
                 _say(files.error_of(entry.name, one_line(error)))
                 continue
-            parts: Any = found if args.segments else windows
-            for part in parts:
-                if args.json:
-                    about = part._asdict() if args.segments else part.as_dict(costs)
-                    _write(out, json.dumps({"filename": entry.name, **about}) + "\n")
+            with files.open_entry(scorer, entry) as source:
+                found = scorer.segments(source) if args.segments else []
+                is_wanted = args.plot is not None or not args.segments
+                windows = scorer.timeline(source) if is_wanted else []
+            for part in found or windows:
+                times = round(part.start_s, 6), round(part.end_s, 6)
+                if isinstance(part, Segment):
+                    score, note = part.llr, SEGMENT_NAMES[part.label]
+                else:
+                    score, note = part.score, "; ".join(part.warnings) or ABSENT
+                if not args.json:
+                    text = ABSENT if score is None else f"{score:.6f}"
+                    _write(out, files.as_line([entry.name, *map(str, times), text, note]))
                     continue
-                times = str(round(part.start_s, 6)), str(round(part.end_s, 6))
-                score = part.llr if args.segments else part.score
-                note = str(part.verdict) if args.segments else "; ".join(part.warnings)
-                text = ABSENT if score is None else f"{score:.6f}"
-                _write(out, files.as_line([entry.name, *times, text, note or ABSENT]))
+                about = {"start_s": times[0], "end_s": times[1], "llr": score, "label": note}
+                about = about if isinstance(part, Segment) else part.as_dict(costs)
+                _write(out, json.dumps({"filename": entry.name, **about}) + "\n")
             if args.plot is not None:
                 threshold = costs.threshold if scorer.unit == "llr" else None
-                axes = plots.timeline(windows, threshold=threshold, found=found)
-                _save(axes, entry.name, args.plot)
+                _draw(windows, found, threshold, entry.name, _unused(entry.name, args.plot, drawn))
     return 1 if n_failed else 0
 
 
-def _save(axes: Any, name: str, folder: Path) -> None:
-    """Write the picture of a recording as a file of its own."""
+def _draw(
+    windows: list[WindowScore], found: list[Segment], threshold: float | None, name: str, path: Path
+) -> None:
+    """Write the picture of a recording."""
     from asvspoof_cm import plots
 
+    axes = plots.timeline(windows, threshold=threshold, found=found)
     axes.set_title(name, fontsize=9)
+    plots.save_figure(axes, path)
+
+
+def _unused(name: str, folder: Path, used: set[str]) -> Path:
+    """Return the picture of a recording of this name, a file that no other has."""
     stem = "stdin" if name == "-" else "_".join(Path(name).with_suffix("").parts).strip("/_")
-    plots.save_figure(axes, folder / f"{stem}.png")
+    numbers = itertools.count(2)
+    chosen = stem
+    while chosen.lower() in used:
+        chosen = f"{stem}-{next(numbers)}"
+    used.add(chosen.lower())
+    return folder / f"{chosen}.png"
 
 
 def _write(out: TextIO, text: str) -> None:

@@ -6,6 +6,7 @@ import multiprocessing
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -17,7 +18,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from asvspoof_cm._util import check_between, check_choice, check_not_negative, derive_seed, n_cores
-from asvspoof_cm.audio import InputSettings, crop_start, crop_starts, cut, set_level
+from asvspoof_cm.audio import (
+    InMemory,
+    InputSettings,
+    OpenAudio,
+    cut,
+    random_start,
+    set_level,
+    take_crops,
+)
 from asvspoof_cm.data.folder import AudioPath, Item, audio_of
 from asvspoof_cm.data.orders import Order, shuffled
 from asvspoof_cm.data.protocol import Protocol, read_protocol
@@ -76,7 +85,8 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
     """The utterances of a protocol as crops of one length.
 
     Item `row` is ``(waveform (n_samples,), label, row)``: a crop (section III-B.1 of the paper) at
-    the level that `input` says. Only the crop is decoded of a longer file.
+    the level that `input` says. In evaluation it is what a `Scorer` hears: without the digital
+    silence at the ends, and where `input` says. In training only the crop is decoded.
 
     A random crop follows from `seed`, the epoch and the row alone, so an epoch is the same whatever
     the number of workers and the order of the items. A copy (column `codec_seed`, or `parent`) is
@@ -97,9 +107,7 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
             then read in this process, without workers.
 
     Attributes:
-        protocol: The utterances.
-        audio: Where they are read from.
-        input: Rate, length and level of the crops.
+        audio: Where utterances are read from: an `Entry` for each row.
 
     Example:
         >>> import tempfile
@@ -134,7 +142,7 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
             self.input = replace(self.input, crop_s=n_samples / self.input.sample_rate)
         self.protocol = read_protocol(protocol, require_labels=False)
         self._parents = self.protocol.parents()
-        self.audio = audio_of(self.protocol, audio_dir, sample_rate=self.input.sample_rate)
+        self.audio = audio_of(self.protocol, audio_dir)
         self.crop: Literal["center", "random"] = crop
         self.n_crops, self.n_samples, self.seed = n_crops, self.input.n_samples, seed
         self.in_memory = in_memory
@@ -149,45 +157,38 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
         if not 0 <= row < len(self):
             raise IndexError(f"`row` must be from 0 to {len(self) - 1}; got {row}.")
         n_samples = self.n_samples if n_samples is None else n_samples
-        crops = torch.from_numpy(self._crops(row, epoch, n_samples))
-        return crops, int(self.protocol.label[row]), row
+        with self._open(row) as audio:
+            cut_from = self._random if self.crop == "random" else self._even
+            crops = cut_from(audio, row, epoch, n_samples)
+        return torch.from_numpy(crops), int(self.protocol.label[row]), row
 
-    def _crops(self, row: int, epoch: int, n_samples: int) -> Array:
-        whole: Array
-        if self.in_memory:
-            whole = self._whole(row) * np.float32(1 / _INT16)
-            starts = self._starts(row, epoch, len(whole), n_samples)
-        else:
-            with self.audio.open(row) as file:
-                starts = self._starts(row, epoch, file.n_samples, n_samples)
-                is_part = file.n_samples >= n_samples and len(starts) == 1
-                if is_part and self.input.normalization != "utterance":
-                    return self._level([file.read(starts[0], n_samples)], None)
-                whole = file.read()
-        return self._level([cut(whole, start, n_samples) for start in starts], whole)
-
-    def _whole(self, row: int) -> NDArray[np.int16]:
-        """Return a whole utterance as 16-bit samples, decoded once."""
+    def _open(self, row: int) -> AbstractContextManager[OpenAudio]:
+        rate = self.input.sample_rate
+        if not self.in_memory:
+            return self.audio[row].open(rate)
         if row not in self._kept:
-            with self.audio.open(row) as file:
+            with self.audio[row].open(rate) as file:
                 scaled = np.rint(file.read() * _INT16).clip(-_INT16, _INT16 - 1)
             self._kept[row] = scaled.astype(np.int16)
-        return self._kept[row]
+        return nullcontext(InMemory(self._kept[row] * np.float32(1 / _INT16), rate))
 
-    def _starts(self, row: int, epoch: int, n_total: int, n_samples: int) -> list[int]:
-        if self.n_crops is not None:
-            return crop_starts(n_total, self.n_crops, n_samples)
+    def _random(self, audio: OpenAudio, row: int, epoch: int, n_samples: int) -> Array:
         # A copy is cut where its recording is.
         seed = derive_seed(self.seed, epoch, int(self._parents[row]))
         generator = torch.Generator().manual_seed(seed)
-        return [crop_start(n_total, n_samples, crop=self.crop, generator=generator)]
+        start = random_start(audio.n_samples, n_samples, generator)
+        level = self.input.normalization
+        if audio.n_samples >= n_samples and level != "utterance":
+            return set_level(audio.read(start, n_samples), level)
+        whole = audio.read()
+        return set_level(cut(whole, start, n_samples), level, float(np.abs(whole).max()))
 
-    def _level(self, crops: list[Array], whole: Array | None) -> Array:
-        peak = None
-        if whole is not None and self.input.normalization == "utterance":
-            peak = float(np.abs(whole).max())
-        leveled = set_level(np.stack(crops), self.input.normalization, peak)
-        return leveled if self.n_crops is not None else leveled[0]
+    def _even(self, audio: OpenAudio, row: int, epoch: int, n_samples: int) -> Array:
+        """Return what a scorer hears of an utterance."""
+        crop_s = n_samples / self.input.sample_rate
+        found = take_crops(audio, replace(self.input, crop_s=crop_s, n_crops=self.n_crops or 1))
+        crops = found.crops[[*found.which]]
+        return crops[0] if self.n_crops is None else crops
 
 
 def make_loader(
@@ -205,8 +206,7 @@ def make_loader(
 
     In a process group each process gets every ``world_size``-th utterance: batch k of all processes
     is batch k of one process with the joint batch size. With `shuffle` or `order` an epoch is made
-    of whole batches, and what is left over, other utterances in each epoch, is left out. Without,
-    each utterance is in one share, and a process may have one batch more than another.
+    of whole batches, and what is left over is left out. Without, each utterance is in one share.
 
     Args:
         dataset: The utterances.

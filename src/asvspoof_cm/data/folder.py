@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path, PureWindowsPath
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
@@ -18,14 +18,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from asvspoof_cm._util import read_regular
-from asvspoof_cm.audio import (
-    AUDIO_EXTENSIONS,
-    BAD_AUDIO,
-    AudioFile,
-    OpenAudio,
-    Waveform,
-    open_audio,
-)
+from asvspoof_cm.audio import AUDIO_EXTENSIONS, BAD_AUDIO, OpenAudio, Waveform, open_audio
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.labels import ABSENT, SAMPLE_RATE
 
@@ -186,19 +179,14 @@ def _channels(entry: Entry) -> Iterator[Entry]:
 
 
 class AudioFolder:
-    """The files of a protocol below one folder.
+    """The files of a protocol below one folder, each as an `Entry`.
 
     The file of an utterance is what the protocol's column `file` says, else its name. A name
     without the extension of an audio format gets ``.flac``, or else that of the files that are
     there. Files are looked for in `audio_dir` itself or in the one of its folders flac_T, flac_D,
     flac_E_eval, flac_E_prog and flac that holds any of the first hundred utterances, so the root of
-    a corpus serves for all its protocols.
-
-    Args:
-        protocol: The utterances. Names must stay below the folder: an absolute name, or one with
-            ``..`` in it, is an error. Links inside the folder are followed.
-        audio_dir: The folder.
-        sample_rate: The rate to resample to.
+    a corpus serves for all its protocols. A name that leaves the folder, by ``..`` or as an
+    absolute path, is an error; links inside the folder are followed.
 
     Example:
         >>> import tempfile
@@ -208,11 +196,10 @@ class AudioFolder:
         'b.wav'
     """
 
-    def __init__(
-        self, protocol: Protocol, audio_dir: AudioPath, *, sample_rate: int = SAMPLE_RATE
-    ) -> None:
+    def __init__(self, protocol: Protocol, audio_dir: AudioPath) -> None:
         if len(protocol) == 0:
             raise ValueError("`protocol` must hold at least one utterance; it holds none.")
+        self._utterances = protocol.utterance
         self._names = np.where(protocol.file == ABSENT, protocol.utterance, protocol.file)
         for name in filter(_SUSPECT.search, self._names.tolist()):
             if _leaves(name):
@@ -220,26 +207,24 @@ class AudioFolder:
                     f"{protocol.path or '`protocol`'}: the name of an utterance must stay below "
                     f"`audio_dir`; got {name!r}. Write names relative to that folder."
                 )
-        self.sample_rate = sample_rate
-        self.folder, self.extension = self._find(Path(audio_dir))
+        self.folder, self._extension = self._find(Path(audio_dir))
 
     def __len__(self) -> int:
         return len(self._names)
 
-    def path(self, index: int) -> Path:
-        """Return the file of row `index`, whether it exists or not."""
-        return self.folder / self._file_name(index, self.extension)
+    def __getitem__(self, row: int) -> Entry:
+        return Entry(str(self._utterances[row]), self.path(row))
 
-    def open(self, index: int) -> AudioFile:
-        """Open the file of row `index`."""
-        return AudioFile(self.path(index), sample_rate=self.sample_rate)
+    def path(self, row: int) -> Path:
+        """Return the file of a row, whether it exists or not."""
+        return self.folder / self._file_name(row, self._extension)
 
     def missing(self) -> list[int]:
         """Return the rows whose file does not exist."""
-        return [k for k in range(len(self)) if not self.path(k).is_file()]
+        return [row for row in range(len(self)) if not self.path(row).is_file()]
 
-    def _file_name(self, index: int, extension: str) -> str:
-        name = str(self._names[index])
+    def _file_name(self, row: int, extension: str) -> str:
+        name = str(self._names[row])
         return name if name.lower().endswith(AUDIO_EXTENSIONS) else name + extension
 
     def _find(self, root: Path) -> tuple[Path, str]:
@@ -257,38 +242,29 @@ class AudioFolder:
         )
 
 
-class AudioList:
-    """The audio of a protocol among the entries that `find_audio` gives, by their names.
+def audio_of(
+    protocol: Protocol, audio: AudioPath | Iterable[Item]
+) -> AudioFolder | Sequence[Entry]:
+    """Return the audio of each row of a protocol: in a folder, a list of files, or named pairs.
 
-    The extension of an audio format makes no difference between two names.
-
-    Example:
-        >>> heard = AudioList(Protocol.from_columns(["a"]), [("a", np.zeros(8000, np.float32))])
-        >>> with heard.open(0) as audio:
-        ...     audio.n_samples
-        8000
+    In the latter two utterances are found by their names, with or without an audio extension.
     """
-
-    def __init__(
-        self, protocol: Protocol, items: Iterable[Item], *, sample_rate: int = SAMPLE_RATE
-    ) -> None:
-        self.sample_rate = sample_rate
-        found: dict[str, Entry] = {}
-        for entry in find_audio(items):
-            if (stem := _stem(entry.name)) in found:
-                raise ValueError(f"`audio_dir` must have each name once; {stem!r} occurs twice.")
-            found[stem] = entry
-        names: list[str] = protocol.utterance.tolist()
-        self._entries = [found.get(_stem(name)) or _missing(name) for name in names]
-        if not found.keys() & map(_stem, names):
-            raise FileNotFoundError(
-                f"`audio_dir` holds none of the {len(names)} utterances, such as {names[0]!r}; it "
-                f"has {len(found)} others, such as {next(iter(found), None)!r}."
-            )
-
-    def open(self, index: int) -> AbstractContextManager[OpenAudio]:
-        """Open the audio of row `index`."""
-        return self._entries[index].open(self.sample_rate)
+    if isinstance(audio, str | os.PathLike):
+        if Path(audio).suffix.lower() not in LISTS or Path(audio).is_dir():
+            return AudioFolder(protocol, audio)
+        audio = [audio]
+    found: dict[str, Entry] = {}
+    for entry in find_audio(audio):
+        if (stem := _stem(entry.name)) in found:
+            raise ValueError(f"`audio_dir` must have each name once; {stem!r} occurs twice.")
+        found[stem] = entry
+    names: list[str] = protocol.utterance.tolist()
+    if not found.keys() & map(_stem, names):
+        raise FileNotFoundError(
+            f"`audio_dir` holds none of the {len(names)} utterances, such as {names[0]!r}; it "
+            f"has {len(found)} others, such as {next(iter(found), None)!r}."
+        )
+    return [found.get(_stem(name)) or _missing(name) for name in names]
 
 
 def _missing(name: str) -> Entry:
@@ -298,14 +274,3 @@ def _missing(name: str) -> Entry:
 def _stem(name: str) -> str:
     """Return a name without the extension of an audio format."""
     return name[: name.rindex(".")] if name.lower().endswith(AUDIO_EXTENSIONS) else name
-
-
-def audio_of(
-    protocol: Protocol, audio: AudioPath | Iterable[Item], *, sample_rate: int = SAMPLE_RATE
-) -> AudioFolder | AudioList:
-    """Return the audio of a protocol: in a folder, in a list of files, or in pairs with names."""
-    if not isinstance(audio, str | os.PathLike):
-        return AudioList(protocol, audio, sample_rate=sample_rate)
-    if Path(audio).suffix.lower() in LISTS and not Path(audio).is_dir():
-        return AudioList(protocol, [audio], sample_rate=sample_rate)
-    return AudioFolder(protocol, audio, sample_rate=sample_rate)

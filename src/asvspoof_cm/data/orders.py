@@ -25,6 +25,9 @@ Order: TypeAlias = Callable[[int, Generator], Tensor | Sequence[int]]
 N_PAIRS = 8
 """Pairs in a block: first their bonafide rows, then their spoofs."""
 
+POWER = 0.5
+"""Small groups are drawn more often, by their size to the power of minus this."""
+
 
 def shuffled(protocol: Protocol, *, n_rows: int | None = None) -> Order:
     """Return an order in which every utterance comes once before any comes again.
@@ -43,27 +46,25 @@ def shuffled(protocol: Protocol, *, n_rows: int | None = None) -> Order:
     return order
 
 
-def group_balanced(protocol: Protocol, *, n_rows: int | None = None, power: float = 0.5) -> Order:
+def group_balanced(protocol: Protocol, *, n_rows: int | None = None) -> Order:
     """Return an order that draws small groups more often than their size says.
 
     The groups of spoofs are attacks, those of bonafide utterances sources. Half of the draws are
-    bonafide; an utterance is drawn, with replacement, with a probability in proportion to
-    size^-power of its group.
+    bonafide; an utterance is drawn, with replacement, with a probability in inverse proportion to
+    the root of its group's size.
 
     Args:
         protocol: The utterances of the dataset, of both classes.
         n_rows: Draws per epoch; None is one for each utterance.
-        power: 0 draws all utterances of a class alike, 1 all groups of a class alike.
 
     Example:
-        >>> attack = ["-", "A1", "A1", "A2"]
-        >>> protocol = Protocol.from_columns([*"abcd"], [1, 0, 0, 0], attack=attack)
-        >>> order = group_balanced(protocol, n_rows=1000, power=1.0)
-        >>> rows = order(0, torch.Generator().manual_seed(0))
+        >>> attack = ["-", "A1", "A1", "A1", "A1", "A2"]
+        >>> protocol = Protocol.from_columns([*"abcdef"], [1, 0, 0, 0, 0, 0], attack=attack)
+        >>> rows = group_balanced(protocol, n_rows=1000)(0, torch.Generator().manual_seed(0))
         >>> rows.bincount().div(1000).round(decimals=1)
-        tensor([0.5000, 0.1000, 0.1000, 0.2000])
+        tensor([0.5000, 0.1000, 0.1000, 0.1000, 0.1000, 0.2000])
     """
-    weights, n_drawn = _class_weights(protocol, power), _check_n_rows(protocol, n_rows)
+    weights, n_drawn = _class_weights(protocol), _check_n_rows(protocol, n_rows)
 
     def order(epoch: int, generator: Generator) -> Tensor:
         return torch.multinomial(0.5 * weights, n_drawn, replacement=True, generator=generator)
@@ -105,7 +106,7 @@ def matched_pairs(
     """
     check_between("share", share, 0, 1)
     check_between("parent_share", parent_share, 0, 1)
-    weights = _class_weights(protocol, 0.5)
+    weights = _class_weights(protocol)
     n_pairs = -(-_check_n_rows(protocol, n_rows) // (2 * N_PAIRS)) * N_PAIRS
     groups, codes = np.unique(protocol.clusters("source"), return_inverse=True)
     # For each class: its rows by group, where each group starts among them, and its size.
@@ -147,9 +148,8 @@ def matched_pairs(
     return order
 
 
-def _class_weights(protocol: Protocol, power: float) -> Tensor:
-    """Return weights of shape (n,) that sum to 1 over each class, by size^-power of its groups."""
-    check_between("power", power, 0, 1)
+def _class_weights(protocol: Protocol) -> Tensor:
+    """Return weights of shape (n,) that sum to 1 over each class, by size^-POWER of its groups."""
     weights = np.zeros(len(protocol))
     for label, column in ((BONAFIDE, protocol.source), (SPOOF, protocol.attack)):
         rows = np.flatnonzero(protocol.label == label)
@@ -158,7 +158,7 @@ def _class_weights(protocol: Protocol, power: float) -> Tensor:
                 f"`protocol` must hold utterances of both classes; got {protocol.counts()}."
             )
         _, codes, counts = np.unique(column[rows], return_inverse=True, return_counts=True)
-        weights[rows] = counts[codes] ** -power
+        weights[rows] = counts[codes] ** -POWER
         weights[rows] /= weights[rows].sum()
     return torch.from_numpy(weights)
 

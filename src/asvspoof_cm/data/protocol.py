@@ -49,8 +49,8 @@ OFFICIAL_COUNTS: Final[Mapping[str, Mapping[str, int]]] = {
     "eval": {"bonafide": 138_688, "spoof": 542_086},
 }
 """How many utterances of each class the subsets of ASVspoof 5 hold."""
-_OFFICIAL_ATTACKS: Final = {"train": (1, 8), "dev": (9, 16), "eval": (17, 32)}
-_OFFICIAL_SPEAKERS: Final = {"train": 400, "dev": 785}
+# The first and the last attack, and the number of speakers where it is known.
+_OFFICIAL: Final = {"train": (1, 8, 400), "dev": (9, 16, 785), "eval": (17, 32, None)}
 
 _STRING_COLUMNS = ("speaker", "gender", "codec", "codec_seed", "attack", "source", "split", "file")
 
@@ -305,13 +305,13 @@ def write_protocol(path: str | os.PathLike[str], protocol: Protocol) -> None:
 
 def _official(protocol: Protocol, subset: Subset) -> Iterator[tuple[str, str]]:
     """Yield what a subset of ASVspoof 5 must hold, and what a protocol holds."""
+    first, last, n_speakers = _OFFICIAL[subset]
     yield _describe(OFFICIAL_COUNTS[subset]), _describe(protocol.counts())
-    first, last = _OFFICIAL_ATTACKS[subset]
     attacks = np.unique(protocol.attack[protocol.label == SPOOF]).tolist()
     names = [f"A{number:02d}" for number in range(first, last + 1)]
     yield f"the attacks {', '.join(names)}", f"the attacks {', '.join(attacks)}"
-    n_speakers = len(np.unique(protocol.speaker))
-    yield f"{_OFFICIAL_SPEAKERS.get(subset, n_speakers)} speakers", f"{n_speakers} speakers"
+    n_found = len(np.unique(protocol.speaker))
+    yield f"{n_speakers or n_found} speakers", f"{n_found} speakers"
 
 
 def _read_file(

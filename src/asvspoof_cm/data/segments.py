@@ -5,11 +5,12 @@ format                  a line                                               rec
 ======================= ==================================================== ====================
 PartialSpoof, Audacity  ``start end label``, by spaces or tabs               one, named as the file
 RTTM                    ``SPEAKER name 1 start duration <NA> <NA> label …``  many
-CSV, TSV with a header  columns ``utterance,start,end,label``                many
+CSV, TSV with a header  columns ``utterance,start,end,label``, maybe ``llr`` many
 ======================= ==================================================== ====================
 
 Times are seconds. A label is 0 or spoof, 1 or bonafide, 2 or "no speech". The format is recognised
-by the content of the file, never by its name; a folder is read file by file.
+by the content of the file, never by its name; a folder is read file by file. What
+``asvspoof-cm score --segments`` writes is such a table.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from asvspoof_cm._util import first_row, read_regular, read_table, render, write_text
-from asvspoof_cm.labels import LABEL_COLUMNS, LABEL_NAMES, LABELS, NAME_COLUMNS, NO_SPEECH
+from asvspoof_cm.labels import ABSENT, LABEL_COLUMNS, LABEL_NAMES, LABELS, NAME_COLUMNS, NO_SPEECH
 
-_WORDS: Final = (*LABEL_NAMES, "no speech")
+SEGMENT_NAMES: Final = (*LABEL_NAMES, "no speech")
+"""The word for each label of a segment."""
+
 _LABELS: Final[Mapping[str, int]] = {
     **LABELS,
-    **{str(number): number for number in range(len(_WORDS))},
+    **{str(number): number for number in range(len(SEGMENT_NAMES))},
     **dict.fromkeys(("no speech", "nospeech", "nonspeech", "silence"), NO_SPEECH),
 }
 _COLUMNS: Final = (NAME_COLUMNS, ("start", "start_s"), ("end", "end_s"), LABEL_COLUMNS)
@@ -39,8 +42,9 @@ _SAME_S = 1e-3
 class Segment(NamedTuple):
     """A stretch of a recording, in seconds, and what it is: `SPOOF`, `BONAFIDE` or `NO_SPEECH`.
 
-    `llr` is the score of a stretch that a detector found; None for an annotation. A list of
-    segments is what the functions of `asvspoof_cm.metrics` for segments take.
+    `llr` is the mean log-likelihood ratio of a stretch that a detector found, None without speech
+    and for an annotation. A list of segments is what the functions of `asvspoof_cm.metrics` for
+    segments take.
     """
 
     start_s: float
@@ -81,12 +85,14 @@ def read_segments(
     found: dict[str, list[Segment]] = {}
     files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
     for file in files:
-        for line, name, *times, word in _rows(file):
+        for line, name, start, end, word, llr in _rows(file):
             try:
-                start_s, end_s = map(float, times)
+                start_s, end_s = float(start), float(end)
                 if not 0 <= start_s < end_s < math.inf:
-                    raise ValueError(f"a segment must end after it starts; got {times}.")
-                found.setdefault(name, []).append(Segment(start_s, end_s, _label(word, known)))
+                    raise ValueError(f"a segment must end after it starts; got {start}, {end}.")
+                row = Segment(start_s, end_s, _label(word, known))
+                row = row if llr in ("", ABSENT) else row._replace(llr=float(llr))
+                found.setdefault(name, []).append(row)
             except ValueError as error:
                 raise ValueError(f"{file}, line {line}: {error}") from None
     if not found:
@@ -108,27 +114,33 @@ def write_segments(
         >>> path.read_text()
         '0.000000\t1.500000\tbonafide\n1.500000\t2.000000\tspoof\n'
     """
-    rows = [(name, *segment[:3]) for name, of_name in segments.items() for segment in of_name]
+    rows = [(name, *Segment(*s)[:3]) for name, of_name in segments.items() for s in of_name]
     if not all(math.isfinite(end_s) for _, _, end_s, _ in rows):
         raise ValueError(
             "`segments` must have finite ends. Read them without `gaps`, or cut the last one."
         )
     suffix = Path(path).suffix
     if suffix == ".txt" and len(segments) == 1:
-        text = "\n".join(f"{a:.6f}\t{b:.6f}\t{_WORDS[label]}" for _, a, b, label in rows)
+        text = "\n".join(f"{a:.6f}\t{b:.6f}\t{SEGMENT_NAMES[label]}" for _, a, b, label in rows)
     elif suffix == ".rttm":
         if wrong := [name for name in segments if len(name.split()) != 1]:
             raise ValueError(
                 f"`segments` must have names without spaces in RTTM; got {wrong[0]!r}."
             )
         text = "\n".join(
-            f"SPEAKER {name} 1 {a:.6f} {b - a:.6f} <NA> <NA> {_WORDS[label].replace(' ', '')} "
-            "<NA> <NA>"
+            f"SPEAKER {name} 1 {a:.6f} {b - a:.6f} <NA> <NA> "
+            f"{SEGMENT_NAMES[label].replace(' ', '')} <NA> <NA>"
             for name, a, b, label in rows
         )
     elif suffix == ".csv":
-        named = [(name, float(a), float(b), _WORDS[label]) for name, a, b, label in rows]
-        text = render(("utterance", "start", "end", "label"), named, "csv")
+        every = [Segment(*s) for of_name in segments.values() for s in of_name]
+        header = ["utterance", "start", "end", "label", "llr"]
+        n_columns = 5 if any(segment.llr is not None for segment in every) else 4
+        named = [
+            (name, float(a), float(b), SEGMENT_NAMES[label], ABSENT if s.llr is None else s.llr)
+            for (name, a, b, label), s in zip(rows, every, strict=True)
+        ]
+        text = render(header[:n_columns], [row[:n_columns] for row in named], "csv")
     else:
         raise ValueError(
             "`path` must end with .rttm or .csv, or for one recording with .txt; got "
@@ -145,7 +157,7 @@ def _label(word: str, known: Mapping[str, int]) -> int:
 
 
 def _rows(path: Path) -> Iterator[tuple[Any, ...]]:
-    """Yield line, name, start, end and label of each segment, as text."""
+    """Yield line, name, start, end, label and LLR of each segment, as text."""
     data = read_regular(path).removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode()
@@ -153,11 +165,12 @@ def _rows(path: Path) -> Iterator[tuple[Any, ...]]:
         names = [cell.strip().lower() for cell in header]
         places = [next((k for k, c in enumerate(names) if c in known), -1) for known in _COLUMNS]
         if min(places) >= 0:
+            places += [names.index("llr")] if "llr" in names else []
             columns = {str(k): place for k, place in enumerate(places)}
             table, lines = read_table(data, delimiter, columns, len(header))
-            yield from [*zip(lines.tolist(), *(c.tolist() for c in table.values()), strict=True)][
-                1:
-            ]
+            cells = [column[1:].tolist() for column in table.values()]
+            cells += [] if "llr" in names else [[ABSENT] * (len(lines) - 1)]
+            yield from zip(lines[1:].tolist(), *cells, strict=True)
             return
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
@@ -169,9 +182,9 @@ def _rows(path: Path) -> Iterator[tuple[Any, ...]]:
             continue
         if words[0] == "SPEAKER" and len(words) >= 8:
             end = _sum(words[3], words[4])
-            yield number, words[1], words[3], end, words[7]
+            yield number, words[1], words[3], end, words[7], ABSENT
         elif len(words) == 3:
-            yield number, path.stem, *words
+            yield number, path.stem, *words, ABSENT
         else:
             raise ValueError(
                 f"{path}, line {number}: a segment must be `start end label`, a line of RTTM, or a "
@@ -188,7 +201,7 @@ def _sum(start: str, duration: str) -> str:
 
 def _in_order(where: str, rows: list[Segment], filled: int | None) -> list[Segment]:
     """Return the segments by time, without overlaps, and with the gaps filled."""
-    rows = sorted(rows)
+    rows = sorted(rows, key=lambda row: row[:2])
     for before, after in pairwise(rows):
         if before.end_s > after.start_s + _SAME_S:
             raise ValueError(

@@ -11,7 +11,7 @@ track scores                              key
       sasv-score (``-`` where absent)
 ===== =================================== ========================================
 
-In a header, ``llr``, ``log-odds``, ``bonafide-logit`` or ``score`` may stand for ``cm-score``, and
+In a header, ``llr``, ``log-odds`` or ``score`` may stand for ``cm-score``, and
 the names and labels may be called as in a protocol. Other columns are left alone. The name of a
 trial of Track 2 is that of the claimed speaker and that of the file: ``"S_1 E_1"``.
 """

@@ -11,9 +11,7 @@ from asvspoof_cm.scorer.scorer import (
     WindowScore as WindowScore,
 )
 from asvspoof_cm.scorer.timeline import (
-    Attention as Attention,
     Explanation as Explanation,
-    Segment as Segment,
     SegmentSettings as SegmentSettings,
     StreamingScorer as StreamingScorer,
 )

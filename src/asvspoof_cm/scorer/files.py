@@ -13,20 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from asvspoof_cm._util import check_between, n_cores, one_line
-from asvspoof_cm.audio import BAD_AUDIO, OpenAudio
+from asvspoof_cm.audio import BAD_AUDIO, OpenAudio, Utterance, take_crops
 from asvspoof_cm.data.folder import AudioFolder, AudioPath, Entry
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.labels import ABSENT
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
 
 if TYPE_CHECKING:
-    from asvspoof_cm.scorer.scorer import Scorer, ScoreResult, Utterance
+    from asvspoof_cm.scorer.scorer import Scorer, ScoreResult
 
 Shard: TypeAlias = tuple[int, int]
 T = TypeVar("T")
 R = TypeVar("R")
 
 MAX_THREADS = 4
+_BLOCK_SAMPLES = 1 << 20
 # What tells rows, cells and lines apart, for any reader.
 _BREAKS = {ord(c): f"\\u{ord(c):04x}" for c in "\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
 _ESCAPES = {ord("\\"): "\\\\", ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r", **_BREAKS}
@@ -97,7 +98,7 @@ def protocol_entries(protocol: Protocol | AudioPath, audio_dir: AudioPath) -> li
     """Return the utterances of a protocol, with their files below a folder."""
     protocol = read_protocol(protocol, require_labels=False)
     folder = AudioFolder(protocol, audio_dir)
-    return [Entry(name, folder.path(k)) for k, name in enumerate(protocol.utterance.tolist())]
+    return [folder[row] for row in range(len(folder))]
 
 
 # Scores
@@ -119,7 +120,7 @@ def score_entries(
     def decode(entry: Entry) -> tuple[str, Utterance | str]:
         try:
             with open_entry(scorer, entry) as source:
-                return entry.name, scorer.take_crops(source)
+                return entry.name, take_crops(source, scorer.input)
         except BAD_AUDIO as error:
             return entry.name, one_line(error)
 
@@ -138,6 +139,13 @@ def open_entry(scorer: Scorer, entry: Entry) -> AbstractContextManager[OpenAudio
     """Return the audio of an entry as a context, or raise what is wrong with it."""
     channel = scorer.one_channel() if entry.channel is None else entry.channel
     return entry.open(scorer.input.sample_rate, channel)
+
+
+def check_audio(scorer: Scorer, entry: Entry) -> None:
+    """Raise what is wrong with the audio of an entry: what is raised later is not its fault."""
+    with open_entry(scorer, entry) as source:
+        for first in range(0, source.n_samples, _BLOCK_SAMPLES):
+            source.read(first, _BLOCK_SAMPLES)
 
 
 def _file_score(name: str, result: ScoreResult | str) -> FileScore:
@@ -224,7 +232,7 @@ def write_table(
     with exclusive(_beside(output, "lock")) as is_ours:
         if not is_ours:
             raise ValueError(f"{output} is being written by another process. Wait for it.")
-        before = _resume(output, settings)
+        before = _resume(output, settings, header(scorer.unit))
         write_json(_beside(output, "run.json"), settings)
         todo = [every[name] for name in names if name not in before]
         failed: list[str] = []
@@ -290,22 +298,21 @@ def _beside(output: Path, ending: str) -> Path:
     return output.with_name(f"{output.name}.{ending}")
 
 
-def _resume(output: Path, settings: dict[str, Any]) -> set[str]:
+def _resume(output: Path, settings: dict[str, Any], head: str) -> set[str]:
     """Return the names that a table has already; an error where it holds other scores."""
-    if not output.exists() or not output.stat().st_size:
+    content = output.read_bytes() if output.exists() else b""
+    if not content:
         return set()
     begun = _record(output)
-    if begun != settings:
-        changed = [k for k in sorted({*begun, *settings}) if begun.get(k) != settings.get(k)]
+    changed = [k for k in sorted({*begun, *settings}) if begun.get(k) != settings.get(k)]
+    changed += [] if content.startswith(head.encode()[: len(content)]) else ["header"]
+    if changed:
         raise ValueError(
             f"{output} was begun with another {', another '.join(changed)}. Choose another name, "
             "or delete it."
         )
-    content = output.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):  # an interruption tore the last line
-        os.truncate(output, len(whole))
-    return {row[0] for row in _cells(whole)}
+    os.truncate(output, content.rfind(b"\n") + 1)  # an interruption may have torn the last line
+    return {row[0] for row in _rows(output)}
 
 
 def _record(table: Path) -> dict[str, Any]:
@@ -320,9 +327,10 @@ def _record(table: Path) -> dict[str, Any]:
     return content
 
 
-def _cells(content: bytes) -> list[list[str]]:
-    """Return the cells of each row of a table, without its header."""
-    return [line.split("\t") for line in content.decode().split("\n")[1:-1]]
+def _rows(table: Path) -> list[list[str]]:
+    """Return the cells of each whole row of a table, without its header; none if there is none."""
+    lines = table.read_bytes().decode(errors="replace").split("\n") if table.exists() else []
+    return [line.split("\t") for line in lines[1:-1]]
 
 
 def merge_scores(parts: Iterable[AudioPath], output: AudioPath) -> ScoreSummary:
@@ -355,32 +363,30 @@ def merge_scores(parts: Iterable[AudioPath], output: AudioPath) -> ScoreSummary:
     from asvspoof_cm._util import write_json, write_text
     from asvspoof_cm.metrics import write_scores
 
-    output = Path(output)
-    if output.suffix.lower() != ".zip":
+    output, paths = Path(output), [Path(part) for part in parts]
+    is_submission = output.suffix.lower() == ".zip"
+    if not is_submission:
         check_table(output)
-    tables = [(path, _record(path)) for path in map(Path, parts)]
-    if not tables:
+    if not paths:
         raise ValueError("`parts` must name the tables to join; got none.")
-    tables.sort(key=lambda table: table[1]["shard"])
-    shards = [record.pop("shard") for _, record in tables]
-    beginning, first = tables[0]
+    tables = sorted(((_record(path), path) for path in paths), key=lambda table: table[0]["shard"])
+    first, beginning = tables[0]
+    shards = [record["shard"] for record, _ in tables]
     rows: list[list[str]] = []
     failed: list[list[str]] = []
-    for (path, record), shard in zip(tables, shards, strict=True):
-        changed = [k for k in first if record.get(k) != first[k]]
-        changed += [] if shard[1] == shards[0][1] else ["number of shards"]
+    for record, path in tables:
+        changed = [k for k in first if k != "shard" and record.get(k) != first[k]]
+        changed += [] if record["shard"][1] == shards[0][1] else ["number of shards"]
         if changed:
             raise ValueError(f"{path} has another {', another '.join(changed)} than {beginning}.")
-        content, errors = path.read_bytes(), _beside(path, "errors.tsv")
-        found = _cells(content)
-        without = _cells(errors.read_bytes()) if errors.exists() else []
-        part = part_of(first["n_names"], shard)
-        if len(found) + len(without) < part.stop - part.start or not content.endswith(b"\n"):
+        scored, without = _rows(path), _rows(_beside(path, "errors.tsv"))
+        part = part_of(first["n_names"], record["shard"])
+        if len(scored) + len(without) < part.stop - part.start:
             raise ValueError(
-                f"{path} is not finished: {len(found)} scores and {len(without)} errors of "
+                f"{path} is not finished: {len(scored)} scores and {len(without)} errors of "
                 f"{part.stop - part.start} utterances. Run it again to score the rest."
             )
-        rows += found
+        rows += scored
         failed += without
     if [k for k, _ in shards] != [*range(shards[0][1])]:
         raise ValueError(
@@ -388,17 +394,19 @@ def merge_scores(parts: Iterable[AudioPath], output: AudioPath) -> ScoreSummary:
             f"{', '.join(f'{k}/{n}' for k, n in shards)}."
         )
     _check_distinct([row[0] for row in rows])
-    errors = _beside(output, "errors.tsv")
-    errors.unlink(missing_ok=True)
-    if output.suffix.lower() == ".zip":
+
+    def write(path: Path, header: str, rows: list[list[str]]) -> None:
+        write_text(path, "\n".join([header, *map("\t".join, rows), ""]))
+
+    if is_submission:
         write_scores(output, [row[0] for row in rows], [float(row[1]) for row in rows])
     else:
-        lines = ["\t".join(row) for row in rows]
-        write_text(output, "\n".join([beginning.read_text().partition("\n")[0], *lines, ""]))
+        write(output, beginning.read_text().partition("\n")[0], rows)
         write_json(_beside(output, "run.json"), {**first, "shard": [0, 1]})
+    errors = _beside(output, "errors.tsv")
+    errors.unlink(missing_ok=True)
     if failed:
-        lines = ["\t".join(row) for row in [["filename", "error"], *failed]]
-        write_text(errors, "\n".join([*lines, ""]))
+        write(errors, "filename\terror", failed)
     return ScoreSummary(
         output=output,
         n_scored=len(rows),

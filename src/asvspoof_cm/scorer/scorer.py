@@ -6,7 +6,6 @@ PyTorch is imported where a model needs it: an ONNX file is scored without.
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import os
 import sys
@@ -16,39 +15,35 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asvspoof_cm._util import check_choice, check_positive
 from asvspoof_cm.audio import (
+    MAX_CROPS,
+    NOTHING_TO_JUDGE,
     Array,
     InMemory,
     InputSettings,
     OpenAudio,
+    Utterance,
     Waveform,
     audio_name,
-    crop_starts,
     cut,
     open_audio,
     set_level,
+    take_crops,
 )
 from asvspoof_cm.calibration import Calibration, Verdict, adapt_calibration, decide, probability
 from asvspoof_cm.data.folder import Audio, Item, find_audio
+from asvspoof_cm.data.segments import Segment
 from asvspoof_cm.labels import BONAFIDE, LABEL_NAMES, SAMPLE_RATE, SPOOF, UNITS, Unit
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.scorer import files, timeline as along
 from asvspoof_cm.scorer.files import FileScore, ScoreSummary, Shard
-from asvspoof_cm.scorer.timeline import (
-    Attention,
-    Cells,
-    Explanation,
-    Segment,
-    SegmentSettings,
-    Window,
-    Windows,
-)
+from asvspoof_cm.scorer.timeline import Cells, Explanation, SegmentSettings, Window, Windows
 
 if TYPE_CHECKING:
     import torch
@@ -62,17 +57,7 @@ Row: TypeAlias = dict[str, Any]
 """What a model makes of one waveform, by name."""
 T = TypeVar("T")
 
-NO_SPEECH = "no speech to judge"
-"""The warning of an utterance on which a verdict abstains."""
-
-BLOCK_SAMPLES = 1 << 20
 GPU_BATCH, CPU_BATCH = 32, 8  # a CPU gains nothing from more, and they take memory
-QUIET = 2.0**-15  # one step of 16 bits: what is below is digital silence, whatever the recording
-SILENT_PEAK = 1e-4  # 80 dB below full scale
-CLIPPED_LEVEL, CLIPPED_SHARE = 0.999, 1e-3  # of full scale, of the samples
-CONSTANT_SHARE = 0.01  # of the power in what varies
-SHORTEST_S = 0.5  # what is shorter has nothing in it that could be judged
-LEAST_COVERED = 0.25  # of an utterance in its crops
 
 
 # The forward loop
@@ -210,7 +195,7 @@ class ScoreResult:
     Attributes:
         score: Higher means bonafide.
         unit: What the score is: "llr", the calibrated log-likelihood ratio of bonafide against
-            spoof; "log-odds", the logit difference z1 − z0; or "bonafide-logit", z1.
+            spoof; or "log-odds", the logit difference z1 − z0.
         crop_scores: The score of each crop on its own; `score` is that of their averaged logits.
         llr: The calibrated log-likelihood ratio; None without a calibration.
         lowest_llr: That of the worst second where the model has a frame head, else of the worst
@@ -239,7 +224,7 @@ class ScoreResult:
     @property
     def has_speech(self) -> bool:
         """Whether there is speech to judge: no silence, constant or music, nor less than 0.5 s."""
-        return NO_SPEECH not in self.warnings
+        return NOTHING_TO_JUDGE not in self.warnings
 
     def probability(self, prior: float = ASVSPOOF5.p_spoof) -> float:
         """Return the probability of bonafide, given the prior probability of spoof.
@@ -290,39 +275,21 @@ def _calibrated(llr: float | None) -> float:
     return llr
 
 
-@dataclass(frozen=True, kw_only=True)
-class Utterance:
-    """The distinct crops (n_distinct, time) of one utterance and what is known about it.
-
-    `start` is where the first of them begins, and `which` the row of `crops` that each crop of the
-    test-time augmentation is.
-    """
-
-    crops: Array
-    start: int
-    which: Sequence[int]
-    duration_s: float
-    resampled_from: int | None
-    warnings: tuple[str, ...]
-
-
 # The scorer
 
 
 class Scorer:
     """A countermeasure ready for use: audio of any kind in, scores out; higher means bonafide.
 
-    Every utterance is brought to one channel, resampled to the model's rate without aliasing, freed
-    of digital silence at its ends and cut into evenly spaced crops, each brought to the model's
-    level; the score is that of their averaged logits (sections III-B.1 and III-C of the TFPARN
-    paper). Rate, crops and level are those of ``model.input``, which a checkpoint brings along.
-    Crops that are identical are computed once, and crops of many utterances share batches: neither
-    changes a score by more than rounding.
+    Every utterance is brought to one channel and the model's rate, freed of digital silence at its
+    ends and cut into evenly spaced crops at the model's level; the score is that of their averaged
+    logits (sections III-B.1 and III-C of the TFPARN paper). Rate, crops and level are those of
+    ``model.input``, which a checkpoint brings along. Identical crops are computed once, and crops
+    of many utterances share batches: neither changes a score by more than rounding.
 
-    A scorer works on its own copy of the model, in evaluation mode: nothing happens to `model`,
-    and training it further does not reach the scorer. Nothing is kept between calls, so threads
-    may share a scorer. A process that was forked after PyTorch had computed something uses one
-    thread, because the threads of its parent's pool do not exist in it.
+    A scorer works on its own copy of the model, in evaluation mode, and keeps nothing between
+    calls: threads may share it. A process that was forked after PyTorch had computed something uses
+    one thread, because the threads of its parent's pool do not exist in it.
 
     Wherever a method takes `audio`, that is a path, an open binary file, the bytes of a file, or a
     waveform: an array or tensor of shape (time,) or (channels, time), of which signed integers are
@@ -339,8 +306,7 @@ class Scorer:
         crop_s: Their length in seconds. None is the model's, the length that it was trained on.
         batch_size: Crops in a batch; None is 32 on a GPU and 8 on a CPU.
         score: The unit of scores. "llr" is the calibrated log-likelihood ratio, "log-odds" the
-            logit difference z1 − z0, "bonafide-logit" z1. None is "llr" where there is a
-            calibration, else "log-odds".
+            logit difference z1 − z0. None is "llr" where there is a calibration, else "log-odds".
         precision: "bf16" and "fp16" run the model under autocast: faster where the hardware has
             it. Scores change in about the third digit and then depend on the batch as well.
         calibration: The map from log-odds to log-likelihood ratios; "model" is the one that the
@@ -361,7 +327,7 @@ class Scorer:
         Scorer(TFPARN on cpu, 5 crops of 4 s, score: log-odds)
         >>> isinstance(scorer.score(torch.randn(48000), sample_rate=16000), float)
         True
-        >>> result = scorer.score(np.zeros((2, 22050), np.int16), sample_rate=44100, detail=True)
+        >>> result = scorer.score_file(np.zeros((2, 22050), np.int16), sample_rate=44100)
         >>> len(result.crop_scores), result.duration_s, result.resampled_from, result.warnings
         (5, 0.5, 44100, ('no speech to judge', 'silent', 'shorter than 1 s'))
     """
@@ -449,7 +415,7 @@ class Scorer:
         Example:
             >>> from asvspoof_cm.checkpoint import DEFAULT_NAME
             >>> scorer = Scorer.from_pretrained(DEFAULT_NAME, device="cpu")
-            >>> result = scorer.score(np.zeros(16000), detail=True)
+            >>> result = scorer.score_file(np.zeros(16000))
             >>> result.unit, result.verdict(), result.warnings
             ('llr', <Verdict.ABSTAIN: 'abstain'>, ('no speech to judge', 'silent'))
         """
@@ -466,71 +432,43 @@ class Scorer:
 
     # One utterance and many
 
-    @overload
-    def score(
-        self, audio: Audio | OpenAudio, sample_rate: int = ..., *, detail: Literal[False] = ...
-    ) -> float: ...
-    @overload
-    def score(
-        self, audio: Audio | OpenAudio, sample_rate: int = ..., *, detail: Literal[True]
-    ) -> ScoreResult: ...
-    def score(
-        self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE, *, detail: bool = False
-    ) -> float | ScoreResult:
-        """Return the score of one utterance.
-
-        Args:
-            audio: A file or a waveform; see `Scorer`.
-            sample_rate: The sampling rate of a waveform, in Hz.
-            detail: Return a `ScoreResult` instead of the score alone.
+    def score(self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE) -> float:
+        """Return the score of one utterance, a file or a waveform; see `Scorer`.
 
         Raises:
             OSError: There is no such file.
             ValueError: It can't be decoded or scored; the message says why.
+        """
+        return self.score_file(audio, sample_rate).score
+
+    def score_file(self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE) -> ScoreResult:
+        """Return the score of one utterance with all that is known about it, as `score` does.
 
         Example:
             >>> import io, soundfile
             >>> from asvspoof_cm.models import TFPARN
             >>> file = io.BytesIO()
             >>> soundfile.write(file, np.zeros(8000), 8000, format="WAV")
-            >>> Scorer(TFPARN(), device="cpu").score(file, detail=True).duration_s
+            >>> Scorer(TFPARN(), device="cpu").score_file(file).duration_s
             1.0
         """
         with self.open(audio, sample_rate) as source:
-            utterance = self.take_crops(source)
+            utterance = take_crops(source, self.input)
         ((_, result),) = self.score_utterances([(None, utterance)])
         if isinstance(result, str):
             raise ValueError(f"{audio_name(audio)} can't be scored: {result}")
-        return result if detail else result.score
-
-    def score_file(self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE) -> ScoreResult:
-        """Return the `ScoreResult` of one file: ``score(audio, detail=True)``."""
-        return self.score(audio, sample_rate, detail=True)
+        return result
 
     def score_batch(
-        self, waveforms: Iterable[Waveform], sample_rate: int | Sequence[int] = SAMPLE_RATE
+        self, waveforms: Iterable[Waveform], sample_rate: int = SAMPLE_RATE
     ) -> FloatArray:
         """Return the scores (n,) of many waveforms of any length, crops packed into full batches.
 
-        Args:
-            waveforms: Each as in `score`; a 2-D array is a batch of mono utterances.
-            sample_rate: One rate for all, or one for each.
-
-        Raises:
-            ValueError: As `score`; the message says which utterance.
+        A 2-D array is a batch of mono utterances. An error says which utterance it is of.
         """
-        rates: Iterable[Any] = itertools.repeat(sample_rate)
-        if isinstance(sample_rate, Sequence):
-            rates, waveforms = sample_rate, [*waveforms]
-            if len(sample_rate) != len(waveforms):
-                raise ValueError(
-                    "`sample_rate` must be one rate, or one for each utterance; got "
-                    f"{len(sample_rate)} rates for {len(waveforms)} utterances."
-                )
-        given = zip(waveforms, rates, strict=False)
-        items = ((f"`waveforms[{k}]`", waveform, rate) for k, (waveform, rate) in enumerate(given))
         scores = []
-        for scored in self.score_files(items):
+        given = enumerate(waveforms)
+        for scored in self.score_files((f"`waveforms[{k}]`", w, sample_rate) for k, w in given):
             if scored.result is None:
                 raise ValueError(scored.error)
             scores.append(scored.result.score)
@@ -624,15 +562,10 @@ class Scorer:
     ) -> list[WindowScore]:
         """Return the scores of audio of any length in windows along time.
 
-        Each window is scored as an utterance of its own with one crop, so that a loud passage
-        doesn't hide a quiet one, and a live stream gets the same numbers. Where the last whole
-        window ends before the audio does, one more holds what is left from the next start on.
-
-        Args:
-            audio: A file or a waveform; see `Scorer`.
-            sample_rate: The sampling rate of a waveform, in Hz.
-            window_s: The length of a window; None is that of the scorer's crops.
-            hop_s: From start to start.
+        Each window of `window_s` (None is a crop's length), `hop_s` after the one before, is scored
+        as an utterance of its own with one crop, so that a loud passage doesn't hide a quiet one.
+        Where the last whole window ends before the audio does, one more holds what is left from the
+        next start on. `audio` and `sample_rate` are those of `score`.
 
         Example:
             >>> from asvspoof_cm.models import TFPARN
@@ -656,42 +589,12 @@ class Scorer:
             >>> from asvspoof_cm.models import TFPARN
             >>> scorer = Scorer(TFPARN(), device="cpu", calibration=Calibration())
             >>> scorer.segments(np.zeros(32000))
-            [Segment(start_s=0.0, end_s=2.0, llr=None, verdict=<Verdict.ABSTAIN: 'abstain'>)]
+            [Segment(start_s=0.0, end_s=2.0, label=2, llr=None)]
         """
-        if self.calibration is None:
-            raise ValueError("segments need a calibrated score; see fit_calibration.")
+        self._need_calibration("segments")
         with self.open(audio, sample_rate) as source:
             duration_s = source.n_samples / self.input.sample_rate
             return along.find_segments(self.cells(source), self.segment_settings, duration_s)
-
-    def attention(self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE) -> Attention:
-        """Return the pooling weight that the model gives each frame of the centre crop.
-
-        `audio` and `sample_rate` are those of `score`.
-
-        Example:
-            >>> import torch
-            >>> from asvspoof_cm.models import TFPARN
-            >>> found = Scorer(TFPARN(), device="cpu").attention(torch.randn(96000))
-            >>> found.weight.shape, found.features.shape, found.time_s[[0, -1]].tolist()
-            ((401,), (160, 401), [1.0, 5.0])
-        """
-        if not hasattr(self.model, "attend"):
-            raise ValueError(
-                f"the model must be a Countermeasure; got {type(self.model).__name__}."
-            )
-        with self.open(audio, sample_rate) as source:
-            utterance = self.take_crops(source, replace(self.input, n_crops=1))
-        attend: Any = self.model.attend
-        ((_, (row,)),) = self._run([(None, utterance.crops)], lambda x: attend(x)._asdict())
-        features = np.asarray(row["features"])
-        frames = row["hop_length"] * np.arange(features.shape[-1])
-        return Attention(
-            time_s=(utterance.start + frames) / self.input.sample_rate,
-            weight=np.asarray(row["weights"]),
-            features=features,
-            score=float(self.scores(np.asarray(row["logits"], dtype=np.float64))),
-        )
 
     def explain(
         self,
@@ -706,8 +609,8 @@ class Scorer:
         A part whose masking raises the score is what made the audio look synthetic.
 
         Args:
-            audio: A file, read whole, or a waveform; see `Scorer`.
-            sample_rate: The sampling rate of a waveform, in Hz.
+            audio: As in `score`, but no longer than 1000 crops.
+            sample_rate: As in `score`.
             stretch_s: The length of the stretches of time that are masked, one at a time.
             n_bands: Mask bands of each stretch too, this many, equally wide on the Mel scale. A
                 picture of time and band costs as many scores as it has cells.
@@ -720,6 +623,13 @@ class Scorer:
             (2, 4)
         """
         with self.open(audio, sample_rate) as source:
+            duration_s = source.n_samples / self.input.sample_rate
+            least_s, most_s = along.N_FFT / self.input.sample_rate, MAX_CROPS * self.input.crop_s
+            if not least_s <= duration_s <= most_s:
+                raise ValueError(
+                    f"`audio` must last from {least_s:g} to {most_s:g} s to be explained; it lasts "
+                    f"{duration_s:g} s. Cut out what is in question."
+                )
             samples = source.read()
         masks = along.Masks(samples, self.input.sample_rate, stretch_s, n_bands)
         n_crops = max(self.input.n_crops, -(-len(samples) // self.input.n_samples))
@@ -727,7 +637,7 @@ class Scorer:
 
         def utterances() -> Iterator[tuple[Utterance, Array]]:
             for masked in masks:
-                utterance = self.take_crops(InMemory(masked, settings.sample_rate), settings)
+                utterance = take_crops(InMemory(masked, settings.sample_rate), settings)
                 yield utterance, utterance.crops
 
         logits = [
@@ -744,7 +654,7 @@ class Scorer:
                 f"the model must have `embed`; {type(self.model).__name__} gives logits only."
             )
         with self.open(audio, sample_rate) as source:
-            utterance = self.take_crops(source)
+            utterance = take_crops(source, self.input)
         embed: Any = self.model.embed
         ((_, rows),) = self._run([(None, utterance.crops)], lambda x: {"embedding": embed(x)})
         vectors = [np.asarray(rows[k]["embedding"]) for k in utterance.which]
@@ -754,17 +664,14 @@ class Scorer:
     def logits(self, waveforms: Iterable[Array]) -> Array:
         """Return the model's logits (n, 2) of waveforms (n, time) at its rate, length and level."""
         ((_, rows),) = self._run([(None, [*waveforms])])
-        return np.stack([np.asarray(row["logits"]) for row in rows])
+        return np.array([row["logits"] for row in rows], dtype=np.float32).reshape(-1, 2)
 
     def scores(self, logits: NDArray[Any], unit: Unit | None = None) -> FloatArray:
         """Return the scores, shape (...), of logits (..., 2), in `unit`; None is `self.unit`."""
         unit = unit or self.unit
-        if unit == "bonafide-logit":
-            return np.asarray(logits[..., BONAFIDE], dtype=np.float64)
+        check_choice("unit", unit, UNITS)
         difference = np.asarray(logits[..., BONAFIDE] - logits[..., SPOOF], dtype=np.float64)
-        if unit == "llr" and self.calibration is not None:
-            return self.calibration.apply(difference)
-        return difference
+        return self._need_calibration("LLRs").apply(difference) if unit == "llr" else difference
 
     def adapt(self, human: Iterable[Item], fake: Iterable[Item] = ()) -> Self:
         """Return a scorer whose threshold fits a channel of which a few clips are known.
@@ -780,19 +687,26 @@ class Scorer:
         Raises:
             ValueError: A clip can't be scored or holds no speech, or there is no calibration.
         """
-        if self.calibration is None:
-            raise ValueError("adapting needs a calibrated score; see fit_calibration.")
+        calibration = self._need_calibration("adapting")
         found: list[list[float]] = []
         for clips in (human, fake):
             results = []
             for scored in self.score_files(clips):
                 if scored.result is None or not scored.result.has_speech:
-                    raise ValueError(scored.error or f"{scored.name}: {NO_SPEECH}.")
+                    raise ValueError(scored.error or f"{scored.name}: {NOTHING_TO_JUDGE}.")
                 results.append(float(scored.result.llr or 0.0))
             found.append(results)
         adapted = copy.copy(self)
-        adapted.calibration = adapt_calibration(self.calibration, *found)
+        adapted.calibration = adapt_calibration(calibration, *found)
         return adapted
+
+    def _need_calibration(self, what: str) -> Calibration:
+        if self.calibration is None:
+            raise ValueError(
+                f"`calibration` must be there for {what}; the scorer has none. Fit one on labelled "
+                "scores: Scorer(model, calibration=fit_calibration(scores, labels))."
+            )
+        return self.calibration
 
     def conditions(self) -> dict[str, Any]:
         """Return how scores are made, for `fit_calibration`: unit, rate, crops, level, precision.
@@ -802,7 +716,7 @@ class Scorer:
         return {"score": self.unit, **_conditions(self.input, self.precision)}
 
     def settings(self) -> dict[str, Any]:
-        """Return what scores depend on, the model's weights as a hash, as plain values."""
+        """Return what scores depend on, the model as its checkpoint's hash, as plain values."""
         return {
             "model": type(self.model).__name__,
             "sha256": _digest(self.model),
@@ -826,40 +740,6 @@ class Scorer:
             raise ValueError('`channel`: "each" gives several scores; use score_files.')
         return None if self.channel == "mix" else self.channel
 
-    def take_crops(self, source: OpenAudio, settings: InputSettings | None = None) -> Utterance:
-        """Return the crops of the test-time augmentation, cut out of audio at the model's rate.
-
-        Each distinct one is there once, at the level that the model wants. Long audio is read in
-        blocks, so that memory does not grow with its length.
-        """
-        settings = settings or self.input
-        n_samples, rate = settings.n_samples, settings.sample_rate
-        blocks = range(0, source.n_samples, BLOCK_SAMPLES)
-        whole = source.read() if len(blocks) == 1 else None
-        read = (source.read(k, BLOCK_SAMPLES) if whole is None else whole for k in blocks)
-        first, stop, peak, notes = _listen(read, rate)
-        n_heard = stop - first
-        starts = crop_starts(n_heard, settings.n_crops, n_samples, one_crop=settings.one_crop)
-        distinct = sorted(set(starts))
-        if whole is None and n_heard >= n_samples:
-            crops = np.stack([source.read(first + start, n_samples) for start in distinct])
-        else:
-            heard = source.read(first, n_heard) if whole is None else whole[first:stop]
-            crops = np.stack([cut(heard, start, n_samples) for start in distinct])
-        if len(crops) * n_samples < LEAST_COVERED * n_heard:
-            held_s = len(crops) * settings.crop_s
-            notes += (f"the crops hold {held_s:.0f} of {n_heard / rate:.0f} s: see timeline",)
-        if source.channels_differ:
-            notes += ("the channels differ and were mixed: see channel",)
-        return Utterance(
-            crops=set_level(crops, settings.normalization, peak),
-            start=first + distinct[0],
-            which=[distinct.index(start) for start in starts],
-            duration_s=source.n_samples / rate,
-            resampled_from=None if source.native_rate == rate else source.native_rate,
-            warnings=notes,
-        )
-
     def score_utterances(
         self, utterances: Iterable[tuple[T, Utterance | str]]
     ) -> Iterator[tuple[T, ScoreResult | str]]:
@@ -880,7 +760,7 @@ class Scorer:
         """Score windows in full batches, each as an utterance of its own with one crop."""
         rate = settings.sample_rate
         prepared = (
-            ((start / rate, stop / rate), self.take_crops(InMemory(samples, rate), settings))
+            ((start / rate, stop / rate), take_crops(InMemory(samples, rate), settings))
             for start, stop, samples in windows
         )
         for (start_s, end_s), result in self.score_utterances(prepared):
@@ -938,10 +818,8 @@ class Scorer:
         """
         outputs = getattr(self.model, "outputs", None)
         found = None if outputs is None else outputs(waveforms)
-        logits, shape = (
-            self.model(waveforms) if found is None else found.logits,
-            (len(waveforms), 2),
-        )
+        logits = self.model(waveforms) if found is None else found.logits
+        shape = (len(waveforms), 2)
         if type(logits) is not type(waveforms) or logits.shape != shape:
             came = tuple(logits.shape) if type(logits) is type(waveforms) else type(logits).__name__
             raise TypeError(
@@ -949,13 +827,10 @@ class Scorer:
                 f"{type(waveforms).__name__} of shape {shape} here; got {came}. Wrap it in a "
                 "function that returns these alone."
             )
-        heads = {"logits": logits}
-        if found is not None:
-            heads["speech"] = found.speech_logits
-            if found.frames is not None:
-                frames = found.frames
-                heads |= {"frames": frames.logits, "hop_s": frames.hop_s}
-                heads["frame_speech"] = frames.speech_logits
+        heads = {"logits": logits, "speech": getattr(found, "speech_logits", None)}
+        if (frames := getattr(found, "frames", None)) is not None:
+            heads |= {"frames": frames.logits, "hop_s": frames.hop_s}
+            heads["frame_speech"] = frames.speech_logits
         return {name: value for name, value in heads.items() if value is not None}
 
     def _result(self, utterance: Utterance, rows: Sequence[Row]) -> ScoreResult | str:
@@ -964,7 +839,7 @@ class Scorer:
             return "the model's logits are not finite."
         mean, notes = of_crop.mean(axis=0), utterance.warnings
         if "speech" in rows[0] and max(float(row["speech"]) for row in rows) < 0:
-            notes = tuple(dict.fromkeys((NO_SPEECH, *notes)))
+            notes = tuple(dict.fromkeys((NOTHING_TO_JUDGE, *notes)))
         llr = lowest = None
         if self.calibration is not None:
             llr = float(self.scores(mean, "llr"))
@@ -1007,36 +882,6 @@ def _logits(utterance: Utterance, rows: Sequence[Row]) -> FloatArray:
     return np.asarray(logits[[*utterance.which]])
 
 
-def _listen(blocks: Iterable[Array], rate: int) -> tuple[int, int, float, tuple[str, ...]]:
-    """Return where audio begins and ends to be heard, its peak, and what to warn of."""
-    n_samples = n_clipped = stop = 0
-    start: int | None = None
-    peak = total = power = 0.0
-    for block in blocks:
-        magnitude = np.abs(block)
-        loud = np.flatnonzero(magnitude > QUIET)
-        if len(loud):
-            start = n_samples + int(loud[0]) if start is None else start
-            stop = n_samples + int(loud[-1]) + 1
-        n_samples += len(block)
-        peak = max(peak, float(magnitude.max()))
-        n_clipped += int(np.count_nonzero(magnitude >= CLIPPED_LEVEL))
-        total += float(block.sum(dtype=np.float64))
-        power += float(np.square(block, dtype=np.float64).sum())
-    if start is None:
-        start, stop = 0, n_samples
-    is_silent = peak < SILENT_PEAK
-    is_constant = not is_silent and power - total**2 / n_samples < CONSTANT_SHARE * power
-    found = {
-        NO_SPEECH: is_silent or is_constant or stop - start < SHORTEST_S * rate,
-        "silent": is_silent,
-        "constant": is_constant,
-        "clipped": n_clipped >= CLIPPED_SHARE * n_samples,
-        "shorter than 1 s": stop - start < rate,
-    }
-    return start, stop, peak, tuple(name for name, is_so in found.items() if is_so)
-
-
 def _is_module(model: object) -> bool:
     """Whether a model is a torch module; then PyTorch has been imported."""
     torch = sys.modules.get("torch")
@@ -1071,9 +916,12 @@ def _stored_calibration(model: Any) -> Calibration | None:
 
 
 def _digest(model: Any) -> str | None:
-    """Return the hash of a model's weights and configuration, or of its file."""
+    """Return the hash of a model, which its checkpoint has too, or of its file."""
     if not _is_module(model):
         return getattr(model, "sha256", None)
-    from asvspoof_cm.checkpoint import hash_tensors
+    from asvspoof_cm.checkpoint import content_hash, hash_tensors
+    from asvspoof_cm.models import Countermeasure
 
-    return hash_tensors(model.state_dict(), repr(getattr(model, "config", None)))
+    if isinstance(model, Countermeasure):
+        return content_hash(model)
+    return hash_tensors(model.state_dict())

@@ -1,4 +1,4 @@
-"""Along time: windows, live streams, segments, and what is drawn of attention and masks."""
+"""Along time: windows, live streams, segments, and masks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from asvspoof_cm.audio import (
     InputSettings,
     OpenAudio,
     Waveform,
-    as_mono,
-    rate_ratio,
-    resample,
-    resampling_reach,
+    as_audio,
+    first_needed,
+    n_known,
+    resampled_part,
 )
-from asvspoof_cm.calibration import Verdict
-from asvspoof_cm.labels import SAMPLE_RATE
+from asvspoof_cm.data.segments import Segment
+from asvspoof_cm.labels import NO_SPEECH, SAMPLE_RATE
 
 if TYPE_CHECKING:
     from asvspoof_cm.scorer.scorer import Scorer, WindowScore
@@ -33,6 +33,7 @@ Mask = NDArray[np.bool_]
 BLOCK_SAMPLES = 1 << 18
 SECOND_S = 1.0  # what "the worst second" and the windows of a model without a frame head are
 CELL_S = 0.25  # from one of those windows to the next
+N_FFT = 512  # of the spectrum that is masked
 
 
 # Windows
@@ -47,9 +48,18 @@ class Window(NamedTuple):
 
 
 class Windows:
-    """Cuts a stream of samples into windows, keeping no more than the next one needs."""
+    """Cuts a stream of samples into windows, keeping no more than the next one needs.
 
-    def __init__(self, settings: InputSettings, window_s: float | None, hop_s: float) -> None:
+    The stream comes at `native_rate`, None for the rate of the settings; windows have the latter.
+    """
+
+    def __init__(
+        self,
+        settings: InputSettings,
+        window_s: float | None,
+        hop_s: float,
+        native_rate: int | None = None,
+    ) -> None:
         window_s = settings.crop_s if window_s is None else window_s
         for name, value in (("window_s", window_s), ("hop_s", hop_s)):
             if not (math.isfinite(value) and round(value * settings.sample_rate) >= 1):
@@ -57,6 +67,7 @@ class Windows:
         self.settings = replace(settings, crop_s=window_s, n_crops=1, one_crop="center")
         self.n_window = self.settings.n_samples
         self.n_hop = round(hop_s * settings.sample_rate)
+        self.rates = (native_rate or settings.sample_rate, settings.sample_rate)
         self._restart()
 
     def _restart(self) -> None:
@@ -65,24 +76,21 @@ class Windows:
         self._next: int = 0  # the start of the next window
 
     def push(self, samples: Array) -> list[Window]:
-        """Return the windows that end within `samples`."""
-        self._buffer = np.concatenate([self._buffer, samples])
-        stop = self._first + len(self._buffer)
-        windows = []
-        while self._next + self.n_window <= stop:
-            windows.append(self._cut(self._next + self.n_window))
-            self._next += self.n_hop
-        n_past = min(self._next, stop) - self._first
-        self._first += n_past
+        """Return the windows that no later sample can change."""
+        windows = self._cut_whole(samples, n_known(self._n_received + len(samples), *self.rates))
+        first = min(first_needed(self._next, *self.rates), self._n_received)
         # A copy: a view would keep the whole chunk.
-        self._buffer = self._buffer[n_past:].copy()
+        self._buffer = self._buffer[max(0, first - self._first) :].copy()
+        self._first = max(self._first, first)
         return windows
 
     def flush(self) -> list[Window]:
-        """Return the window of what no other window holds, if there is anything, and start anew."""
-        stop = self._first + len(self._buffer)
+        """Return the windows of what is left, if there is anything, and start anew."""
+        stop = n_known(self._n_received, *self.rates, is_all=True)
+        windows = self._cut_whole(np.empty(0, np.float32), stop)
         n_covered = self._next - self.n_hop + self.n_window if self._next > 0 else 0
-        windows = [self._cut(stop)] if stop > max(n_covered, self._next) else []
+        if stop > max(n_covered, self._next):
+            windows.append(self._cut(self._next, stop))
         self._restart()
         return windows
 
@@ -92,11 +100,23 @@ class Windows:
             yield from self.push(source.read(first, BLOCK_SAMPLES))
         yield from self.flush()
 
-    def _cut(self, stop: int) -> Window:
-        return Window(self._next, stop, self._buffer[self._next - self._first : stop - self._first])
+    @property
+    def _n_received(self) -> int:
+        return self._first + len(self._buffer)
 
+    def _cut_whole(self, samples: Array, stop: int) -> list[Window]:
+        self._buffer = np.concatenate([self._buffer, samples])
+        windows = []
+        while self._next + self.n_window <= stop:
+            windows.append(self._cut(self._next, self._next + self.n_window))
+            self._next += self.n_hop
+        return windows
 
-# Live streams
+    def _cut(self, start: int, stop: int) -> Window:
+        def read(first: int, last: int) -> Array:
+            return self._buffer[first - self._first : last - self._first]
+
+        return Window(start, stop, resampled_part(read, start, stop, self._n_received, *self.rates))
 
 
 class StreamingScorer:
@@ -133,8 +153,7 @@ class StreamingScorer:
         hop_s: float = 1.0,
     ) -> None:
         self.scorer = scorer
-        self._resampler = _StreamResampler(check_rate(sample_rate), scorer.input.sample_rate)
-        self._windows = Windows(scorer.input, window_s, hop_s)
+        self._windows = Windows(scorer.input, window_s, hop_s, check_rate(sample_rate))
 
     def push(self, chunk: Waveform) -> list[WindowScore]:
         """Take the next chunk, of any size, and return the windows that it completes.
@@ -142,58 +161,15 @@ class StreamingScorer:
         Args:
             chunk: As in `Scorer.score`, at the sampling rate of the stream; may be empty.
         """
-        samples = as_mono(chunk, allow_empty=True, channel=self.scorer.one_channel())
-        return self._scored(self._windows.push(self._resampler.push(samples)))
+        samples = as_audio(chunk, allow_empty=True, channel=self.scorer.one_channel()).waveform
+        return self._scored(self._windows.push(samples))
 
     def flush(self) -> list[WindowScore]:
         """End the stream: return what is left of it, and be ready for another one."""
-        return self._scored(self._windows.push(self._resampler.flush()) + self._windows.flush())
+        return self._scored(self._windows.flush())
 
     def _scored(self, windows: list[Window]) -> list[WindowScore]:
         return [*self.scorer.score_windows(windows, self._windows.settings)]
-
-
-class _StreamResampler:
-    """Resamples a stream, chunk by chunk: the samples of the whole resampled at once."""
-
-    def __init__(self, sample_rate: int, new_rate: int) -> None:
-        self.sample_rate, self.new_rate = sample_rate, new_rate
-        self._up, self._down = rate_ratio(sample_rate, new_rate)
-        self._reach = resampling_reach(sample_rate, new_rate)
-        self._restart()
-
-    def _restart(self) -> None:
-        self._buffer: Array = np.empty(0, np.float32)
-        self._first: int = 0  # the place of the buffer's first sample in the stream
-        self._n_emitted: int = 0
-
-    def push(self, samples: Array) -> Array:
-        """Return the new samples that no later chunk can change."""
-        if self._up == self._down:
-            return samples
-        self._buffer = np.concatenate([self._buffer, samples])
-        n_received = self._first + len(self._buffer)
-        return self._emit(max(0, n_received - self._reach) * self._up // self._down)
-
-    def flush(self) -> Array:
-        """Return the rest of the stream, and start anew."""
-        n_received = self._first + len(self._buffer)
-        rest = self._emit(-(-n_received * self._up // self._down))
-        self._restart()
-        return rest
-
-    def _emit(self, stop: int) -> Array:
-        if stop <= self._n_emitted:
-            return np.empty(0, np.float32)
-        offset = self._first * self._up // self._down
-        resampled = resample(self._buffer, self.sample_rate, self.new_rate)
-        ready = resampled[self._n_emitted - offset : stop - offset].copy()
-        self._n_emitted = stop
-        # The buffer keeps the context of the next sample and starts on the polyphase grid.
-        needed = max(0, stop * self._down // self._up - self._reach) // self._down * self._down
-        self._buffer = self._buffer[needed - self._first :].copy()
-        self._first = needed
-        return ready
 
 
 # Segments
@@ -236,15 +212,6 @@ class SegmentSettings:
         return cls(**given)
 
 
-class Segment(NamedTuple):
-    """A stretch of a recording: its mean log-likelihood ratio, None without speech, and verdict."""
-
-    start_s: float
-    end_s: float
-    llr: float | None
-    verdict: Verdict
-
-
 class Cells(NamedTuple):
     """A recording in equally long cells of time, each (n_cells,)."""
 
@@ -278,15 +245,15 @@ def find_segments(cells: Cells, settings: SegmentSettings, duration_s: float) ->
     n_least = max(1, round(settings.shortest_s / length_s))
     has_speech = without_short(has_speech.astype(int), n_least).astype(bool)
     smooth = moving_average(llr, has_speech, max(1, round(settings.smooth_s / length_s)))
-    state = np.where(has_speech, hysteresis(smooth, settings.enter, settings.leave), -1)
-    state = np.where(has_speech, without_short(state, n_least), -1)
-    edges = np.flatnonzero(np.diff(state, prepend=-2, append=-2))
+    state = np.where(has_speech, hysteresis(smooth, settings.enter, settings.leave), NO_SPEECH)
+    state = np.where(has_speech, without_short(state, n_least), NO_SPEECH)
+    edges = np.flatnonzero(np.diff(state, prepend=-1, append=-1))
     found = []
-    for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        verdict = (Verdict.ABSTAIN, Verdict.SPOOF, Verdict.BONAFIDE)[state[start] + 1]
-        mean = None if state[start] < 0 else float(np.nanmean(llr[start:stop]))
+    for start, stop in itertools.pairwise(edges.tolist()):
+        label = int(state[start])
+        mean = None if label == NO_SPEECH else float(np.nanmean(llr[start:stop]))
         end_s = duration_s if stop == len(state) else stop * length_s
-        found.append(Segment(start * length_s, end_s, mean, verdict))
+        found.append(Segment(start * length_s, end_s, label, mean))
     return found
 
 
@@ -330,28 +297,7 @@ def worst_second(rows: Sequence[Mapping[str, Any]], settings: SegmentSettings) -
     return settings.scale * min(lowest) + settings.offset if lowest else None
 
 
-# Where a model looks, and what a score depends on
-
-
-@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Attention:
-    """Where a model looks in a crop.
-
-    Attributes:
-        time_s: The place of each frame in the utterance, shape (n_frames,). A repeated utterance
-            goes on past its end.
-        weight: The pooling weight of each frame, shape (n_frames,); they add up to 1.
-        features: What the model sees, shape (n_bands, n_frames): log-Mel for a TFPARN.
-        score: The score of this crop.
-    """
-
-    time_s: FloatArray
-    weight: Array
-    features: Array
-    score: float
-
-    def __repr__(self) -> str:
-        return f"Attention({len(self.weight)} frames, score {self.score:.2f})"
+# What a score depends on
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -377,8 +323,7 @@ class Masks:
     """A waveform (time,), then with each stretch of time, and each band of it, 40 dB lower."""
 
     def __init__(self, samples: Array, rate: int, stretch_s: float, n_bands: int) -> None:
-        self.n_fft = 512
-        check_between("stretch_s", stretch_s, self.n_fft / rate)
+        check_between("stretch_s", stretch_s, N_FFT / rate)
         check_between("n_bands", n_bands, 0, 64)
         self.samples, self.rate, self.n_bands = samples, rate, n_bands
         self.n_stretch = round(stretch_s * rate)
@@ -395,10 +340,10 @@ class Masks:
     def _masked(self, start: int, band: int | None) -> Array:
         from scipy.signal import istft, stft
 
-        grid: Any = {"nperseg": self.n_fft, "noverlap": self.n_fft * 3 // 4}
+        grid: Any = {"nperseg": N_FFT, "noverlap": N_FFT * 3 // 4}
         _, _, cells = stft(self.samples, **grid)
-        times = np.arange(cells.shape[1]) * self.n_fft / 4
-        hz = np.fft.rfftfreq(self.n_fft, 1 / self.rate)
+        times = np.arange(cells.shape[1]) * N_FFT / 4
+        hz = np.fft.rfftfreq(N_FFT, 1 / self.rate)
         low, high = (0, np.inf) if band is None else self.edges_hz[band : band + 2]
         inside = (times >= start) & (times < start + self.n_stretch)
         cells[np.ix_((hz >= low) & (hz <= high), inside)] *= 1e-2

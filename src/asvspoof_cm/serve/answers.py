@@ -69,7 +69,7 @@ class ScoreAnswer(_About):
     """The score of a recording; without a calibration there is no LLR and no verdict."""
 
     score: Annotated[float, about("Higher means human.")]
-    unit: Literal["llr", "log-odds", "bonafide-logit"]
+    unit: Literal["llr", "log-odds"]
     llr: Llr
     lowest_llr: Annotated[float | None, about("That of the worst passage.")]
     crop_scores: Annotated[list[float], Field(min_length=1)]

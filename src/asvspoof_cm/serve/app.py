@@ -32,10 +32,9 @@ from starlette.exceptions import HTTPException  # noqa: E402
 from starlette.formparsers import MultiPartException, MultiPartParser  # noqa: E402
 from starlette.requests import ClientDisconnect  # noqa: E402
 
-from asvspoof_cm.audio import InMemory  # noqa: E402
+from asvspoof_cm.audio import InMemory, Utterance, take_crops  # noqa: E402
 from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts  # noqa: E402
 from asvspoof_cm.scorer import Scorer, ScoreResult  # noqa: E402
-from asvspoof_cm.scorer.scorer import Utterance  # noqa: E402
 from asvspoof_cm.scorer.timeline import Windows  # noqa: E402
 from asvspoof_cm.serve import answers  # noqa: E402
 from asvspoof_cm.serve.batching import Batcher  # noqa: E402
@@ -356,7 +355,7 @@ class Service:
             await asyncio.gather(task, gone, return_exceptions=True)
 
     async def _score(self, costs: DetectionCosts, source: InMemory) -> dict[str, Any]:
-        utterance = await asyncio.to_thread(self.scorer.take_crops, source)
+        utterance = await asyncio.to_thread(take_crops, source, self.scorer.input)
         del source
         return (await self.batcher.submit(utterance)).as_dict(costs)
 

@@ -35,10 +35,10 @@ from asvspoof_cm.scorer.timeline import (
 
 FIGURES = Path(__file__).parent / "model_card" / "segments.json"
 GRID = {
-    "smooth_s": (0.3, 0.5, 0.8),
-    "enter": (-4.0, -3.0, -2.0, -1.0, 0.0),
-    "leave": (-1.0, 0.0, 1.0),
-    "shortest_s": (0.3, 0.5),
+    "smooth_s": (0.3, 0.5, 0.8, 1.2),
+    "enter": (-3.0, -2.0, -1.0, -0.5, 0.0),
+    "leave": (-0.5, 0.0, 1.0),
+    "shortest_s": (0.3, 0.5, 0.8),
 }
 Array = np.ndarray[Any, Any]
 Along = Mapping[str, tuple[Array, Array, float]]
@@ -92,7 +92,7 @@ def _calibrated(truth: Mapping[str, Any], along: Along) -> Any:
     for name, (values, heard, hop_s) in along.items():
         middle_s = (np.arange(len(values)) + 0.5) * hop_s
         label = np.full(len(values), BONAFIDE)
-        for start_s, end_s, kind in truth[name]:
+        for start_s, end_s, kind, _ in truth[name]:
             label[(middle_s >= start_s) & (middle_s < end_s)] = kind
         chosen = np.flatnonzero(heard & np.isfinite(values))[::10]
         scores.append(values[chosen])

@@ -79,6 +79,7 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
     names = list(next(iter(sets.values()))["systems"])
     clean = [name for name in SETS if name in sets and sets[name]["n_spoof"]]
     channels = [name for name in sets if name not in SETS]
+    coded = [name for name in names if all(name in sets[title]["systems"] for title in channels)]
     return {
         "threshold": _markdown(
             ["at LLR 0, %: refused / passed", *clean],
@@ -93,11 +94,11 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
             [[name, *(_eers(sets[title]["systems"][name]) for title in clean)] for name in names],
         ),
         "channels": _markdown(
-            ["channel", *(f"{name}: {text}" for name in names for text in _columns(sets, name))],
+            ["channel", *(f"{name}: {text}" for name in coded for text in _columns(sets, name))],
             [
                 [
                     title,
-                    *(cell for name in names for cell in _channel(sets[title]["systems"][name])),
+                    *(cell for name in coded for cell in _channel(sets[title]["systems"][name])),
                 ]
                 for title in channels
             ],
@@ -155,7 +156,7 @@ def fill(text: str, content: Mapping[str, str]) -> str:
 
 def _columns(sets: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """Return what a channel's row says of a system: one without a threshold has an EER only."""
-    has_threshold = any("refused" in part["systems"][name] for part in sets.values())
+    has_threshold = any("refused" in part["systems"].get(name, {}) for part in sets.values())
     return ("refused", "passed", "EER") if has_threshold else ("EER",)
 
 

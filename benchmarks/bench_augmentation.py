@@ -299,7 +299,7 @@ def _recipes(waveform: torch.Tensor, n_rounds: int) -> list[Row]:
 def _recursive(waveform: torch.Tensor, n_rounds: int) -> Row:
     drawn = RandomButterworth().draw(N_CLIPS, N_SAMPLES, _seeded())
     cut_offs = zip(drawn["low_hz"].tolist(), drawn["high_hz"].tolist(), strict=True)
-    sos = torch.stack([butterworth_sos("bandpass", 4, *pair) for pair in cut_offs])
+    sos = torch.stack([butterworth_sos("bandpass", *pair) for pair in cut_offs])
 
     def by_fft() -> torch.Tensor:
         return sos_filter(waveform, sos)

@@ -37,6 +37,8 @@ _N_TAPS = 255  # with the window, 350 Hz from pass to stop at 16 kHz, and 74 dB
 _DB_PER_OCTAVE = 6.0206  # of a spectrum whose amplitude is in proportion to frequency
 _DECADES = 3  # of the amplitude: the reverberation time is that of a decay by 60 dB
 _BLOCK_S = 0.01  # between two values of the automatic gain
+_MAX_GAIN_DB = 25.0
+_N_PACKET = SAMPLE_RATE // 50
 _TINY = 1e-30
 
 
@@ -65,23 +67,15 @@ class Gain(Augmentation):
 
 @dataclass(frozen=True, kw_only=True)
 class Polarity(Augmentation):
-    """Turn some rows upside down, as a microphone or a line connected the other way round does.
-
-    Args:
-        p: Probability that a row is multiplied by −1.
+    """Turn half of the rows upside down, as a line connected the other way round does.
 
     Example:
-        >>> Polarity(p=1.0)(torch.ones(3))
-        tensor([-1., -1., -1.])
+        >>> Polarity()(torch.ones(3)).abs()
+        tensor([1., 1., 1.])
     """
 
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_between("p", self.p, 0, 1)
-
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {"is_inverted": uniform((n_rows,), (0, 1), generator) < self.p}
+        return {"is_inverted": uniform((n_rows,), (0, 1), generator) < 0.5}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         return waveform * (1 - 2 * beside(drawn["is_inverted"], waveform).to(waveform))[:, None]
@@ -126,13 +120,11 @@ class AutomaticGain(Augmentation):
     """Automatic gain control: a gain that follows the level and evens it out.
 
     The level is the mean power of the past, weighted by exp(−t / τ). Where it lies d dB below the
-    power of the whole row, the gain is strength · d, limited to ± `max_gain_db`.
+    power of the whole row, the gain is strength · d, limited to ± 25 dB.
 
     Args:
         time_s: Range of τ.
         strength: Range of the strength: 0 leaves the row as it is, 1 evens its level out entirely.
-        max_gain_db: The largest gain, in both directions.
-        sample_rate: Of the waveforms, in Hz.
 
     Example:
         >>> AutomaticGain()(torch.randn(2, 16000)).shape
@@ -143,15 +135,9 @@ class AutomaticGain(Augmentation):
 
     time_s: tuple[float, float] = (0.05, 1.0)
     strength: tuple[float, float] = (0.3, 1.0)
-    max_gain_db: float = 25.0
-    sample_rate: int = SAMPLE_RATE
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_between("max_gain_db", self.max_gain_db, 0, 100)
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        n_samples, n_block = waveform.shape[1], max(1, round(_BLOCK_S * self.sample_rate))
+        n_samples, n_block = waveform.shape[1], round(_BLOCK_S * SAMPLE_RATE)
         time_s, strength = (
             beside(drawn[name], waveform)[:, None] for name in ("time_s", "strength")
         )
@@ -162,7 +148,7 @@ class AutomaticGain(Augmentation):
         recent = fir_filter(power, weight) / weight.cumsum(dim=1)
         mean = power.mean(dim=1, keepdim=True).clamp_min(_TINY)
         below_db = -10 * torch.log10((recent / mean).clamp_min(1e-12))
-        gain_db = (strength * below_db).clamp(-self.max_gain_db, self.max_gain_db)
+        gain_db = (strength * below_db).clamp(-_MAX_GAIN_DB, _MAX_GAIN_DB)
         # Up to 10 ms late, as a controller is: the gain of a block is reached at its end.
         smooth = interpolate(gain_db[:, None], n_block * power.shape[1], mode="linear")[:, 0]
         return waveform * 10 ** (smooth[:, :n_samples] / 20)
@@ -178,7 +164,6 @@ class RandomEqualizer(Augmentation):
     Args:
         gain_db: Range of the gain at each point; from point to point it runs straight, in dB.
         n_points: From 0 Hz to half the sample rate, evenly on the Mel scale.
-        sample_rate: Of the waveforms, in Hz.
 
     Example:
         >>> RandomEqualizer()(torch.randn(2, 16000)).shape
@@ -187,7 +172,6 @@ class RandomEqualizer(Augmentation):
 
     gain_db: tuple[float, float] = (-12.0, 12.0)
     n_points: int = 8
-    sample_rate: int = SAMPLE_RATE
 
     def __post_init__(self) -> None:
         check_range("gain_db", self.gain_db, *GAIN_DB)
@@ -199,8 +183,8 @@ class RandomEqualizer(Augmentation):
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         gain_db, n_samples = beside(drawn["gain_db"], waveform), waveform.shape[1]
         n_fft = scipy.fft.next_fast_len(n_samples + _N_PADDING, real=True)
-        bins = torch.fft.rfftfreq(n_fft, 1 / self.sample_rate, device=waveform.device)
-        highest = hz_to_mel(torch.tensor(self.sample_rate / 2, device=waveform.device))
+        bins = torch.fft.rfftfreq(n_fft, 1 / SAMPLE_RATE, device=waveform.device)
+        highest = hz_to_mel(torch.tensor(SAMPLE_RATE / 2, device=waveform.device))
         place = hz_to_mel(bins) / highest * (self.n_points - 1)
         left = place.floor().clamp_max(self.n_points - 2).long()
         share = (place - left).to(waveform.dtype)
@@ -220,7 +204,6 @@ class RandomBandLimit(Augmentation):
     Args:
         high_hz: Range of the upper frequency, where the gain is −6 dB.
         low_hz: Range of the lower one; 0 cuts nothing off.
-        sample_rate: Of the waveforms, in Hz.
 
     Example:
         >>> telephone = RandomBandLimit(low_hz=(300.0, 300.0), high_hz=(3400.0, 3400.0))
@@ -232,24 +215,21 @@ class RandomBandLimit(Augmentation):
 
     high_hz: tuple[float, float] = (3000.0, 8000.0)
     low_hz: tuple[float, float] = (0.0, 0.0)
-    sample_rate: int = SAMPLE_RATE
 
     def __post_init__(self) -> None:
-        check_range("high_hz", self.high_hz, 0, self.sample_rate / 2)
+        check_range("high_hz", self.high_hz, 0, SAMPLE_RATE / 2)
         check_range("low_hz", self.low_hz, 0, self.high_hz[0])
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        low, high = (
-            _low_pass(drawn[name], waveform, self.sample_rate) for name in ("low_hz", "high_hz")
-        )
+        low, high = (_low_pass(drawn[name], waveform) for name in ("low_hz", "high_hz"))
         return fir_filter(waveform, high - low, delay=_N_TAPS // 2)
 
 
-def _low_pass(cut_off_hz: Tensor, like: Tensor, sample_rate: int) -> Tensor:
+def _low_pass(cut_off_hz: Tensor, like: Tensor) -> Tensor:
     """Return `(n_rows, _N_TAPS)`: windowed low-pass filters of gain 1 at 0 Hz; zeros for 0 Hz."""
     dtype, device = like.dtype, like.device
     k = torch.arange(_N_TAPS, dtype=dtype, device=device) - _N_TAPS // 2
-    per_sample = 2 * beside(cut_off_hz, like)[:, None] / sample_rate
+    per_sample = 2 * beside(cut_off_hz, like)[:, None] / SAMPLE_RATE
     window = torch.blackman_window(_N_TAPS, periodic=False, dtype=dtype, device=device)
     taps = torch.sinc(per_sample * k) * window
     return torch.where(per_sample > 0, taps / taps.sum(dim=1, keepdim=True), 0)
@@ -375,7 +355,6 @@ class RandomRoom(Augmentation):
     Args:
         decay_s: Range of the reverberation time, in which the sound decays by 60 dB.
         direct_db: Range of the level of the direct sound above all that follows.
-        sample_rate: Of the waveforms, in Hz.
 
     Example:
         >>> heard = RandomRoom()(torch.eye(1, 16000))  # a click
@@ -388,11 +367,10 @@ class RandomRoom(Augmentation):
 
     decay_s: tuple[float, float] = (0.1, 0.6)
     direct_db: tuple[float, float] = (-3.0, 12.0)
-    sample_rate: int = SAMPLE_RATE
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         # As long for every row, so that nothing depends on the others; later sound is below -60 dB.
-        n_taps = min(waveform.shape[1], math.ceil(self.decay_s[1] * self.sample_rate))
+        n_taps = min(waveform.shape[1], math.ceil(self.decay_s[1] * SAMPLE_RATE))
         wet = fir_filter(waveform, self._response(waveform, drawn, n_taps))
         return _at_level(wet, waveform)
 
@@ -400,7 +378,7 @@ class RandomRoom(Augmentation):
         """Return `(n_rows, n_taps)`: first 1, then noise of the energy 10^(−direct_db / 10)."""
         decay_s, direct_db = (beside(drawn[name], like) for name in ("decay_s", "direct_db"))
         tail = row_noise(like.new_empty(len(like), n_taps), drawn["seed"])
-        times = torch.arange(n_taps, device=like.device, dtype=like.dtype) / self.sample_rate
+        times = torch.arange(n_taps, device=like.device, dtype=like.dtype) / SAMPLE_RATE
         tail = tail * 10 ** (-_DECADES * times / decay_s[:, None])
         tail[:, 0] = 0
         energy = tail.square().sum(dim=1, keepdim=True).clamp_min(torch.finfo(like.dtype).tiny)
@@ -443,7 +421,7 @@ class RandomSpeed(Augmentation):
 
 @dataclass(frozen=True, kw_only=True)
 class PacketLoss(Augmentation):
-    """Lose packets, and conceal that by the last one that came: repeated, and ever softer.
+    """Lose packets of 20 ms, and conceal that by the last one that came: repeated, and ever softer.
 
     The first packet always comes.
 
@@ -452,8 +430,6 @@ class PacketLoss(Augmentation):
         burst: Range of the packets that are lost one after another, both ends included.
         fade: Range of the factor for each packet since the last that came: 1 repeats it as it was,
             0 leaves a gap.
-        packet_s: The duration of a packet.
-        sample_rate: Of the waveforms, in Hz.
 
     Example:
         >>> PacketLoss()(torch.randn(2, 16000)).shape
@@ -463,21 +439,14 @@ class PacketLoss(Augmentation):
     share: tuple[float, float] = (0.01, 0.15)
     burst: tuple[int, int] = (1, 3)
     fade: tuple[float, float] = (0.0, 1.0)
-    packet_s: float = 0.02
-    sample_rate: int = SAMPLE_RATE
 
     def __post_init__(self) -> None:
         check_range("share", self.share, 0, 1)
         check_range("burst", self.burst, 1)
         check_range("fade", self.fade, 0, 1)
-        check_between("packet_s", self.packet_s, 1 / self.sample_rate)
-
-    @property
-    def _n_packet(self) -> int:
-        return round(self.packet_s * self.sample_rate)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        shape = (n_rows, -(-n_samples // self._n_packet))
+        shape = (n_rows, -(-n_samples // _N_PACKET))
         share = uniform((n_rows, 1), self.share, generator)
         number, length = torch.arange(shape[1]), integers(shape, self.burst, generator)
         # A burst begins at a packet so often that the wanted share of all is lost.
@@ -488,13 +457,13 @@ class PacketLoss(Augmentation):
         return {"is_lost": is_lost, "fade": uniform((n_rows,), self.fade, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        n_samples, n_packet = waveform.shape[1], self._n_packet
+        n_samples = waveform.shape[1]
         is_lost, fade = (beside(drawn[name], waveform) for name in ("is_lost", "fade"))
         number = torch.arange(is_lost.shape[1], device=waveform.device)
         heard = torch.where(is_lost, 0, number).cummax(dim=1).values
         gain = fade[:, None] ** (number - heard)
-        packets = pad(waveform, (0, len(number) * n_packet - n_samples))
-        packets = packets.reshape(len(waveform), -1, n_packet)
+        packets = pad(waveform, (0, len(number) * _N_PACKET - n_samples))
+        packets = packets.reshape(len(waveform), -1, _N_PACKET)
         repeated = packets.gather(1, heard[:, :, None].expand_as(packets)) * gain[:, :, None]
         return repeated.flatten(1)[:, :n_samples]
 
@@ -509,7 +478,6 @@ class Gaps(Augmentation):
         n_gaps: Range of the number of gaps, both ends included.
         duration_s: Range of the duration of a gap.
         at_start: Put the first gap at the start of the row.
-        sample_rate: Of the waveforms, in Hz.
 
     Example:
         >>> late = Gaps(n_gaps=(1, 1), duration_s=(0.25, 0.25), at_start=True)(torch.ones(16000))
@@ -520,7 +488,6 @@ class Gaps(Augmentation):
     n_gaps: tuple[int, int] = (1, 4)
     duration_s: tuple[float, float] = (0.01, 0.1)
     at_start: bool = False
-    sample_rate: int = SAMPLE_RATE
 
     def __post_init__(self) -> None:
         check_range("n_gaps", self.n_gaps, 0, 1000)
@@ -533,7 +500,7 @@ class Gaps(Augmentation):
         if self.at_start:
             start[:, :1] = 0
         duration_s = uniform((n_rows, len(number)), self.duration_s, generator)
-        length = (duration_s * self.sample_rate).round().long() * (number < n_gaps)
+        length = (duration_s * SAMPLE_RATE).round().long() * (number < n_gaps)
         return {"start": start, "n_samples": length}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:

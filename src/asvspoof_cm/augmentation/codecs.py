@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -59,6 +58,8 @@ CODECS: Final[Mapping[str, tuple[str, str] | _Coder]] = MappingProxyType(
 
 _MP3_MAX_LEVEL = 0.9999  # from 0.99999 on, libsndfile refuses a level for MP3
 _NARROWBAND_RATE = 8000
+_ORDER = 16  # of the linear prediction of a speech coder
+_N_PART = SAMPLE_RATE // 200  # 5 ms, which the pulses of a speech coder are chosen in
 # Silence after the waveform: codecs fill their last block, and may delay what they are given.
 _N_PADDING = 4096
 
@@ -72,8 +73,8 @@ def _has_levels(codec: str) -> bool:
     return codec in ("mp3", "vorbis", "opus")
 
 
-def available_codecs(sample_rate: int = SAMPLE_RATE) -> tuple[str, ...]:
-    """Return the codecs that work here at this sample rate.
+def available_codecs() -> tuple[str, ...]:
+    """Return the codecs that work here.
 
     Each is tried once, on half a second of noise: libsndfile may lack some, and those of mobile
     telephones need PyAV, the extra ``av``.
@@ -82,14 +83,13 @@ def available_codecs(sample_rate: int = SAMPLE_RATE) -> tuple[str, ...]:
         >>> "mu-law" in available_codecs()
         True
     """
-    return tuple(codec for codec in CODECS if _works(codec, sample_rate))
+    return tuple(codec for codec in CODECS if _works(codec, SAMPLE_RATE))
 
 
 def transcode(
     waveform: Tensor,
     codec: str,
     *,
-    sample_rate: int = SAMPLE_RATE,
     narrowband: bool = False,
     compression_level: float | None = None,
 ) -> Tensor:
@@ -98,7 +98,6 @@ def transcode(
     Args:
         waveform: `(..., time)`; it goes through the CPU, and no gradient passes.
         codec: A name of `available_codecs`.
-        sample_rate: In Hz.
         narrowband: Resample to 8 kHz for the codec and back; those of PyAV have a rate of their
             own, 8 kHz for AMR-NB, G.723.1 and G.726.
         compression_level: 0 (best quality) to 1 (fewest bits), for codecs with more than one bit
@@ -113,11 +112,10 @@ def transcode(
         >>> bool((transcode(x, "mu-law") - x).abs().max() < 0.02)
         True
     """
-    rate = _rate(codec, _NARROWBAND_RATE if narrowband else sample_rate)
+    rate = _rate(codec, _NARROWBAND_RATE if narrowband else SAMPLE_RATE)
     if codec not in CODECS or not _works(codec, rate):
         raise ValueError(
-            f"`codec` must be one that works here at {rate} Hz, "
-            f"{', '.join(available_codecs(rate))}; got {codec!r}."
+            f"`codec` must be one that works here, {', '.join(available_codecs())}; got {codec!r}."
         )
     if compression_level is not None:
         check_between("compression_level", compression_level, 0, 1)
@@ -130,9 +128,9 @@ def transcode(
     check_finite(waveform)  # on NaN, encoders crash and take the process with them
     rows = waveform.detach().cpu().float().reshape(-1, waveform.shape[-1])
     scale = rows.abs().amax(dim=1, keepdim=True).clamp_min(1.0)
-    narrow = resample(rows / scale, sample_rate, rate)
+    narrow = resample(rows / scale, SAMPLE_RATE, rate)
     coded = [_aligned(row, codec, rate, compression_level) for row in narrow.numpy()]
-    decoded = resample(torch.from_numpy(np.stack(coded)), rate, sample_rate) * scale
+    decoded = resample(torch.from_numpy(np.stack(coded)), rate, SAMPLE_RATE) * scale
     return decoded[:, : waveform.shape[-1]].to(waveform).reshape(waveform.shape)
 
 
@@ -218,7 +216,6 @@ class Codec(Augmentation):
         narrowband_p: Probability of the round trip through 8 kHz.
         compression_level: Range of the level, for codecs with more than one bit rate; None is as
             in `transcode`.
-        sample_rate: Of the waveforms, in Hz.
 
     Example:
         >>> Codec(codecs=("mu-law",), narrowband_p=0.5).draw(3, 16000)["codec"]
@@ -228,7 +225,6 @@ class Codec(Augmentation):
     codecs: tuple[str, ...] | None = None
     narrowband_p: float = 0.0
     compression_level: tuple[float, float] | None = None
-    sample_rate: int = SAMPLE_RATE
 
     def __post_init__(self) -> None:
         unknown = set(self.codecs or ()) - set(CODECS)
@@ -241,7 +237,7 @@ class Codec(Augmentation):
             check_range("compression_level", self.compression_level, 0, 1)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        names = self.codecs or available_codecs(self.sample_rate)
+        names = self.codecs or available_codecs()
         choices = integers((n_rows,), (0, len(names) - 1), generator)
         codecs = tuple(names[choice] for choice in choices.tolist())
         narrowband = uniform((n_rows,), (0, 1), generator) < self.narrowband_p
@@ -254,10 +250,9 @@ class Codec(Augmentation):
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         columns = drawn["codec"], drawn["narrowband"].tolist(), drawn["compression_level"]
-        code = functools.partial(transcode, sample_rate=self.sample_rate)
         return torch.stack(
             [
-                code(row, codec, narrowband=narrowband, compression_level=level)
+                transcode(row, codec, narrowband=narrowband, compression_level=level)
                 for row, codec, narrowband, level in zip(waveform, *columns, strict=True)
             ]
         )
@@ -277,32 +272,26 @@ class SpeechCoder(Augmentation):
         n_pulses: Range of the pulses in 5 ms, both ends included. On speech, 10 leave a segmental
             signal-to-noise ratio of about 4 dB, 30 leave 9 dB.
         strength: Range of the share of the coded waveform in the result, beside the original.
-        sample_rate: Of the waveforms, in Hz.
 
     Example:
         >>> SpeechCoder()(torch.randn(2, 16000)).shape
         torch.Size([2, 16000])
     """
 
-    counts: ClassVar = {"n_pulses": (1, math.inf)}
+    counts: ClassVar = {"n_pulses": (1, _N_PART)}
     ranges: ClassVar = {"strength": (0, 1)}
 
     n_pulses: tuple[int, int] = (8, 32)
     strength: tuple[float, float] = (0.5, 1.0)
-    sample_rate: int = SAMPLE_RATE
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("n_pulses", self.n_pulses, 1, self.sample_rate // 200)
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        n_samples, n_part = waveform.shape[1], self.sample_rate // 200
+        n_samples, n_part = waveform.shape[1], _N_PART
         n_frame, hop_length, n_fft = 4 * n_part, 2 * n_part, 8 * n_part
         window = torch.hann_window(n_frame, dtype=waveform.dtype, device=waveform.device).sqrt()
         right = hop_length + (-n_samples) % hop_length
         frames = pad(waveform, (hop_length, right)).unfold(1, n_frame, hop_length) * window
         spectrum = torch.fft.rfft(frames, n_fft)
-        inverse = torch.fft.rfft(_prediction_error_filter(spectrum, self.sample_rate), n_fft)
+        inverse = torch.fft.rfft(_prediction_error_filter(spectrum), n_fft)
         # The filter's response ends in the fifth part.
         residual = torch.fft.irfft(spectrum * inverse, n_fft)[..., : 5 * n_part]
         pulses = _largest_pulses(residual, n_part, drawn["n_pulses"])
@@ -312,13 +301,12 @@ class SpeechCoder(Augmentation):
         return torch.lerp(waveform, joined, beside(drawn["strength"], waveform)[:, None])
 
 
-def _prediction_error_filter(spectrum: Tensor, sample_rate: int) -> Tensor:
-    """Return `(..., order + 1)`, 1 first: the linear prediction of frames of that spectrum."""
-    order = 16 if sample_rate >= 16_000 else 10
-    r = torch.fft.irfft(spectrum.abs().square())[..., : order + 1]
-    k = torch.arange(order + 1, device=r.device, dtype=r.dtype)
+def _prediction_error_filter(spectrum: Tensor) -> Tensor:
+    """Return `(..., _ORDER + 1)`, 1 first: the linear prediction of frames of that spectrum."""
+    r = torch.fft.irfft(spectrum.abs().square())[..., : _ORDER + 1]
+    k = torch.arange(_ORDER + 1, device=r.device, dtype=r.dtype)
     # As in AMR: a window of 60 Hz over the lags, and noise 40 dB below the frame.
-    r = r * torch.exp(-0.5 * (2 * torch.pi * 60 / sample_rate * k) ** 2) * (1 + 1e-4 * (k == 0))
+    r = r * torch.exp(-0.5 * (2 * torch.pi * 60 / SAMPLE_RATE * k) ** 2) * (1 + 1e-4 * (k == 0))
     return levinson(r + torch.finfo(r.dtype).tiny * (k == 0)) * 0.994**k
 
 

@@ -78,11 +78,10 @@ def sos_filtfilt(waveform: Tensor, sos: Tensor) -> Tensor:
     """Filter each `(n_rows, time)` by its own `(n_rows, n_sections, 6)`, forward and backward.
 
     The ends are those of `scipy.signal.filtfilt`: the waveform is continued by its reflection
-    through the end point, and each pass starts as if its first sample had always been there.
+    through the end point, and each pass starts as if its first sample had always been there. The
+    order of the filters is even.
     """
-    # An odd order is a section with a zero and a pole at 0, together or in two sections.
-    n_missing = (sos[..., [2, 5]] == 0).sum(dim=-2).min()
-    n_edge = min(3 * (2 * sos.shape[-2] + 1 - int(n_missing)), waveform.shape[-1] - 1)
+    n_edge = min(3 * (2 * sos.shape[-2] + 1), waveform.shape[-1] - 1)
     first, last = waveform[..., :1], waveform[..., -1:]
     before = 2 * first - waveform[..., 1 : n_edge + 1].flip(-1)
     after = 2 * last - waveform[..., waveform.shape[-1] - n_edge - 1 : -1].flip(-1)

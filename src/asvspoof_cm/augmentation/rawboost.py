@@ -14,9 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from asvspoof_cm._util import check_between, check_range
+from asvspoof_cm._util import check_between
 from asvspoof_cm.augmentation.base import (
-    GAIN_DB,
     SNR_DB,
     Augmentation,
     Drawn,
@@ -32,24 +31,25 @@ from asvspoof_cm.augmentation.filters import add_noise, fir_filter, limit_peak, 
 from asvspoof_cm.labels import SAMPLE_RATE
 
 # What notch filters are drawn from, as published: of each notch its centre, its width and its
-# number of coefficients, the upper end excluded; an even number gets one more.
+# number of coefficients, the upper end excluded, an even number getting one more; of each filter
+# but the first how far its gain lies below that.
 N_NOTCHES = 5
 CENTRE_HZ = (20.0, 8000.0)
 WIDTH_HZ = (100.0, 1000.0)
 N_TAPS = (10, 100)
+BIAS_DB = (5.0, 20.0)
+MAX_SHARE = 0.1
+"""The largest share of samples that impulses change, P of the paper."""
+GAIN = 2.0
+"""The gain of impulses, g_sd of the paper."""
 
 
-def draw_notches(
-    n_rows: int,
-    n_filters: int,
-    generator: torch.Generator,
-    bias_db: tuple[float, float] = (0.0, 0.0),
-) -> Drawn:
-    """Return `n_filters` filters per row; all but the first have a gain of −`bias_db`."""
+def draw_notches(n_rows: int, n_filters: int, generator: torch.Generator) -> Drawn:
+    """Return `n_filters` filters per row; all but the first have a gain of −`BIAS_DB`."""
     shape = (n_rows, n_filters, N_NOTCHES)
     n_taps = integers(shape, (N_TAPS[0], N_TAPS[1] - 1), generator)
     gain_db = torch.zeros(n_rows, n_filters, dtype=torch.float64)
-    gain_db[:, 1:] = -uniform((n_rows, n_filters - 1), bias_db, generator)
+    gain_db[:, 1:] = -uniform((n_rows, n_filters - 1), BIAS_DB, generator)
     return {
         "centre_hz": uniform(shape, CENTRE_HZ, generator),
         "width_hz": uniform(shape, WIDTH_HZ, generator),
@@ -101,8 +101,8 @@ class ConvolutiveNoise(Augmentation):
     The mean is subtracted, and the result divided by its peak where that exceeds 1.
 
     Args:
-        n_orders: Powers of the waveform; 1 is linear.
-        bias_db: Range of how far the gain of the powers from 2 on lies below that of the first.
+        n_orders: Powers of the waveform; 1 is linear. The gain of those from 2 on is 5 to 20 dB
+            below that of the first.
 
     Note:
         The filters' delay is removed exactly. The published code removes one sample more, so
@@ -114,14 +114,12 @@ class ConvolutiveNoise(Augmentation):
     """
 
     n_orders: int = 5
-    bias_db: tuple[float, float] = (5.0, 20.0)
 
     def __post_init__(self) -> None:
         check_between("n_orders", self.n_orders, 1)
-        check_range("bias_db", self.bias_db, *GAIN_DB)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return draw_notches(n_rows, self.n_orders, generator, self.bias_db)
+        return draw_notches(n_rows, self.n_orders, generator)
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         taps = notch_taps(drawn, waveform)
@@ -133,27 +131,16 @@ class ConvolutiveNoise(Augmentation):
 class ImpulsiveNoise(Augmentation):
     """ISD, algorithm 2: impulses in proportion to the samples they change.
 
-    y[t] = x[t] (1 + gain · u · v) at ⌊share · n⌋ random places t, u and v in U(−1, 1). The result
-    is divided by its peak where that exceeds 1.
-
-    Args:
-        max_share: The share of changed samples is uniform between 0 and this (P of the paper).
-        gain: g_sd of the paper; 0 changes nothing.
+    y[t] = x[t] (1 + 2 u v) at ⌊share · n⌋ random places t, u and v in U(−1, 1), the share in
+    U(0, 0.1). The result is divided by its peak where that exceeds 1.
 
     Example:
         >>> ImpulsiveNoise()(torch.randn(2, 16000)).shape
         torch.Size([2, 16000])
     """
 
-    max_share: float = 0.1
-    gain: float = 2.0
-
-    def __post_init__(self) -> None:
-        check_between("max_share", self.max_share, 0, 1)
-        check_between("gain", self.gain, 0)
-
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        share = uniform((n_rows,), (0, self.max_share), generator)
+        share = uniform((n_rows,), (0, MAX_SHARE), generator)
         return {"share": share, "seed": seeds(n_rows, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
@@ -163,7 +150,7 @@ class ImpulsiveNoise(Augmentation):
         factor, generators = torch.ones(waveform.shape, dtype=dtype), row_generators(drawn["seed"])
         for row, count, generator in zip(factor, counts, generators, strict=True):
             u, v = 2 * torch.rand(2, count, dtype=dtype, generator=generator) - 1
-            row[_random_places(n_samples, count, generator)] += self.gain * u * v
+            row[_random_places(n_samples, count, generator)] += GAIN * u * v
         return limit_peak(waveform * beside(factor, waveform))
 
 

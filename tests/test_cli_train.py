@@ -260,7 +260,7 @@ def test_a_sample_of_dev_is_always_the_same_and_keeps_the_shares(paths):
         (["--protocol", "T", "--dev-protocol", "x"], "--protocol stands for --train-protocol and"),
         (["--protocol", "P"], "--train-protocol must hold both bonafide and spoof; the rows of"),
         (["--protocol", "T", "--model", "nothing"], "`name` must be one of "),
-        (["--protocol", "T", "--model", "S", "--version", "text"], "--model has none"),
+        (["--protocol", "T", "--model", "S", "--version", "text"], "--version belongs to --system"),
         (["--protocol", "T", "--config", "C"], "has unknown settings epoch; it may have audio, "),
         (["--protocol", "T", "--config", "R"], "`recipe` must have fields of Recipe: "),
         (["--protocol", "T", "--config", "T"], "is neither JSON nor TOML"),

@@ -48,7 +48,7 @@ import torch
 from pebble import ProcessExpired, ProcessPool
 
 from asvspoof_cm.audio import AudioFile, InputSettings, load_audio, take_crops
-from asvspoof_cm.checkpoint import hash_content, save_checkpoint
+from asvspoof_cm.checkpoint import save_checkpoint, stored_hash
 from asvspoof_cm.data import find_audio, read_protocol, read_segments
 from asvspoof_cm.export import _NO_HASH as NO_HASH, export_onnx
 from asvspoof_cm.metrics import read_key, read_scores
@@ -352,7 +352,7 @@ def mutate_checkpoint(seeds: Sequence[bytes], rng: random.Random) -> bytes:
     if isinstance(content, dict):
         content["state_dict"] = weights if rng.random() < 0.95 else mutate_json({"a": 1}, rng, 0.5)
         with suppress(Exception):  # of values that have no hash
-            content["sha256"] = hash_content(content)
+            content["sha256"] = stored_hash(content)
     return _saved(content)
 
 

@@ -24,12 +24,12 @@ from asvspoof_cm.checkpoint import (
     PRETRAINED,
     average_checkpoints,
     content_hash,
-    hash_content,
     load_checkpoint,
     load_pretrained,
     load_published_aasist,
     load_tensors,
     save_checkpoint,
+    stored_hash,
 )
 from asvspoof_cm.frontends import LFCC, LogMel
 from asvspoof_cm.models import (
@@ -268,7 +268,7 @@ def edited(tmp_path, model, /, **changes):
         else:
             content[key] = value
     with contextlib.suppress(TypeError, LookupError):
-        content["sha256"] = hash_content(content)  # it tells damage, which is not meant here
+        content["sha256"] = stored_hash(content)  # it tells damage, which is not meant here
     torch.save(content, tmp_path / "a.pt")
     return tmp_path / "a.pt"
 
@@ -472,7 +472,7 @@ def test_a_configuration_larger_than_the_weights_takes_no_memory(tmp_path, name)
     numbers = [k for k, value in content["config"].items() if type(value) is int]
     for field in numbers:
         changed = {**content, "config": {**content["config"], field: 10**9}}
-        torch.save({**changed, "sha256": hash_content(changed)}, path)
+        torch.save({**changed, "sha256": stored_hash(changed)}, path)
         start, told = time.process_time(), ""
         try:
             load_checkpoint(path)  # as with a hop of a billion samples

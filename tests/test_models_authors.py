@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from asvspoof_cm import load_checkpoint, save_checkpoint
-from asvspoof_cm.checkpoint import FORMAT, hash_content
+from asvspoof_cm.checkpoint import FORMAT, stored_hash
 from asvspoof_cm.models import AASIST, TFPARN, AASISTConfig, TFPARNConfig
 from asvspoof_cm.models.layers import TopKPooling
 
@@ -179,5 +179,5 @@ def old_checkpoint(folder, inputs, model, config):
         "state_dict": inputs.fill(model.state_dict()),
         "meta": {},
     }
-    torch.save({**content, "sha256": hash_content(content)}, folder / "old.pt")
+    torch.save({**content, "sha256": stored_hash(content)}, folder / "old.pt")
     return folder / "old.pt"

@@ -358,10 +358,10 @@ def content_hash(model: Countermeasure) -> str:
         >>> content_hash(load_pretrained(DEFAULT_NAME)) == PRETRAINED[DEFAULT_NAME]["sha256"]
         True
     """
-    return hash_content(_content_of(model, {}))
+    return stored_hash(_content_of(model, {}))
 
 
-def hash_content(content: Mapping[str, Any]) -> str:
+def stored_hash(content: Mapping[str, Any]) -> str:
     """Return the hash of what a checkpoint holds."""
     about = [_plain(content[name], name) for name in ("model", "config", "input", "meta")]
     if not isinstance(content["state_dict"], Mapping):
@@ -417,7 +417,7 @@ def _check_content(content: Any, path: str | os.PathLike[str], sha256: str | Non
         names = ", ".join(sorted(map(str, content.keys() ^ _KEYS))[:3])
         raise ValueError(f"{path} is damaged: {names} is missing or unexpected.")
     try:
-        found = hash_content(content)
+        found = stored_hash(content)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {one_line(error)}") from error
     if found != content["sha256"]:
@@ -434,7 +434,7 @@ def _checked_content(model: Countermeasure, known: Mapping[str, Any]) -> dict[st
     _check_meta(content["meta"])
     _plain(content["config"], "config")
     _check_rebuilds(model)
-    return {**content, "sha256": hash_content(content)}
+    return {**content, "sha256": stored_hash(content)}
 
 
 def _content_of(model: Countermeasure, known: Mapping[str, Any]) -> dict[str, Any]:

@@ -289,7 +289,7 @@ def test_tfparn_parts_of_a_batch_change_nothing(monkeypatch):
         expected = model.attend(waveform)
         monkeypatch.setattr("asvspoof_cm.models.tfparn._CPU_BATCH", 2)
         in_parts = model.attend(waveform)
-    for ours, theirs in zip(in_parts[:2], expected[:2], strict=True):
+    for ours, theirs in zip(in_parts, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 

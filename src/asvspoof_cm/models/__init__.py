@@ -2,7 +2,6 @@
 
 from asvspoof_cm.models.aasist import AASIST as AASIST, AASISTConfig as AASISTConfig
 from asvspoof_cm.models.base import (
-    Attended as Attended,
     Countermeasure as Countermeasure,
     build_model as build_model,
 )

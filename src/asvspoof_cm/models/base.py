@@ -13,7 +13,6 @@ from typing import (
     Any,
     ClassVar,
     Literal,
-    NamedTuple,
     get_args,
     get_origin,
     get_type_hints,
@@ -23,19 +22,6 @@ from torch import Tensor, nn
 
 from asvspoof_cm._util import check_between, check_choice
 from asvspoof_cm.audio import InputSettings
-
-
-class Attended(NamedTuple):
-    """What `Countermeasure.attend` returns."""
-
-    logits: Tensor
-    """Of shape (batch, 2)."""
-    weights: Tensor
-    """The pooling weight of each frame, shape (batch, n_frames); they add up to 1."""
-    features: Tensor
-    """What the model sees, shape (batch, n_bands, n_frames)."""
-    hop_length: int
-    """Samples from frame to frame."""
 
 
 class Countermeasure(nn.Module, ABC):
@@ -115,10 +101,6 @@ class Countermeasure(nn.Module, ABC):
     def forward(self, waveform: Tensor) -> Tensor:
         """Return logits (batch, 2) of waveforms (batch, time); index 0 spoof, 1 bonafide."""
         return self.classify(self.embed(waveform))
-
-    def attend(self, waveform: Tensor) -> Attended:
-        """Return logits, and the weight that each frame of waveforms (batch, time) has in them."""
-        raise ValueError(f"the model must pool with weights; {type(self).__name__} does not.")
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the trainable parameters in groups for the optimiser.

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from asvspoof_cm._util import check_between, check_waveform_batch, one_line
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.models.base import Attended, Countermeasure, SpeechEncoder, check_config
+from asvspoof_cm.models.base import Countermeasure, SpeechEncoder, check_config
 from asvspoof_cm.models.distillmos import DistillMOSEncoder
 from asvspoof_cm.models.huggingface import HuggingFaceEncoder, read_architecture
 from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics
@@ -23,7 +23,7 @@ from asvspoof_cm.models.whisper import WHISPER_SIZES, WhisperEncoder
 
 _BUILT_IN = ("distillmos", *(f"whisper-{size}" for size in WHISPER_SIZES))
 
-_HOP_LENGTH = 320  # samples from frame to frame, in every encoder
+_HOP_S = 320 / SAMPLE_RATE  # from frame to frame, in every encoder
 _HEADS = ("frame_head.", "speech_head.", "frame_speech_head.")
 
 Freeze = int | Literal["none", "all"]
@@ -273,7 +273,7 @@ class Encoder(Countermeasure):
 
     def embed(self, waveform: Tensor) -> Tensor:
         """Return the utterance vectors (batch, 2 · d_projection · n_encoders) of waveforms."""
-        return self._pool(self._frames(waveform))[0]
+        return self._pool(self._frames(waveform))
 
     def classify(self, embedding: Tensor) -> Tensor:
         """Return logits (batch, 2) of utterance vectors."""
@@ -289,23 +289,16 @@ class Encoder(Countermeasure):
             (torch.Size([2, 2]), torch.Size([2]), None)
         """
         frames = self._frames(waveform)
-        embedding, _ = self._pool(frames)
+        embedding = self._pool(frames)
         logits, scored, speech = self.classify(embedding), None, None
         if self.frame_head is not None:
             of_frames, spoken = self.frame_head(self.dropout(frames)), None
             if self.frame_speech_head is not None:
                 spoken = self.frame_speech_head(self.dropout(frames)).squeeze(-1)
-            scored = Frames(of_frames, _HOP_LENGTH / SAMPLE_RATE, spoken)
+            scored = Frames(of_frames, _HOP_S, spoken)
         if self.speech_head is not None:
             speech = self.speech_head(self.dropout(embedding)).squeeze(-1)
         return Outputs(embedding, logits, scored, speech)
-
-    def attend(self, waveform: Tensor) -> Attended:
-        """Return logits and the weight of each frame, the mean over the channels."""
-        frames = self._frames(waveform)
-        embedding, weights = self._pool(frames)
-        logits, frames = self.classify(embedding), frames.transpose(1, 2)
-        return Attended(logits, weights.mean(dim=-1), frames, _HOP_LENGTH)
 
     def _encoders(self) -> list[SpeechEncoder]:
         return list(self.encoders)  # type: ignore[arg-type]
@@ -322,10 +315,10 @@ class Encoder(Countermeasure):
         n_frames = min(part.shape[1] for part in frames)
         return torch.cat([part[:, :n_frames] for part in frames], dim=-1)
 
-    def _pool(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+    def _pool(self, frames: Tensor) -> Tensor:
         weights = self.attention(frames)
         embedding: Tensor = self.norm(attentive_statistics(frames.to(weights.dtype), weights))
-        return embedding, weights
+        return embedding
 
 
 def _freeze(encoder: SpeechEncoder, n_stages: int) -> None:

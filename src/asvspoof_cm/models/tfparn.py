@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from asvspoof_cm._util import check_between, check_waveform_batch
 from asvspoof_cm.frontends import LogMel
-from asvspoof_cm.models.base import Attended, Countermeasure, check_config
+from asvspoof_cm.models.base import Countermeasure, check_config
 from asvspoof_cm.models.layers import (
     AttentionPooling,
     MeanPooling,
@@ -178,11 +178,10 @@ class TFPARN(Countermeasure):
         logits: Tensor = self.classifier(embedding)
         return logits
 
-    def attend(self, waveform: Tensor) -> Attended:
-        """Return logits, pooling weights and log-Mel features of waveforms (batch, time)."""
-        log_mel = self._features(waveform)
-        embedding, weights = self._pool(log_mel)
-        return Attended(self.classify(embedding), weights, log_mel, self.config.hop_length)
+    def attend(self, waveform: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits (batch, 2) of waveforms, and the frames' weights (batch, n_frames)."""
+        embedding, weights = self._pool(self._features(waveform))
+        return self.classify(embedding), weights
 
     def _features(self, waveform: Tensor) -> Tensor:
         """Return log-Mel features (batch, n_mels, n_frames), in bel or nepers."""

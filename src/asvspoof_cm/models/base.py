@@ -9,14 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import (
-    Any,
-    ClassVar,
-    Literal,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from torch import Tensor, nn
 

@@ -127,7 +127,12 @@ def score_entries(
     n_in_batch = -(-scorer.batch_size // scorer.input.n_crops)
     n_ahead = max(n_threads, 2 * n_in_batch)
     decoded = _map_ahead(decode, found, n_threads=n_threads, n_ahead=n_ahead)
-    results = (_file_score(name, result) for name, result in scorer.score_utterances(decoded))
+    results = (
+        FileScore(name=name, error=error_of(name, result))
+        if isinstance(result, str)
+        else FileScore(name=name, result=result)
+        for name, result in scorer.score_utterances(decoded)
+    )
     if not progress:
         return results
     from asvspoof_cm._util import track
@@ -146,12 +151,6 @@ def check_audio(scorer: Scorer, entry: Entry) -> None:
     with open_entry(scorer, entry) as source:
         for first in range(0, source.n_samples, _BLOCK_SAMPLES):
             source.read(first, _BLOCK_SAMPLES)
-
-
-def _file_score(name: str, result: ScoreResult | str) -> FileScore:
-    if isinstance(result, str):
-        return FileScore(name=name, error=error_of(name, result))
-    return FileScore(name=name, result=result)
 
 
 def error_of(name: str, message: str) -> str:

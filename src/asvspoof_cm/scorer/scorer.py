@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from asvspoof_cm._util import check_choice, check_positive
+from asvspoof_cm._util import check_between, check_choice, check_positive
 from asvspoof_cm.audio import (
     MAX_CROPS,
     NOTHING_TO_JUDGE,
@@ -622,28 +622,38 @@ class Scorer:
             >>> scorer.explain(noise, n_bands=2).of_band.shape
             (2, 4)
         """
+        rate = self.input.sample_rate
+        least_s, most_s = along.N_FFT / rate, MAX_CROPS * self.input.crop_s
+        check_between("stretch_s", stretch_s, least_s)
+        check_between("n_bands", n_bands, 0, 64)
         with self.open(audio, sample_rate) as source:
-            duration_s = source.n_samples / self.input.sample_rate
-            least_s, most_s = along.N_FFT / self.input.sample_rate, MAX_CROPS * self.input.crop_s
+            duration_s = source.n_samples / rate
             if not least_s <= duration_s <= most_s:
                 raise ValueError(
                     f"`audio` must last from {least_s:g} to {most_s:g} s to be explained; it lasts "
                     f"{duration_s:g} s. Cut out what is in question."
                 )
             samples = source.read()
-        masks = along.Masks(samples, self.input.sample_rate, stretch_s, n_bands)
-        n_crops = max(self.input.n_crops, -(-len(samples) // self.input.n_samples))
-        settings = replace(self.input, n_crops=n_crops)  # every stretch is in a crop
-
-        def utterances() -> Iterator[tuple[Utterance, Array]]:
-            for masked in masks:
-                utterance = take_crops(InMemory(masked, settings.sample_rate), settings)
-                yield utterance, utterance.crops
-
+        starts = range(0, len(samples), round(stretch_s * rate))
+        mel = np.linspace(0, 2595 * np.log10(1 + rate / 2 / 700), max(n_bands, 1) + 1)
+        edges_hz = 700 * (10 ** (mel / 2595) - 1)
+        n_covering = min(MAX_CROPS, -(-len(samples) // self.input.n_samples))
+        settings = replace(self.input, n_crops=max(self.input.n_crops, n_covering))
+        parts = along.masked(samples, rate, starts.step, edges_hz if n_bands else ())
+        heard = (take_crops(InMemory(part, rate), settings) for part in parts)
         logits = [
-            _logits(utterance, rows).mean(axis=0) for utterance, rows in self._run(utterances())
+            _logits(utterance, rows).mean(axis=0)
+            for utterance, rows in self._run((found, found.crops) for found in heard)
         ]
-        return masks.explanation(self.scores(np.stack(logits)))
+        scores = self.scores(np.stack(logits))
+        change = (scores[1:] - scores[0]).reshape(len(starts), 1 + n_bands)
+        return Explanation(
+            edges_s=np.array([*starts, len(samples)]) / rate,
+            edges_hz=edges_hz,
+            of_time=change[:, 0],
+            of_band=change[:, 1:].T,
+            score=float(scores[0]),
+        )
 
     # Other uses of the model
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from asvspoof_cm._util import check_between, check_rate
+from asvspoof_cm._util import check_rate
 from asvspoof_cm.audio import (
     Array,
     InputSettings,
@@ -319,43 +319,18 @@ class Explanation:
     score: float
 
 
-class Masks:
-    """A waveform (time,), then with each stretch of time, and each band of it, 40 dB lower."""
+def masked(samples: Array, rate: int, n_stretch: int, edges_hz: Iterable[float]) -> Iterator[Array]:
+    """Yield a waveform (time,), then with each stretch of time, or band of it, 40 dB lower."""
+    from scipy.signal import istft, stft
 
-    def __init__(self, samples: Array, rate: int, stretch_s: float, n_bands: int) -> None:
-        check_between("stretch_s", stretch_s, N_FFT / rate)
-        check_between("n_bands", n_bands, 0, 64)
-        self.samples, self.rate, self.n_bands = samples, rate, n_bands
-        self.n_stretch = round(stretch_s * rate)
-        self.starts = range(0, len(samples), self.n_stretch)
-        mel = np.linspace(0, 2595 * np.log10(1 + rate / 2 / 700), max(n_bands, 1) + 1)
-        self.edges_hz = 700 * (10 ** (mel / 2595) - 1)
-
-    def __iter__(self) -> Iterator[Array]:
-        yield self.samples
-        for start in self.starts:
-            for band in (None, *range(self.n_bands)):
-                yield self._masked(start, band)
-
-    def _masked(self, start: int, band: int | None) -> Array:
-        from scipy.signal import istft, stft
-
-        grid: Any = {"nperseg": N_FFT, "noverlap": N_FFT * 3 // 4}
-        _, _, cells = stft(self.samples, **grid)
-        times = np.arange(cells.shape[1]) * N_FFT / 4
-        hz = np.fft.rfftfreq(N_FFT, 1 / self.rate)
-        low, high = (0, np.inf) if band is None else self.edges_hz[band : band + 2]
-        inside = (times >= start) & (times < start + self.n_stretch)
-        cells[np.ix_((hz >= low) & (hz <= high), inside)] *= 1e-2
-        return np.asarray(istft(cells, **grid)[1][: len(self.samples)], dtype=np.float32)
-
-    def explanation(self, scores: FloatArray) -> Explanation:
-        """Return the explanation, once the scores of all masked waveforms are known."""
-        change = (scores[1:] - scores[0]).reshape(len(self.starts), 1 + self.n_bands)
-        return Explanation(
-            edges_s=np.array([*self.starts, len(self.samples)]) / self.rate,
-            edges_hz=self.edges_hz,
-            of_time=change[:, 0],
-            of_band=change[:, 1:].T,
-            score=float(scores[0]),
-        )
+    yield samples
+    grid: Any = {"nperseg": N_FFT, "noverlap": N_FFT * 3 // 4}
+    _, _, cells = stft(samples, **grid)
+    times = np.arange(cells.shape[1]) * N_FFT / 4
+    hz = np.fft.rfftfreq(N_FFT, 1 / rate)
+    for start in range(0, len(samples), n_stretch):
+        is_inside = (times >= start) & (times < start + n_stretch)
+        for low, high in ((0.0, np.inf), *itertools.pairwise(edges_hz)):
+            part = cells.copy()
+            part[np.ix_((hz >= low) & (hz <= high), is_inside)] *= 1e-2
+            yield np.asarray(istft(part, **grid)[1][: len(samples)], dtype=np.float32)

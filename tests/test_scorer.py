@@ -28,7 +28,7 @@ from asvspoof_cm.models import (
     TFPARNConfig,
 )
 from asvspoof_cm.scorer import Scorer, StreamingScorer
-from asvspoof_cm.scorer.scorer import run_batches, run_rows
+from asvspoof_cm.scorer.scorer import run_rows
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 
@@ -282,7 +282,14 @@ def test_logits_and_scores_of_their_own(model, scorer):
 # The forward loop
 
 
-def test_run_batches_is_the_function_itself():
+def run_batches(function, batches, *, device, precision="fp32"):
+    items = ((None, batch) for batch in batches)
+    options = {"device": device, "precision": precision, "batch_size": None}
+    for _, rows in run_rows(lambda batch: {"": function(batch)}, items, **options):
+        yield torch.stack([row[""] for row in rows])
+
+
+def test_the_loop_gives_the_function_itself():
     """In order, without gradients and in float32."""
     weight = torch.ones(1, requires_grad=True)
     waveforms = torch.arange(20.0).reshape(5, 4)
@@ -299,7 +306,7 @@ def test_run_batches_is_the_function_itself():
     ("precision", "dtype"),
     [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
 )
-def test_run_batches_under_autocast(precision, dtype):
+def test_the_loop_under_autocast(precision, dtype):
     seen = []
 
     def function(batch):

@@ -47,7 +47,6 @@ from asvspoof_cm.scorer.timeline import Cells, Explanation, SegmentSettings, Win
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
     from asvspoof_cm.data import Protocol
 
@@ -107,29 +106,6 @@ def run_rows(
     if rows:
         started.append(_start(function, rows, device, precision))
     yield from finished(0)
-
-
-def run_batches(
-    function: Callable[[Tensor], Tensor],
-    batches: Iterable[Tensor],
-    *,
-    device: str | torch.device,
-    precision: Precision = "fp32",
-) -> Iterator[Tensor]:
-    """Yield what a function makes of each batch (batch, time): float32 on the CPU, no gradients.
-
-    Example:
-        >>> import torch
-        >>> batches = [torch.ones(2, 100), torch.ones(3, 100)]
-        >>> [len(mean) for mean in run_batches(lambda x: x.mean(dim=1), batches, device="cpu")]
-        [2, 3]
-    """
-    import torch
-
-    items = ((None, batch) for batch in batches)
-    options: Any = {"device": device, "precision": precision, "batch_size": None}
-    for _, rows in run_rows(lambda batch: {"": function(batch)}, items, **options):
-        yield torch.stack([row[""] for row in rows])
 
 
 _IMPORTED_BY = os.getpid()

@@ -32,7 +32,7 @@ from asvspoof_cm.augmentation import Augmentation
 from asvspoof_cm.data.dataset import Batch
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.models import Countermeasure
-from asvspoof_cm.scorer.scorer import Precision, run_batches
+from asvspoof_cm.scorer.scorer import Precision, run_rows
 from asvspoof_cm.training.distributed import (
     gather_batch,
     gather_objects,
@@ -314,21 +314,21 @@ def validate(
     """
     device = next(model.parameters()).device
     was_training, collected = model.training, _Collector(device)
-    given: list[Batch] = []
 
-    def waveforms() -> Iterator[Tensor]:
+    def items() -> Iterator[tuple[Batch, Tensor]]:
         for item in track(batches, description="validation", unit="batch", enabled=progress):
-            given.append(as_batch(item))
-            yield given[-1].waveform
+            batch = as_batch(item)
+            yield batch, batch.waveform
 
-    def mean_logits(waveform: Tensor) -> Tensor:
+    def mean_logits(waveform: Tensor) -> dict[str, Tensor]:
         logits: Tensor = model(waveform.flatten(0, -2))
-        return logits.view(len(waveform), -1, 2).float().mean(dim=1)
+        return {"logits": logits.view(len(waveform), -1, 2).float().mean(dim=1)}
 
     model.eval()
+    options: Any = {"device": device, "precision": precision, "batch_size": None}
     try:
-        for logits in run_batches(mean_logits, waveforms(), device=device, precision=precision):
-            batch = given.pop(0)
+        for batch, rows in run_rows(mean_logits, items(), **options):
+            logits = torch.stack([row["logits"] for row in rows])
             collected.add(logits, batch, None, len(batch))
     finally:
         model.train(was_training)

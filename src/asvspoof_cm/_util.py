@@ -7,6 +7,7 @@ take tensors or devices import torch.
 from __future__ import annotations
 
 import ast
+import codecs
 import contextlib
 import csv
 import errno
@@ -386,6 +387,18 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
     """Return the content of a file that `open_regular` opens."""
     with open_regular(path) as file:
         return file.read()
+
+
+@contextlib.contextmanager
+def text_of(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield a text file without its byte order mark; errors of what is in it name the file."""
+    data = read_regular(path)
+    try:
+        yield data.removeprefix(codecs.BOM_UTF8)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

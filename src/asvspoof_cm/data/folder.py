@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from asvspoof_cm._util import read_regular
+from asvspoof_cm._util import text_of
 from asvspoof_cm.audio import AUDIO_EXTENSIONS, BAD_AUDIO, OpenAudio, Waveform, open_audio
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.labels import ABSENT, SAMPLE_RATE
@@ -136,10 +136,8 @@ def _folder(folder: Path) -> Iterator[Entry]:
 
 def _listed(path: Path, root: Path) -> Iterator[Entry]:
     if path.suffix.lower() == ".txt":
-        try:
-            lines = read_regular(path).decode("utf-8-sig").split("\n")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
+        with text_of(path) as data:
+            lines = data.decode().split("\n")
         for number, name in enumerate(map(str.strip, lines), start=1):
             if name:
                 yield _below(root, name, name, f"{path}, line {number}")

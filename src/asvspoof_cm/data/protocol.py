@@ -8,7 +8,6 @@ alone.
 
 from __future__ import annotations
 
-import codecs
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,9 +20,9 @@ from asvspoof_cm._util import (
     digest,
     first_row,
     label_numbers,
-    read_regular,
     read_table,
     render,
+    text_of,
     write_text,
 )
 from asvspoof_cm.labels import (
@@ -317,8 +316,7 @@ def _official(protocol: Protocol, subset: Subset) -> Iterator[tuple[str, str]]:
 def _read_file(
     path: Path, require_labels: bool, named: Mapping[str, str], meant: Mapping[str, str]
 ) -> Protocol:
-    data = read_regular(path).removeprefix(codecs.BOM_UTF8)
-    try:
+    with text_of(path) as data:
         layout = _recognise(data, named)
         if require_labels and "label" not in layout.column_names:
             raise ValueError(
@@ -327,10 +325,6 @@ def _read_file(
                 "list of utterances to score."
             )
         columns = _read_columns(data, layout, meant)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
     return Protocol.from_columns(**columns, format=layout.format, path=path)
 
 

@@ -15,7 +15,6 @@ by the content of the file, never by its name; a folder is read file by file. Wh
 
 from __future__ import annotations
 
-import codecs
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from asvspoof_cm._util import first_row, read_regular, read_table, render, write_text
+from asvspoof_cm._util import first_row, read_table, render, text_of, write_text
 from asvspoof_cm.labels import ABSENT, LABEL_COLUMNS, LABEL_NAMES, LABELS, NAME_COLUMNS, NO_SPEECH
 
 SEGMENT_NAMES: Final = (*LABEL_NAMES, "no speech")
@@ -158,8 +157,7 @@ def _label(word: str, known: Mapping[str, int]) -> int:
 
 def _rows(path: Path) -> Iterator[tuple[Any, ...]]:
     """Yield line, name, start, end, label and LLR of each segment, as text."""
-    data = read_regular(path).removeprefix(codecs.BOM_UTF8)
-    try:
+    with text_of(path) as data:
         text = data.decode()
         header, delimiter = first_row(data)
         names = [cell.strip().lower() for cell in header]
@@ -172,10 +170,6 @@ def _rows(path: Path) -> Iterator[tuple[Any, ...]]:
             cells += [] if "llr" in names else [[ABSENT] * (len(lines) - 1)]
             yield from zip(lines[1:].tolist(), *cells, strict=True)
             return
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
-    except ValueError as error:
-        raise ValueError(f"{path}, {error}") from error
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split("\t") if "\t" in line else line.split(None, 9)
         if not line.strip() or line.startswith((";;", "\\")):  # a comment, Audacity's frequencies

@@ -6,7 +6,8 @@
 A system is a checkpoint of the library, or the published weights of an AASIST or of LCNN; the one
 named first is the one that ships. DIR of ``--data`` holds the tables of ``recipes/manyvoices``.
 Scores are kept in ``--work``, one file for each system and set: the same command resumes, and other
-weights get other files. A set without scores of a system has no figures of it. ``--cap N`` takes at most N clips of each class and source.
+weights get other files. A set without scores of a system has no figures of it. ``--cap N`` takes at
+most N clips of each class and source.
 
 ``figures`` calibrates the first system on the clean and the coded development sets together, and
 writes ``model_card/figures.json``, which ``ship.py`` reads. What counts first is what a user meets

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from asvspoof_cm import metrics
-from asvspoof_cm.metrics.intervals import SortedSystem
 from harness import Options, Row, interleave
 
 # The trials of the ASVspoof 5 evaluation and development sets.
@@ -262,10 +261,14 @@ def _bootstrap(modules: ModuleType | None, options: Options) -> list[Row]:
 
 def _replicate_deviation(bonafide: np.ndarray, spoof: np.ndarray) -> float:
     """One replicate by counts against the same trials repeated and sorted again."""
-    system = SortedSystem((bonafide, spoof), None, [*metrics.METRICS], metrics.ASVSPOOF5)
+    curve = metrics.Curve.of(bonafide, spoof)
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 3, len(bonafide)), rng.integers(0, 3, len(spoof))
-    ours = dict(zip(metrics.METRICS, system.replicate(counts), strict=True))
+    drawn = curve.drawn(counts)
+    ours = {
+        name: float(metric.function(drawn, metrics.ASVSPOOF5))
+        for name, metric in metrics.METRICS.items()
+    }
     eer, _, min_dcf, _, act_dcf, _, cllr = _our_track1(
         np.repeat(np.sort(bonafide), counts[0]), np.repeat(np.sort(spoof), counts[1])
     )

@@ -234,7 +234,7 @@ def test_probability_is_bayes_rule():
     expected = np.exp(llr) * 0.7 / (np.exp(llr) * 0.7 + 0.3)
     np.testing.assert_allclose(probability(llr, prior), expected)
     assert probability([-1e4, 1e4], 0.5).tolist() == [0.0, 1.0]
-    with pytest.raises(ValueError, match="`prior` must be the probability of spoof"):
+    with pytest.raises(ValueError, match="`prior` must lie between 0 and 1, excluded; got 1"):
         probability(llr, 1.0)
 
 

@@ -122,7 +122,7 @@ def test_sources_are_measured_within_and_pooled(trials, other, capsys):
     assert str(expected) in capsys.readouterr().out
     assert main([*files, first, other.path]) == 0
     second = metrics.within_sources(other.scores, trials.labels, sources)
-    errors = 100 * expected.mean_eer, 100 * second.mean_eer
+    errors = [100 * float(result.mean.values["eer"]) for result in (expected, second)]
     lines = capsys.readouterr().out.splitlines()
     cells = next(line for line in lines if "mean within sources" in line).split()[-3:]
     assert cells == [f"{value:.3f}" for value in (*errors, errors[0] - errors[1])]
@@ -270,6 +270,20 @@ def test_segments(tmp_path, capsys):
     assert found == metrics.evaluate_segments({"a": truth["a"]}, {"a": scores["a"]}).as_dict()
     assert main([*command, str(tmp_path / "key.csv"), "--by", "attack"]) == 2
     assert "--by has no effect with --segments" in capsys.readouterr().err
+
+
+def test_pictures_of_names_that_look_alike_are_apart(tmp_path, capsys):
+    truth = {name: [Segment(0.0, 1.0, 1), Segment(1.0, 2.0, 0)] for name in ("a/b", "a_b", "A_b")}
+    write_segments(tmp_path / "key.csv", truth)
+    rows = [f"{name},0,1,2\n{name},1,2,-2\n" for name in truth]
+    (tmp_path / "frames.csv").write_text("filename,start_s,end_s,llr\n" + "".join(rows))
+    files = ["--scores", str(tmp_path / "frames.csv"), "--segments", str(tmp_path / "key.csv")]
+    figures = tmp_path / "figures"
+    assert main(["evaluate", *files, "--plots", str(figures)]) == 0
+    names = ["a_b.png", "a_b_2.png", "A_b_3.png"]
+    assert sorted(path.name for path in figures.iterdir()) == sorted(names)
+    printed = capsys.readouterr().out.split()[-3:]
+    assert printed == [str(figures / name) for name in names]
 
 
 def test_names_with_an_extension_are_joined_and_it_is_said(trials, protocol, capsys):

@@ -37,10 +37,6 @@ def bootstrap(metric="eer", n=10, scores=TWO, **options):
     return lambda: metrics.bootstrap(metric, *scores, n, **options)
 
 
-def within(sources, **options):
-    return lambda: metrics.within_sources([1.0, 0.0], [1, 0], sources, **options)
-
-
 def undefined(bonafide, spoof):
     return float("nan")
 
@@ -104,10 +100,13 @@ ERRORS = [
     (breakdown({}), "`groups` must hold at least one column"),
     (breakdown({"a": ["-"]}), r"`a` must have one value per trial, shape \(2,\); got \(1,\)"),
     (breakdown({"a": [None, "A09"]}), "`a` must have a value for every trial; 1 of 2 are"),
-    (breakdown({"a": ["-", "A"]}, match=["c"]), r"`match` must name .* `groups` \(a\); got 'c'"),
-    (breakdown({"a": ["-", "A"]}, match="a"), r"`match` must be a list of names, such as \['a'\]"),
-    (within(["a", "b"]), "`sources` must have one with both classes; none of 2"),
-    (within(["a", "a"], n_bootstrap=-1), "`n_bootstrap` must be at least 0; got -1"),
+    (breakdown({"a": ["-", "A"]}, match=["c"]), r"`match` must be .* \(a\); got \['c'\]"),
+    (breakdown({"a": ["-", "A"]}, match="a"), r"`match` must be a list of columns of `groups`"),
+    (breakdown({"a": ["-", "A"]}, n_bootstrap=-1), "`n_bootstrap` must be at least 0; got -1"),
+    (
+        lambda: metrics.decisions([1.0, 0.0], [1, 0], n_bootstrap=-1),
+        "`n_bootstrap` must be at least 0; got -1",
+    ),
     # Intervals and comparisons
     (bootstrap("auc"), "`metric` must be one of min_dcf, act_dcf, eer, cllr or a function"),
     (bootstrap(undefined), "`metric` must return a number; undefined returned NaN"),
@@ -140,7 +139,7 @@ ERRORS = [
     ),
     (
         lambda: fit_calibration([1.0, 0.0], [1, 0], 7),
-        "`prior` must be the probability of spoof, between 0 and 1, excluded; got 7",
+        "`prior` must lie between 0 and 1, excluded; got 7",
     ),
     (lambda: Calibration(scale=-1.0), "`scale` must be positive and finite"),
     (lambda: Calibration().apply(np.nan), "`scores` must not be NaN; got 1 NaN of 1"),
@@ -155,7 +154,7 @@ ERRORS = [
     (lambda: fit_fusion(np.zeros(3), CLASSES), r"`scores` must have shape \(n_trials, n_systems\)"),
     (
         lambda: fit_fusion(np.zeros((3, 2)), CLASSES[:2]),
-        r"`labels` must have one label per trial, shape \(3,\)",
+        r"`labels` must have one value per trial, shape \(3,\)",
     ),
     (
         lambda: fit_fusion(np.zeros((2, 2)), ["target", "spoof"]),
@@ -167,6 +166,7 @@ ERRORS = [
     ),
     (lambda: fit_fusion(np.full((3, 1), np.nan), CLASSES), "`scores` must be finite"),
     # Figures
+    (lambda: plots.timeline([]), "`scores` must hold at least one window or frame; got none"),
     (lambda: plots.scores([np.nan], [0.0]), "`bonafide` must be finite"),
     (
         lambda: plots.scores([1.7e308], [-1.7e308]),

@@ -1,5 +1,6 @@
 """Score and key files: every allowed form, what is said of the others, how they are joined."""
 
+import os
 import zipfile
 
 import numpy as np
@@ -224,3 +225,11 @@ def test_bad_scores_write_nothing(tmp_path, arguments, message):
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="`column` must be one of 'cm-score', 'llr', 'log-odds', "):
         metrics.write_scores(tmp_path / "s.tsv", ["E_1"], [0.5], column="points")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are those of POSIX")
+def test_a_pipe_does_not_make_it_wait(tmp_path):
+    os.mkfifo(tmp_path / "pipe.tsv")
+    for read in (metrics.read_scores, metrics.read_key, metrics.read_frame_scores):
+        with pytest.raises(ValueError, match=r"pipe\.tsv must be a regular file"):
+            read(tmp_path / "pipe.tsv")

@@ -9,7 +9,6 @@ import pytest
 
 from asvspoof_cm import metrics
 from asvspoof_cm.metrics import within_sources
-from asvspoof_cm.metrics.groups import has_sources
 
 
 @pytest.fixture(scope="module")
@@ -166,58 +165,73 @@ def sources_of(n_sources=12, n=40, seed=0):
 def test_rows_are_the_metrics_of_each_source():
     scores, labels, sources = sources_of()
     result = within_sources(scores, labels, sources)
-    for row in result.rows:
-        own = sources == row.source
+    for row in result.rows[:-1]:
+        own = sources == row.group[0]
         pair = scores[own & (labels == 1)], scores[own & (labels == 0)]
-        assert row.eer == metrics.eer(*pair).value
+        assert row.values["eer"] == metrics.eer(*pair).value
+        assert row.values["cllr"] == pytest.approx(metrics.cllr(*pair))
         assert (row.n_bonafide, row.n_spoof) == (40, 40)
-    errors = [row.eer for row in result.rows]
-    assert errors == sorted(errors, reverse=True)
-    assert result.mean_eer == pytest.approx(np.mean(errors))
-    assert result.worst.eer == max(errors)
+    mean = np.mean([row.values["eer"] for row in result.rows[:-1]])
+    assert result.mean.values["eer"] == pytest.approx(mean)
     whole = metrics.eer(scores[labels == 1], scores[labels == 0]).value
-    assert result.pooled_eer == whole > 2 * result.mean_eer
+    assert result.rows[-1].values["eer"] == whole > 2 * mean
+    *_, line, pooled = str(result).splitlines()
+    assert line.split()[:3] == ["mean", "480", "480"]
+    assert f"{100 * mean:.3f}" in line
+    assert f"{100 * whole:.3f}" in pooled
 
 
-def test_sources_of_one_class_are_left_out():
-    scores, labels, sources = sources_of(n_sources=3)
-    keep = (sources != "s01") | (labels == 1)
-    result = within_sources(scores[keep], labels[keep], sources[keep])
-    assert [row.source for row in result.rows] != []
-    assert {row.source for row in result.rows} == {"s00", "s02"}
-    assert result.n_left_out == 1
-    assert str(result).endswith("(1 more have one class only)")
+def test_sources_that_are_unknown_or_of_one_class_are_left_out():
+    scores, labels, sources = sources_of(n_sources=4)
+    sources = np.where(sources == "s03", "-", sources)
+    kept = ((sources != "s01") | (labels == 1)) & (sources != "-")
+    result = within_sources(scores[kept], labels[kept], sources[kept], n_bootstrap=20)
+    assert [row.group for row in result.rows] == [("s00",), ("s02",), ("pooled",)]
+    kept |= sources == "-"
+    again = within_sources(scores[kept], labels[kept], sources[kept], n_bootstrap=20)
+    assert again == result
+    assert within_sources(scores, labels, ["-"] * len(labels)) is None
+    assert within_sources(scores, labels, np.where(labels == 1, "a", "b")) is None
 
 
-def test_trials_of_no_known_source_are_left_out():
-    scores, labels, sources = sources_of(n_sources=3)
-    known = sources != "s01"
-    unknown = np.where(known, sources, "-")
-    expected = within_sources(scores[known], labels[known], sources[known], n_bootstrap=20)
-    assert within_sources(scores, labels, unknown, n_bootstrap=20) == expected
-    assert has_sources(labels, unknown)
-    assert not has_sources(labels, ["-"] * len(labels))
-    with pytest.raises(ValueError, match="none of 0 has, and 240 trials are of no known source"):
-        within_sources(scores, labels, ["-"] * len(labels))
+def test_groups_that_share_trials_have_no_mean(trials):
+    columns = {"attack": trials["attack"], "codec": trials["codec"]}
+    result = metrics.breakdown(trials["scores"], trials["labels"], columns, match=["codec"])
+    assert result.mean is None
+    by_codec = {"codec": trials["codec"]}
+    result = metrics.breakdown(trials["scores"], trials["labels"], by_codec, match=["codec"])
+    assert result.mean.n_spoof == result.rows[-1].n_spoof
 
 
 def test_intervals_cover_the_value_of_the_population():
     """95 % intervals of the mean, where each source's true EER is Φ(−1) = 15.9 %."""
     truth, n_covered = 0.15866, 0
-    for seed in range(40):
-        result = within_sources(*sources_of(seed=seed), n_bootstrap=200, seed=seed)
-        n_covered += result.interval.low <= truth <= result.interval.high
-        assert result.interval.value == result.mean_eer
-    assert n_covered >= 34
-    worst = result.worst
-    assert worst.interval.low <= worst.eer <= worst.interval.high
-    assert worst.interval.n_replicates == 200
+    for seed in range(24):
+        result = within_sources(*sources_of(seed=seed), n_bootstrap=100, seed=seed)
+        interval = result.mean.values["eer"]
+        n_covered += interval.low <= truth <= interval.high
+    assert n_covered >= 20
+    for row in result.rows:
+        of_row = row.values["eer"]
+        assert of_row.low <= of_row.value <= of_row.high
+        assert of_row.n_replicates == 100
 
 
-def test_tables_show_what_counts():
-    scores, labels, sources = sources_of(n_sources=2)
-    within = within_sources(scores, labels, sources)
-    *_, mean, pooled = str(within).splitlines()
-    assert mean.split()[-1] == f"{100 * within.mean_eer:.3f}"
-    assert pooled.startswith("pooled, one threshold")
-    assert pooled.split()[-1] == f"{100 * within.pooled_eer:.3f}"
+def test_a_metric_in_one_line_reaches_every_table(trials, monkeypatch):
+    metric = metrics.Metric(
+        "eer_grouped", "EER, ties", "%", 100.0, 1,
+        function=lambda curve, _: metrics.eer(*curve.trials(), ties="grouped"),
+    )  # fmt: skip
+    monkeypatch.setitem(metrics.METRICS, metric.name, metric)
+    scores, labels = trials["scores"], trials["labels"]
+    result = metrics.evaluate(scores, labels)
+    assert result.eer_grouped.value == result.eer.value == result.values()["eer_grouped"]
+    assert result.as_dict()["eer_grouped"]["value"] == result.eer.value
+    assert "EER, ties (%)" in str(result)
+    groups = {"attack": trials["attack"]}
+    table = metrics.breakdown(scores, labels, groups, n_bootstrap=10)
+    assert "EER, ties (%)" in str(table)
+    for row in table.rows:
+        assert row.values["eer_grouped"].low == pytest.approx(row.values["eer"].low)
+    assert metrics.compare(scores, scores / 2, labels, metric.name, 9).value == 0.0
+    assert not hasattr(result, "f1")

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from asvspoof_cm import metrics
-from asvspoof_cm.metrics import ASVSPOOF5, intervals
+from asvspoof_cm.metrics import ASVSPOOF5, Curve, intervals
+from asvspoof_cm.metrics.track1 import _auc_of, _min_cllr_of, eer_of
 
 FUNCTIONS = {
     "min_dcf": metrics.min_dcf,
@@ -24,13 +25,19 @@ def gauss(n_bonafide=300, n_spoof=900, seed=0):
 def test_a_replicate_equals_the_metrics_of_the_repeated_trials(n_digits):
     rng = np.random.default_rng(n_digits)
     bonafide, spoof = (np.round(scores, n_digits) for scores in gauss(40, 70))
-    units = np.arange(40), np.arange(70)
-    system = intervals.SortedSystem((bonafide, spoof), units, [*metrics.METRICS], ASVSPOOF5)
+    curve = Curve.of(bonafide, spoof)
     for _ in range(50):
         counts = rng.integers(0, 4, 40), rng.integers(0, 4, 70)
-        drawn = np.repeat(bonafide, counts[0]), np.repeat(spoof, counts[1])
-        expected = [float(FUNCTIONS[name](*drawn)) for name in metrics.METRICS]
-        np.testing.assert_allclose(system.replicate(counts), expected, atol=1e-12)
+        drawn = curve.drawn(counts)
+        for name, metric in metrics.METRICS.items():
+            found, expected = metric.function(drawn, ASVSPOOF5), FUNCTIONS[name](*drawn.trials())
+            assert float(found) == pytest.approx(float(expected), abs=1e-12)
+            assert getattr(found, "threshold", 0) == getattr(expected, "threshold", 0)
+        assert _auc_of(drawn) == pytest.approx(metrics.auc(*drawn.trials()), abs=1e-12)
+        assert _min_cllr_of(drawn) == pytest.approx(metrics.min_cllr(*drawn.trials()), abs=1e-12)
+        grouped = metrics.eer(*drawn.trials(), ties="grouped")
+        assert eer_of(drawn, "grouped").threshold == grouped.threshold
+        assert eer_of(drawn, "grouped").value == pytest.approx(grouped.value)
 
 
 def test_value_is_the_metric_and_names_and_functions_agree():

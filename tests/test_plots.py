@@ -135,6 +135,9 @@ def test_timeline_has_truth_above_the_scores_and_found_segments_behind():
     assert all(box.y0 > 1.0 for box in above)
     (span,) = ax.patches
     assert (span.get_x(), span.get_x() + span.get_width()) == (1.0, 2.0)
+    below = metrics.segments_below(rows, 0.0)[""]
+    (again,) = plots.timeline(rows, found=below).patches
+    assert (again.get_x(), again.get_width()) == (1.0, 1.0)
     assert legend(ax) == ["threshold 0", "taken for spoof", "found"]
     assert ax.get_xlim() == (0.0, 3.5)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -186,16 +186,17 @@ class Plain:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, ready for JSON; None for what isn't finite."""
-        return {name: _plain(value) for name, value in vars(self).items()}
+        return {name: as_plain(value) for name, value in vars(self).items()}
 
 
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
+    """Return `Plain` objects, and mappings and lists of them, as plain values."""
     if isinstance(value, Plain):
         return value.as_dict()
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return {name: as_plain(item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [as_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -681,7 +682,8 @@ def render(
     )
 
 
-class Quantity(NamedTuple):
+@dataclass(frozen=True)
+class Quantity:
     """The name of a number and how it is printed: `scale` converts it to the printed unit."""
 
     name: str

@@ -24,6 +24,7 @@ from scipy.special import betaincinv, expit, log_softmax, logsumexp
 from asvspoof_cm._util import (
     FloatArray,
     Plain,
+    as_column,
     as_labels,
     as_scores,
     check_inside_unit,
@@ -164,10 +165,10 @@ class Calibration:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Calibration:
         """Return the calibration that `as_dict` described, this version's or an older one's."""
-        known = dict(content)
-        if known.pop("kind", "affine") != "affine" or known.pop("knots", ()):
+        known = {"covariance": (), "kind": "affine", "knots": (), **content}
+        if known.pop("kind") != "affine" or known.pop("knots"):
             raise ValueError("isotonic calibrations are gone; fit one with fit_calibration.")
-        return cls(**{**known, "covariance": tuple(known.get("covariance", ()))})
+        return cls(**{**known, "covariance": tuple(known["covariance"])})
 
 
 def fit_calibration(
@@ -224,7 +225,7 @@ def fit_calibration(
     bonafide, spoof = split_by_label(scores, labels)
     if prior is None:
         prior = len(spoof) / (len(bonafide) + len(spoof))
-    _check_prior(prior)
+    check_inside_unit(prior=prior)
     about |= {"n_bonafide": len(bonafide), "n_spoof": len(spoof)}
     classes = np.repeat([SPOOF, BONAFIDE], [len(spoof), len(bonafide)])
     priors = np.array([prior, 1.0 - prior])
@@ -311,7 +312,7 @@ def probability(llr: ArrayLike, prior: float = ASVSPOOF5.p_spoof) -> FloatArray:
         >>> probability([0.0], prior=0.05)
         array([0.95])
     """
-    _check_prior(prior)
+    check_inside_unit(prior=prior)
     log_odds = _without_nan("llr", llr) + np.log((1.0 - prior) / prior)
     return np.asarray(expit(log_odds))
 
@@ -472,12 +473,7 @@ class LinearFusion:
 
     def apply(self, scores: ArrayLike) -> FloatArray:
         """Return the LLR of target against the rest, (n_trials,), from (n_trials, n_systems)."""
-        values = _without_nan("scores", scores)
-        if values.ndim != 2 or values.shape[1] != len(self.weights):
-            raise ValueError(
-                f"`scores` must have shape (n_trials, {len(self.weights)}); got {values.shape}. "
-                "Stack the systems: np.stack([asv, cm], axis=1)."
-            )
+        values = _of_systems(_without_nan("scores", scores), len(self.weights))
         log_likelihood = values @ np.array(self.weights) + np.array(self.biases)
         with np.errstate(divide="ignore"):
             share = np.log([1.0 - self.costs.rho, self.costs.rho])
@@ -516,26 +512,14 @@ def fit_fusion(
         >>> bool(np.median(fused[:500]) > 0 > np.median(fused[500:]))
         True
     """
-    features = np.asarray(scores, dtype=np.float64)
-    if features.ndim != 2:
-        raise ValueError(
-            f"`scores` must have shape (n_trials, n_systems); got {features.shape}. "
-            "Stack the systems: np.stack([asv, cm], axis=1)."
-        )
+    features = _of_systems(np.asarray(scores, dtype=np.float64))
     as_scores("scores", features.ravel())
-    words = np.asarray(labels)
-    if words.shape != features.shape[:1]:
+    words, classes = np.unique(as_column("labels", labels, len(features)), return_inverse=True)
+    if words.tolist() != sorted(SASV_CLASSES):
         raise ValueError(
-            f"`labels` must have one label per trial, shape ({len(features)},); got {words.shape}."
+            f"`labels` must be {', '.join(SASV_CLASSES)}, each at least once; got {words.tolist()}."
         )
-    classes = np.full(len(words), -1)
-    for index, name in enumerate(SASV_CLASSES):
-        classes[words == name] = index
-    if set(classes.tolist()) != {*range(len(SASV_CLASSES))}:
-        raise ValueError(
-            f"`labels` must be {', '.join(SASV_CLASSES)}, each at least once; got "
-            f"{sorted({str(word) for word in words})}."
-        )
+    classes = np.array([SASV_CLASSES.index(word) for word in words])[classes]
     priors = np.array([costs.p_target, costs.p_nontarget, costs.p_spoof])
     if not priors.all():
         raise ValueError(f"`costs` must give every class a positive prior; got {priors.tolist()}.")
@@ -585,11 +569,14 @@ def _without_nan(name: str, values: ArrayLike) -> FloatArray:
     return array
 
 
-def _check_prior(prior: float) -> None:
-    if not 0.0 < prior < 1.0:
+def _of_systems(scores: FloatArray, n_systems: int | None = None) -> FloatArray:
+    """Return scores that have a column for each system."""
+    if scores.ndim != 2 or n_systems not in (None, scores.shape[1]):
         raise ValueError(
-            f"`prior` must be the probability of spoof, between 0 and 1, excluded; got {prior}."
+            f"`scores` must have shape (n_trials, {n_systems or 'n_systems'}); got {scores.shape}. "
+            "Stack the systems: np.stack([asv, cm], axis=1)."
         )
+    return scores
 
 
 def _fit_standardised(

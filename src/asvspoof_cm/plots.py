@@ -8,6 +8,7 @@ is imported when a figure is made. No function touches pyplot or the global styl
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ from asvspoof_cm.metrics import (
     Interval,
     det_curve,
 )
-from asvspoof_cm.metrics.track1 import SortedScores, eer_of, min_dcf_of
+from asvspoof_cm.metrics.track1 import Curve, eer_of, min_dcf_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,6 +51,7 @@ __all__ = [
     "det",
     "explanation",
     "new_axes",
+    "picture_path",
     "save_figure",
     "scores",
     "timeline",
@@ -97,6 +99,26 @@ def save_figure(ax: Axes, path: str | os.PathLike[str], *, dpi: int = 200) -> No
         figure.savefig(temporary, format=Path(path).suffix.removeprefix(".") or "png", dpi=dpi)
 
 
+def picture_path(folder: Path, name: str, taken: set[Path]) -> Path:
+    """Return where the picture of a recording of this name goes, and add it to what is `taken`.
+
+    Folders become part of the file's name; where two names collide, on any system, the later one
+    has a number.
+
+    Example:
+        >>> taken = set()
+        >>> [picture_path(Path(), name, taken).name for name in ("a/b", "a_b", "../c")]
+        ['a_b.png', 'a_b_2.png', 'c.png']
+    """
+    stem = re.sub(r"[^\w.+-]+", "_", name).strip("._") or "picture"
+    path, n = folder / f"{stem}.png", 1
+    while Path(str(path).casefold()) in taken:
+        n += 1
+        path = folder / f"{stem}_{n}.png"
+    taken.add(Path(str(path).casefold()))
+    return path
+
+
 def det(
     bonafide: ArrayLike,
     spoof: ArrayLike,
@@ -125,7 +147,7 @@ def det(
         'false alarms, spoof accepted (%)'
     """
     ax = new_axes(height_in=3.2) if ax is None else ax
-    curve = SortedScores.of(bonafide, spoof)
+    curve = Curve.of(bonafide, spoof)
     p_miss, p_fa, _ = det_curve(curve.bonafide, curve.spoof)
     x, y = _deviates(p_fa, len(curve.spoof)), _deviates(p_miss, len(curve.bonafide))
     keep = _thin(x, y)
@@ -219,7 +241,7 @@ def calibration(
         'normalised detection cost'
     """
     ax = new_axes() if ax is None else ax
-    curve = SortedScores.of(bonafide, spoof)
+    curve = Curve.of(bonafide, spoof)
     ln_beta = np.linspace(*_LN_BETA, 121)
     actual, minimum = _cost_curves(curve, ln_beta)
     ax.plot(ln_beta, actual, color=SPOOF_COLOR, linewidth=1.2, label="actual")
@@ -335,7 +357,6 @@ def timeline(
         >>> [text.get_text() for text in ax.texts]
         ['human', 'spoof']
     """
-    ax = new_axes(width_in=2 * COLUMN_WIDTH_IN, height_in=1.8) if ax is None else ax
     given: list[Any] = [*scores]  # type: ignore[misc]
     unit = getattr(given[0], "unit", "score") if given else "score"
     if given and hasattr(given[0], "has_speech"):
@@ -346,6 +367,7 @@ def timeline(
             "`scores` must hold a row (start_s, end_s, score) for each of one or more windows; got "
             f"shape {rows.shape}."
         )
+    ax = new_axes(width_in=2 * COLUMN_WIDTH_IN, height_in=1.8) if ax is None else ax
     centre, values = rows[:, :2].mean(axis=1), rows[:, 2]
     style: Any = {"marker": "o", "markersize": 2.5} if len(rows) <= 200 else {}
     ax.plot(centre, values, color=BONAFIDE_COLOR, linewidth=1.0, **style)
@@ -465,7 +487,7 @@ def _deviates(rates: FloatArray, n_trials: int) -> FloatArray:
     return np.asarray(ndtri(np.clip(rates, 0.5 / n_trials, 1.0 - 0.5 / n_trials)))
 
 
-def _cost_curves(curve: SortedScores, ln_beta: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _cost_curves(curve: Curve, ln_beta: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Actual and minimum normalised detection cost for each ln β: (n_points,) each."""
     p_miss, p_fa, _ = det_curve(curve.bonafide, curve.spoof)
     beta = np.exp(ln_beta)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asvspoof_cm.cli.options import add_device, add_model, load_scorer
+from asvspoof_cm.labels import BONAFIDE, SPOOF
 
 if TYPE_CHECKING:
     from asvspoof_cm.calibration import Calibration
@@ -83,7 +84,7 @@ def _fit(own: Calibration | None, human: list[float], fake: list[float]) -> Cali
 
     if own is not None and min(len(human), len(fake)) < LEAST_FOR_SLOPE:
         return adapt_calibration(own, own.apply(human), own.apply(fake))
-    labels = [1] * len(human) + [0] * len(fake)
+    labels = [BONAFIDE] * len(human) + [SPOOF] * len(fake)
     return fit_calibration([*human, *fake], labels, towards=own)
 
 

@@ -12,18 +12,16 @@ from typing import Any
 import numpy as np
 
 from asvspoof_cm import metrics
-from asvspoof_cm._util import FloatArray, IntArray, Quantity, Table, as_labels
+from asvspoof_cm._util import FloatArray, IntArray, Quantity, Table, as_labels, as_plain
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.data.segments import read_segments
 from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
 from asvspoof_cm.metrics.files import find_trials
-from asvspoof_cm.metrics.groups import has_sources
 
 COLUMNS = ("speaker", "gender", "codec", "codec_seed", "attack", "source")
 _LEAST_REPLICATES = 100
 _N_COMPARED = 1000
 _N_PICTURES = 4
-_COMPARED = ("track1", "within_source")
 _WITHIN = Quantity("eer_within_sources", "EER, mean within sources", "%", 100.0, 3)
 
 
@@ -71,19 +69,24 @@ def run(args: argparse.Namespace) -> int:
     compute = _track2 if args.track == 2 else _along_time if args.segments else _track1
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        report, parts = compute(args)
+        report, parts, pictures = compute(args)
+    if pictures:
+        report["pictures"] = _save(args.plots, pictures)
+        parts.append("\n".join(report["pictures"]))
     if args.json:
-        text = json.dumps(_plain(report), indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(as_plain(report), indent=1, ensure_ascii=False, allow_nan=False)
     else:
-        parts.append("\n".join(report.get("pictures", ())))
-        texts = (part if isinstance(part, str) else part.text(args.form) for part in parts)
-        text = "\n\n".join(filter(None, texts))
+        text = "\n\n".join(p if isinstance(p, str) else p.text(args.form) for p in parts)
     sys.stdout.write(text + "\n")
     return 0
 
 
-def _track1(args: argparse.Namespace) -> tuple[dict[str, Any], list[Table | str]]:
-    """Return the report of one or several score files, and the parts of its text."""
+Result = tuple[dict[str, Any], list[Table | str], dict[str, Any]]
+"""The report, the parts of its text, and pictures by name."""
+
+
+def _track1(args: argparse.Namespace) -> Result:
+    """Return the results of one or several score files."""
     _refuse(args, "without --segments", "gaps")
     if args.protocol is None:
         _refuse(args, "without --protocol", "by", "cluster", "expect")
@@ -104,36 +107,32 @@ def _track1(args: argparse.Namespace) -> tuple[dict[str, Any], list[Table | str]
     systems, labels = systems[:, is_scored], key.cm_label[is_scored]
     if protocol is not None:
         protocol = _in_order(protocol, key).select(is_scored)
-    reports = [_evaluate(args, values, labels, protocol) for values in systems]
-    parts: list[Table | str] = []
+    clusters = protocol.clusters(args.cluster) if protocol and args.cluster else None
+    results = [_evaluate(args, values, labels, protocol, clusters) for values in systems]
     report: dict[str, Any] = {}
+    parts: list[Table | str] = []
     if args.skip_missing:
-        left_out = key.cm_label[~is_scored]
-        n_bonafide, n_spoof = (int((left_out == label).sum()) for label in (BONAFIDE, SPOOF))
-        report["left_out"] = {"bonafide": n_bonafide, "spoof": n_spoof}
-        parts.append(f"left out, without a score: {n_bonafide} bonafide, {n_spoof} spoof")
+        counts = [int((key.cm_label[~is_scored] == label).sum()) for label in (BONAFIDE, SPOOF)]
+        report["left_out"] = dict(zip(("bonafide", "spoof"), counts, strict=True))
+        parts.append("left out, without a score: {} bonafide, {} spoof".format(*counts))
+    names = _names(args.scores)
     if len(systems) == 1:
-        report |= reports[0]
-        parts += _tables(reports[0])
+        report |= results[0]
+        parts += _tables(results[0])
     else:
-        names = _names(args.scores)
-        clusters = protocol.clusters(args.cluster) if protocol and args.cluster else None
-        options: Any = {"n": args.bootstrap or _N_COMPARED, "clusters": clusters, "seed": args.seed}
+        draws: Any = {"n": args.bootstrap or _N_COMPARED, "clusters": clusters, "seed": args.seed}
         differences = [
-            metrics.compare(systems[0], values, labels, metrics.METRICS, **options)
+            metrics.compare(systems[0], values, labels, metrics.METRICS, **draws)
             for values in systems[1:]
         ]
-        report["systems"] = [
-            {"scores": str(path), **own} for path, own in zip(args.scores, reports, strict=True)
-        ]
+        paths = map(str, args.scores)
+        report["systems"] = [{"scores": s, **own} for s, own in zip(paths, results, strict=True)]
         report["differences"] = dict(zip(names[1:], differences, strict=True))
-        parts.append(_comparison(names, reports, differences))
-        for name, own in zip(names, reports, strict=True):
-            own_tables = _tables({k: v for k, v in own.items() if k not in _COMPARED})
-            parts += [name, *own_tables] if own_tables else []
-    if args.plots is not None:
-        report["pictures"] = _draw(args, systems, labels, reports)
-    return report, parts
+        parts.append(_comparison(names, results, differences))
+        for name, own in zip(names, results, strict=True):
+            tables = _tables({k: v for k, v in own.items() if k not in ("track1", "within_source")})
+            parts += [name, *tables] if tables else []
+    return report, parts, _pictures(names, systems, labels, results) if args.plots else {}
 
 
 def _read_systems(args: argparse.Namespace, key: metrics.Key) -> FloatArray:
@@ -156,36 +155,36 @@ def _read_systems(args: argparse.Namespace, key: metrics.Key) -> FloatArray:
 
 
 def _evaluate(
-    args: argparse.Namespace, values: FloatArray, labels: IntArray, protocol: Protocol | None
+    args: argparse.Namespace,
+    values: FloatArray,
+    labels: IntArray,
+    protocol: Protocol | None,
+    clusters: Any,
 ) -> dict[str, Any]:
     """Return the results of one system by their names in the report."""
-    n, is_bonafide = args.bootstrap or 0, labels == BONAFIDE
-    clusters = protocol.clusters(args.cluster) if protocol and args.cluster else None
-    drawn: Any = {"n_bootstrap": n, "clusters": clusters, "seed": args.seed}
+    n, draws = args.bootstrap or 0, {"clusters": clusters, "seed": args.seed}
     report: dict[str, Any] = {"track1": metrics.evaluate(values, labels)}
     if n and len(args.scores) == 1:
-        pair = None if clusters is None else (clusters[is_bonafide], clusters[~is_bonafide])
+        chosen = [labels == BONAFIDE, labels == SPOOF]
+        pair = None if clusters is None else tuple(clusters[of_class] for of_class in chosen)
         report["intervals"] = metrics.bootstrap(
-            metrics.METRICS,
-            *(values[is_bonafide], values[~is_bonafide], n),
-            clusters=pair,
-            seed=args.seed,
+            metrics.METRICS, *(values[of] for of in chosen), n, **(draws | {"clusters": pair})
         )
-    if protocol is not None and has_sources(labels, protocol.source):
-        report["within_source"] = metrics.within_sources(
+    draws["n_bootstrap"] = n
+    if protocol is not None:
+        within = metrics.within_sources(
             values, labels, protocol.source, n_bootstrap=n, seed=args.seed
         )
+        report |= {} if within is None else {"within_source": within}
     if args.threshold is not None:
-        report["decisions"] = metrics.decisions(values, labels, args.threshold, **drawn)
+        report["decisions"] = metrics.decisions(values, labels, args.threshold, **draws)
     for by in args.by:
         columns = {name: protocol.column(name) for name in by.split(",")} if protocol else {}
-        match = [name for name in args.match if name in columns]
-        report[f"by_{'_'.join(columns)}"] = metrics.breakdown(
-            values, labels, columns, match=match, **drawn
-        )
+        name, match = "_".join(columns), [name for name in args.match if name in columns]
+        report[f"by_{name}"] = metrics.breakdown(values, labels, columns, match=match, **draws)
         if args.threshold is not None:
-            report[f"decisions_by_{'_'.join(columns)}"] = metrics.decisions(
-                values, labels, args.threshold, groups=columns, **drawn
+            report[f"decisions_by_{name}"] = metrics.decisions(
+                values, labels, args.threshold, groups=columns, **draws
             )
     return report
 
@@ -193,11 +192,11 @@ def _evaluate(
 def _tables(report: dict[str, Any]) -> list[Table | str]:
     """Return the tables of one system's results."""
     intervals = report.get("intervals")
-    tables: list[Table | str] = []
-    for name, part in report.items():
-        if name != "intervals":
-            tables.append(part.table(intervals) if name == "track1" else part.table())
-    return tables
+    return [
+        part.table(intervals) if name == "track1" else part.table()
+        for name, part in report.items()
+        if name != "intervals"
+    ]
 
 
 def _names(paths: list[Path]) -> list[str]:
@@ -207,43 +206,42 @@ def _names(paths: list[Path]) -> list[str]:
 
 
 def _comparison(
-    names: list[str], reports: list[dict[str, Any]], differences: list[dict[str, Any]]
+    names: list[str], results: list[dict[str, Any]], differences: list[dict[str, Any]]
 ) -> Table:
     """Return the metrics of several systems, and the differences of the first from each."""
-    results, none = [report["track1"] for report in reports], [None] * len(differences)
+    track1, none = [result["track1"] for result in results], [None] * len(differences)
     rows: list[list[Any]] = [
-        ["bonafide", *(result.n_bonafide for result in results), *none],
-        ["spoof", *(result.n_spoof for result in results), *none],
+        ["bonafide", *(result.n_bonafide for result in track1), *none],
+        ["spoof", *(result.n_spoof for result in track1), *none],
     ]
     for name, quantity in metrics.METRICS.items():
-        values = (result.values()[name] for result in results)
+        values = (result.values()[name] for result in track1)
         rows.append([quantity, *values, *(found[name] for found in differences)])
-    if "within_source" in reports[0]:
-        errors = [report["within_source"].mean_eer for report in reports]
+    if "within_source" in results[0]:
+        errors = [float(result["within_source"].mean.values["eer"]) for result in results]
         rows.append([_WITHIN, *errors, *(errors[0] - error for error in errors[1:])])
     return Table(["metric", *names, *(f"{names[0]} − {name}" for name in names[1:])], rows)
 
 
-def _draw(
-    args: argparse.Namespace, systems: FloatArray, labels: IntArray, reports: list[dict[str, Any]]
-) -> list[str]:
+def _pictures(
+    names: list[str], systems: FloatArray, labels: IntArray, results: list[dict[str, Any]]
+) -> dict[str, Any]:
     from asvspoof_cm import plots
 
     pairs = [(values[labels == BONAFIDE], values[labels == SPOOF]) for values in systems]
     ax: Any = None
-    for name, pair in zip(_names(args.scores), pairs, strict=True):
+    for name, pair in zip(names, pairs, strict=True):
         ax = plots.det(*pair, ax, label=name if len(pairs) > 1 else None)
     pictures = {"det": ax}
     if len(pairs) == 1:
         pictures |= {"scores": plots.scores(*pairs[0]), "calibration": plots.calibration(*pairs[0])}
-        for name, part in reports[0].items():
-            if isinstance(part, metrics.Breakdown):
-                pictures[name] = plots.breakdown(part)
-    return _save(args.plots, pictures)
+        groups = {name: part for name, part in results[0].items() if name.startswith("by_")}
+        pictures |= {name: plots.breakdown(part) for name, part in groups.items()}
+    return pictures
 
 
-def _along_time(args: argparse.Namespace) -> tuple[dict[str, Any], list[Table | str]]:
-    """Return the report of scores along time against segments that are known."""
+def _along_time(args: argparse.Namespace) -> Result:
+    """Return the results of scores along time against segments that are known."""
     unused = ("key", "protocol", "expect", "by", "match", "cluster", "skip_missing")
     _refuse(args, "with --segments", *unused)
     if len(args.scores) > 1:
@@ -251,28 +249,24 @@ def _along_time(args: argparse.Namespace) -> tuple[dict[str, Any], list[Table | 
     truth = read_segments(args.segments, gaps=args.gaps)
     scores = metrics.read_frame_scores(args.scores[0])
     threshold = metrics.ASVSPOOF5.threshold if args.threshold is None else args.threshold
-    result = metrics.evaluate_segments(
-        truth, scores, threshold, n_bootstrap=args.bootstrap or 0, seed=args.seed
-    )
-    report: dict[str, Any] = {"segments": result}
+    draws: Any = {"n_bootstrap": args.bootstrap or 0, "seed": args.seed}
+    result = metrics.evaluate_segments(truth, scores, threshold, **draws)
+    pictures = {}
     if args.plots is not None:
         from asvspoof_cm import plots
 
         found = metrics.segments_below(scores, threshold)
         f1 = {name: metrics.segment_rates(truth[name], found[name])["f1"] for name in truth}
-        pictures = {}
         for name in sorted(f1, key=lambda name: np.nan_to_num(f1[name], nan=1.0))[:_N_PICTURES]:
             known = [(a, min(b, scores[name][-1, 1]), label) for a, b, label, _ in truth[name]]
-            shaded = [row for row in found[name] if row[2] == SPOOF]
-            pictures[name.replace("/", "_")] = plots.timeline(
-                scores[name], threshold=threshold, truth=known, found=shaded
+            pictures[name] = plots.timeline(
+                scores[name], threshold=threshold, truth=known, found=found[name]
             )
-        report["pictures"] = _save(args.plots, pictures)
-    return report, [result.table()]
+    return {"segments": result}, [result.table()], pictures
 
 
-def _track2(args: argparse.Namespace) -> tuple[dict[str, Any], list[Table | str]]:
-    """Return the report of a score file of Track 2."""
+def _track2(args: argparse.Namespace) -> Result:
+    """Return the results of a score file of Track 2."""
     unused = ("protocol", "expect", "by", "match", "threshold", "segments", "gaps", "bootstrap")
     _refuse(args, "with --track 2", *unused, "cluster", "skip_missing", "plots")
     if args.key is None or len(args.scores) > 1:
@@ -305,7 +299,7 @@ def _track2(args: argparse.Namespace) -> tuple[dict[str, Any], list[Table | str]
             "t_eer_cm_threshold": t_eer.cm_threshold,
         }
     rows = [(Quantity(name, name), value) for name, value in result.items()]
-    return {"track2": result}, [Table(("track 2", "value"), rows)]
+    return {"track2": result}, [Table(("track 2", "value"), rows)], {}
 
 
 def _refuse(args: argparse.Namespace, when: str, *names: str) -> None:
@@ -330,16 +324,8 @@ def _in_order(protocol: Protocol, key: metrics.Key) -> Protocol:
 def _save(folder: Path, pictures: dict[str, Any]) -> list[str]:
     from asvspoof_cm import plots
 
-    paths = [str(folder / f"{name}.png") for name in pictures]
+    taken: set[Path] = set()
+    paths = [plots.picture_path(folder, name, taken) for name in pictures]
     for path, ax in zip(paths, pictures.values(), strict=True):
         plots.save_figure(ax, path)
-    return paths
-
-
-def _plain(part: Any) -> Any:
-    """Return a part of the report as plain values, for JSON."""
-    if isinstance(part, dict):
-        return {name: _plain(value) for name, value in part.items()}
-    if isinstance(part, list):
-        return [_plain(value) for value in part]
-    return part if isinstance(part, int | float | str) else part.as_dict()
+    return [str(path) for path in paths]

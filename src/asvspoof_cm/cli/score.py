@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import sys
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ from asvspoof_cm.labels import ABSENT, UNITS
 if TYPE_CHECKING:
     from asvspoof_cm.data.folder import Entry
     from asvspoof_cm.metrics import DetectionCosts
-    from asvspoof_cm.scorer import FileScore, Scorer, WindowScore
+    from asvspoof_cm.scorer import FileScore, Scorer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -168,11 +167,12 @@ def _along(
     scorer: Scorer, args: argparse.Namespace, entries: Iterable[Entry], costs: DetectionCosts
 ) -> int:
     """Write a row per window or segment, and pictures."""
+    from asvspoof_cm import plots
     from asvspoof_cm.audio import BAD_AUDIO
     from asvspoof_cm.scorer import files
 
     n_failed = 0
-    drawn: set[str] = set()
+    drawn: set[Path] = set()
     unit, last = ("llr", "label") if args.segments else (scorer.unit, "warnings")
     place: AbstractContextManager[TextIO] = nullcontext(sys.stdout)
     if args.output is not None:
@@ -206,30 +206,11 @@ def _along(
                 _write(out, json.dumps({"filename": entry.name, **about}) + "\n")
             if args.plot is not None:
                 threshold = costs.threshold if scorer.unit == "llr" else None
-                _draw(windows, found, threshold, entry.name, _unused(entry.name, args.plot, drawn))
+                axes = plots.timeline(windows, threshold=threshold, found=found)
+                axes.set_title(entry.name, fontsize=9)
+                stem = "stdin" if entry.name == "-" else str(Path(entry.name).with_suffix(""))
+                plots.save_figure(axes, plots.picture_path(args.plot, stem, drawn))
     return 1 if n_failed else 0
-
-
-def _draw(
-    windows: list[WindowScore], found: list[Segment], threshold: float | None, name: str, path: Path
-) -> None:
-    """Write the picture of a recording."""
-    from asvspoof_cm import plots
-
-    axes = plots.timeline(windows, threshold=threshold, found=found)
-    axes.set_title(name, fontsize=9)
-    plots.save_figure(axes, path)
-
-
-def _unused(name: str, folder: Path, used: set[str]) -> Path:
-    """Return the picture of a recording of this name, a file that no other has."""
-    stem = "stdin" if name == "-" else "_".join(Path(name).with_suffix("").parts).strip("/_")
-    numbers = itertools.count(2)
-    chosen = stem
-    while chosen.lower() in used:
-        chosen = f"{stem}-{next(numbers)}"
-    used.add(chosen.lower())
-    return folder / f"{chosen}.png"
 
 
 def _write(out: TextIO, text: str) -> None:

@@ -19,7 +19,6 @@ from asvspoof_cm.metrics.files import (
 )
 from asvspoof_cm.metrics.groups import (
     Breakdown as Breakdown,
-    WithinSources as WithinSources,
     breakdown as breakdown,
     within_sources as within_sources,
 )
@@ -41,7 +40,9 @@ from asvspoof_cm.metrics.segments import (
 from asvspoof_cm.metrics.track1 import (
     ASVSPOOF5 as ASVSPOOF5,
     METRICS as METRICS,
+    Curve as Curve,
     DetectionCosts as DetectionCosts,
+    Metric as Metric,
     OperatingPoint as OperatingPoint,
     Track1Result as Track1Result,
     act_dcf as act_dcf,

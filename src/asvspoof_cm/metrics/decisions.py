@@ -12,16 +12,26 @@ denominator is NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asvspoof_cm._util import FloatArray, IntArray, Plain, Quantity, Table, as_column, as_trials
+from asvspoof_cm._util import (
+    FloatArray,
+    IntArray,
+    Plain,
+    Quantity,
+    Table,
+    as_column,
+    as_trials,
+    check_between,
+    check_not_negative,
+)
 from asvspoof_cm.metrics.groups import combinations
-from asvspoof_cm.metrics.intervals import Interval, check_draws, draw, encode, wilson
+from asvspoof_cm.metrics.intervals import Interval, draws, encode, wilson
 from asvspoof_cm.metrics.track1 import ASVSPOOF5
 
 RATES: Final[dict[str, Quantity]] = {
@@ -144,28 +154,29 @@ def decisions(
     """
     values, is_bonafide = as_trials(scores, labels)
     columns = {k: as_column(k, column, len(values)) for k, column in (groups or {}).items()}
+    check_between("n_bootstrap", n_bootstrap, 0)
     units = None
     if clusters is not None:
-        units = encode(as_column("clusters", clusters, len(values)))
+        (units,) = encode(as_column("clusters", clusters, len(values)))
     names, group_of = combinations(columns) if columns else ([], 0)
     # Outcomes in the order of `_rates`: spoof refused and passed, bonafide refused and accepted.
     code = 4 * group_of + 2 * is_bonafide + (values >= threshold)
-    n_codes = 4 * max(len(names), 1)
-    counts = _with_sum(np.bincount(code, minlength=n_codes), names)
-    drawn: list[FloatArray | None] = [None] * len(counts)
-    if n_bootstrap:
-        check_draws(n_bootstrap, seed)
-        rng = np.random.Generator(np.random.SFC64(seed))
-        if units is None:
-            replicates = _draw_trials(rng, counts, n_bootstrap)
-        else:
-            each = _draw_clusters(rng, code, units, n_bootstrap, n_codes)
-            replicates = np.stack([_with_sum(of_draw, names) for of_draw in each])
-        drawn = [*replicates.transpose(1, 2, 0)]
+    counts = np.bincount(code, minlength=4 * max(len(names), 1))
+    drawn = np.empty((n_bootstrap, len(counts)))
+    if units is not None:
+        for k, (of_unit,) in enumerate(draws([1 + int(units.max())], n_bootstrap, seed)):
+            drawn[k] = np.bincount(code, of_unit[units], len(counts))
+    elif n_bootstrap:
+        check_not_negative(seed=seed)
+        rng, pairs = np.random.default_rng(seed), counts.reshape(-1, 2)
+        totals = pairs.sum(axis=1)  # the trials of each class are drawn on their own
+        first = rng.binomial(totals, pairs[:, 0] / np.maximum(totals, 1), (n_bootstrap, len(pairs)))
+        drawn = np.stack([first, totals - first], axis=-1).reshape(drawn.shape)
+    of_rows, of_draws = _with_sum(counts, names), _with_sum(drawn, names)
     all_names = [*names, (ALL, *[""] * (len(columns) - 1))]
     rows = tuple(
-        _row(name, of_row, replicates, is_clustered=units is not None)
-        for name, of_row, replicates in zip(all_names, counts, drawn, strict=True)
+        _row(name, of_rows[k], of_draws[:, k], is_clustered=units is not None)
+        for k, name in enumerate(all_names)
     )
     return Decisions(
         threshold=float(threshold), columns=tuple(columns), rows=rows, gaps=_gaps(rows[:-1])
@@ -173,31 +184,14 @@ def decisions(
 
 
 def _with_sum(counts: NDArray[Any], names: Sequence[Any]) -> NDArray[Any]:
-    """The outcomes of each group, and of all trials at the end: (n_rows, 4)."""
-    table = counts.reshape(-1, 4)
-    return np.concatenate([table, table.sum(axis=0, keepdims=True)]) if names else table
-
-
-def _draw_trials(rng: np.random.Generator, counts: IntArray, n: int) -> NDArray[Any]:
-    """Outcomes where the trials of each class are drawn on their own: (n, n_rows, 4)."""
-    of_class = counts.reshape(-1, 2, 2)
-    totals = of_class.sum(axis=2)
-    first = rng.binomial(totals, of_class[..., 0] / np.maximum(totals, 1), (n, *totals.shape))
-    return np.stack([first, totals - first], axis=-1).reshape(n, -1, 4)
-
-
-def _draw_clusters(
-    rng: np.random.Generator, code: IntArray, units: IntArray, n: int, n_codes: int
-) -> Iterator[NDArray[Any]]:
-    """Outcomes of each group where whole clusters are drawn: (n_codes,) for each of n draws."""
-    counts = np.empty(1 + int(units.max()), dtype=np.int32)
-    for _ in range(n):
-        yield np.bincount(code, weights=draw(rng, counts)[units], minlength=n_codes)
+    """The outcomes of each group, and of all trials at the end: (…, n_rows, 4)."""
+    table = counts.reshape(*counts.shape[:-1], -1, 4)
+    return np.concatenate([table, table.sum(axis=-2, keepdims=True)], axis=-2) if names else table
 
 
 def _rates(outcomes: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """The rates of outcomes (4, …): spoofs refused and passed, bonafide refused and accepted."""
-    tp, fn, fp, tn = outcomes.astype(np.float64)
+    """The rates of outcomes (…, 4): spoofs refused and passed, bonafide refused and accepted."""
+    tp, fn, fp, tn = np.moveaxis(outcomes.astype(np.float64), -1, 0)
     with np.errstate(invalid="ignore"):
         found = {
             "refusal_rate": fp / (fp + tn),
@@ -213,19 +207,13 @@ def _rates(outcomes: NDArray[Any]) -> dict[str, NDArray[Any]]:
 
 
 def _row(
-    group: tuple[str, ...],
-    outcomes: IntArray,
-    replicates: FloatArray | None,
-    *,
-    is_clustered: bool,
+    group: tuple[str, ...], outcomes: IntArray, drawn: FloatArray, *, is_clustered: bool
 ) -> DecisionRow:
     tp, fn, fp, tn = outcomes.tolist()
-    plain = {name: float(value) for name, value in _rates(outcomes).items()}
-    rates: dict[str, Interval | float] = {**plain}
-    if replicates is not None:
-        for name, values in _rates(replicates).items():
-            if not math.isnan(plain[name]) and not np.isnan(values).all():
-                rates[name] = Interval.of(plain[name], values)
+    rates: dict[str, Interval | float] = {k: float(rate) for k, rate in _rates(outcomes).items()}
+    for name, values in _rates(drawn).items():
+        if not math.isnan(float(rates[name])) and not np.isnan(values).all():
+            rates[name] = Interval.of(float(rates[name]), values)
     if not is_clustered:
         shares = {
             "refusal_rate": (fp, fp + tn),

@@ -41,6 +41,7 @@ from asvspoof_cm._util import (
     atomic_path,
     check_choice,
     first_row,
+    read_regular,
     read_table,
     write_text,
 )
@@ -335,7 +336,7 @@ def _read(
     is_unique: bool = True,
 ) -> tuple[dict[str, str], dict[str, Names], IntArray]:
     """Return what the header calls each column, the columns that are `known`, and their lines."""
-    data = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)
+    data = read_regular(path).removeprefix(codecs.BOM_UTF8)
     try:
         row, delimiter = first_row(data)
         header = [cell.strip().lower() for cell in row]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,19 +31,16 @@ from asvspoof_cm._util import (
 from asvspoof_cm.metrics.track1 import (
     ASVSPOOF5,
     METRICS,
+    Counts,
+    Curve,
     DetectionCosts,
+    Metric,
     OperatingPoint,
-    SortedScores,
-    dcf,
-    default_cost,
-    eer_at,
-    spoof_bits,
 )
 
 MetricLike: TypeAlias = "str | Callable[[FloatArray, FloatArray], float | OperatingPoint]"
-Several: TypeAlias = "tuple[MetricLike, ...] | list[MetricLike] | Mapping[str, Any]"
-# Half the memory traffic of 64 bits, and enough for two thousand million trials.
-Counts: TypeAlias = NDArray[np.int32]
+Pair: TypeAlias = tuple[FloatArray, FloatArray]
+Units: TypeAlias = tuple[IntArray, IntArray]
 
 _TAIL = 0.025
 # Items that a draw counts together: a power of two, 64 KiB of counts.
@@ -77,16 +74,8 @@ class Interval(Plain):
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
 
 
-@overload
 def bootstrap(
-    metric: MetricLike, bonafide: ArrayLike, spoof: ArrayLike, *n: Any, **options: Any
-) -> Interval: ...
-@overload
-def bootstrap(
-    metric: Several, bonafide: ArrayLike, spoof: ArrayLike, *n: Any, **options: Any
-) -> dict[str, Interval]: ...
-def bootstrap(
-    metric: MetricLike | Several,
+    metric: MetricLike | Sequence[MetricLike] | Mapping[str, Any],
     bonafide: ArrayLike,
     spoof: ArrayLike,
     n: int = 1000,
@@ -94,8 +83,8 @@ def bootstrap(
     clusters: tuple[ArrayLike, ArrayLike] | None = None,
     seed: int = 0,
     costs: DetectionCosts = ASVSPOOF5,
-) -> Interval | dict[str, Interval]:
-    """Return the percentile bootstrap interval of one metric, or of several at once.
+) -> Any:
+    """Return the percentile bootstrap `Interval` of one metric, or of several at once.
 
     Args:
         metric: A name in `METRICS`; several, or `METRICS` itself, give a dictionary by name. Any
@@ -117,39 +106,26 @@ def bootstrap(
         >>> interval.low < interval.value < interval.high
         True
     """
-    check_draws(n, seed)
-    scores = as_scores("bonafide", bonafide), as_scores("spoof", spoof)
+    pair = as_scores("bonafide", bonafide), as_scores("spoof", spoof)
     units = None
     if clusters is not None:
-        columns = [
-            as_column(f"clusters[{k}]", clusters[k], len(scores[k])) for k in range(len(scores))
-        ]
-        codes = encode(np.concatenate(columns))
-        units = codes[: len(scores[0])], codes[len(scores[0]) :]
-    systems = [SortedSystem(scores, units, _metrics_of(metric), costs)]
-    return _intervals(metric, systems, units, n, seed)
+        columns = [as_column(f"clusters[{k}]", clusters[k], len(pair[k])) for k in (0, 1)]
+        units = encode(*columns)
+    return _intervals(metric, [pair], units, n, seed, costs)
 
 
-@overload
-def compare(
-    a: ArrayLike, b: ArrayLike, labels: ArrayLike, metric: MetricLike = ..., *n: Any, **options: Any
-) -> Interval: ...
-@overload
-def compare(
-    a: ArrayLike, b: ArrayLike, labels: ArrayLike, metric: Several, *n: Any, **options: Any
-) -> dict[str, Interval]: ...
 def compare(
     a: ArrayLike,
     b: ArrayLike,
     labels: ArrayLike,
-    metric: MetricLike | Several = "min_dcf",
+    metric: MetricLike | Sequence[MetricLike] | Mapping[str, Any] = "min_dcf",
     n: int = 1000,
     *,
     clusters: ArrayLike | None = None,
     seed: int = 0,
     costs: DetectionCosts = ASVSPOOF5,
-) -> Interval | dict[str, Interval]:
-    """Return metric(a) − metric(b) with its interval, for two systems on the same trials.
+) -> Any:
+    """Return metric(a) − metric(b) with its `Interval`, for two systems on the same trials.
 
     Every replicate draws the same trials for both, so what makes a trial hard for both cancels:
     an interval without zero says that the systems differ. `a` and `b` are the scores of the systems
@@ -164,16 +140,13 @@ def compare(
         >>> compare(good, poor, labels, "eer", n=100).high < 0
         True
     """
-    check_draws(n, seed)
     pairs = [split_by_label(scores, labels) for scores in (a, b)]
     units = None
     if clusters is not None:
         is_bonafide = as_labels(labels)
-        codes = encode(as_column("clusters", clusters, len(is_bonafide)))
-        units = codes[is_bonafide], codes[~is_bonafide]
-    own_units = units or (np.arange(len(pairs[0][0])), np.arange(len(pairs[0][1])))
-    systems = [SortedSystem(pair, own_units, _metrics_of(metric), costs) for pair in pairs]
-    return _intervals(metric, systems, units, n, seed)
+        column = as_column("clusters", clusters, len(is_bonafide))
+        units = encode(column[is_bonafide], column[~is_bonafide])
+    return _intervals(metric, pairs, units, n, seed, costs)
 
 
 def wilson(n_of: int, n: int) -> Interval:
@@ -197,173 +170,122 @@ def wilson(n_of: int, n: int) -> Interval:
     return Interval(value=share, low=min(low, share), high=max(high, share))
 
 
-def check_draws(n: int, seed: int) -> None:
-    """Refuse what can't be drawn."""
-    check_between("n", n, 1)
-    check_not_negative(seed=seed)
-
-
-class SortedSystem:
-    """One system's bonafide and spoof scores, sorted, ready for any number of replicates.
-
-    `units` says which unit of the draw each trial belongs to; None if every trial is its own.
-    """
-
-    def __init__(
-        self,
-        scores: tuple[FloatArray, FloatArray],
-        units: tuple[IntArray, IntArray] | None,
-        metrics: Sequence[MetricLike],
-        costs: DetectionCosts,
-    ) -> None:
-        orders = [np.argsort(of_class, kind="stable") for of_class in scores]
-        self.units = units and [u[order] for u, order in zip(units, orders, strict=True)]
-        self.curve = SortedScores(scores[0][orders[0]], scores[1][orders[1]])
-        self.metrics, self.costs = metrics, costs
-        self.at_threshold = [int(np.searchsorted(c, costs.threshold)) for c in self.curve.classes]
-        self.bits = spoof_bits(-self.curve.bonafide), spoof_bits(self.curve.spoof)
-
-    def observed(self) -> FloatArray:
-        """The metrics of the trials as they are: (n_metrics,)."""
-        return self._evaluate([np.ones(len(c), dtype=np.int32) for c in self.curve.classes])
-
-    def replicate(self, counts: tuple[Counts, Counts]) -> FloatArray:
-        """The metrics where unit u of a class is drawn ``counts[class][u]`` times: (n_metrics,).
-
-        NaN where nothing of a class is drawn.
-        """
-        if self.units is None:
-            return self._evaluate(counts)
-        pairs = zip(counts, self.units, strict=True)
-        return self._evaluate([np.take(drawn, units, mode="clip") for drawn, units in pairs])
-
-    def _evaluate(self, counts: Sequence[Counts]) -> FloatArray:
-        """The metrics where each sorted trial comes so often."""
-        passed = [_running_sum(of_class) for of_class in counts]
-        n_bonafide, n_spoof = (int(sums[-1]) for sums in passed)
-        if n_bonafide == 0 or n_spoof == 0:
-            return np.full(len(self.metrics), np.nan)
-        at_bonafide, at_spoof = self.curve.corners
-        missed, rejected = passed[0].take(at_bonafide), passed[1].take(at_spoof)
-
-        def cost_at(point: tuple[int, int]) -> float:
-            return float(dcf(*point, n_bonafide, n_spoof, self.costs)) / default_cost(self.costs)
-
-        def value_of(metric: MetricLike) -> float:
-            if metric == "eer":
-                return eer_at((missed, rejected))[0]
-            if metric == "min_dcf":
-                # Up to a constant and a factor, which don't move the minimum.
-                cost = (self.costs.beta / n_bonafide) * missed
-                cost -= (1.0 / n_spoof) * rejected
-                best = int(np.argmin(cost))
-                return cost_at((int(missed[best]), int(rejected[best])))
-            if metric == "act_dcf":
-                at = self.at_threshold
-                return cost_at((int(passed[0][at[0]]), int(passed[1][at[1]])))
-            if metric == "cllr":
-                # Not np.dot: its threads wait for each other, for milliseconds on busy cores.
-                miss, false_alarm = (
-                    float((n * bits).sum()) for n, bits in zip(counts, self.bits, strict=True)
-                )
-                return 0.5 * (miss / n_bonafide + false_alarm / n_spoof)
-            function: Any = metric
-            value = float(function(*map(np.repeat, self.curve.classes, counts)))
-            if np.isnan(value):
-                raise ValueError(
-                    f"`metric` must return a number; {_title(metric)} returned NaN for "
-                    f"{n_bonafide} bonafide and {n_spoof} spoofed trials."
-                )
-            return value
-
-        return np.array([value_of(metric) for metric in self.metrics])
-
-
-def _running_sum(counts: Counts) -> Counts:
-    """Trials drawn among the lowest 0, 1, …, n scores: (n + 1,)."""
-    passed = np.zeros(len(counts) + 1, dtype=np.int32)
-    np.cumsum(counts, out=passed[1:])
-    return passed
-
-
-def encode(clusters: NDArray[Any]) -> IntArray:
-    """Number the clusters from 0 on."""
-    _, codes = np.unique(clusters, return_inverse=True)
+def encode(*clusters: NDArray[Any]) -> Any:
+    """Number the clusters from 0 on, over all the columns that are given, and return those."""
+    _, codes = np.unique(np.concatenate(clusters), return_inverse=True)
     if not codes.any():
         raise TooFewClustersError(
             "`clusters` must name at least 2 clusters; all trials are in one, "
-            f"{clusters.tolist()[0]!r}. A single cluster can't be resampled: every draw is equal."
+            f"{clusters[0].tolist()[0]!r}. A single cluster can't be resampled: every draw is "
+            "equal."
         )
-    return codes
+    return np.split(codes, np.cumsum([len(column) for column in clusters])[:-1])
 
 
-def _metrics_of(metric: MetricLike | Several) -> tuple[MetricLike, ...]:
-    metrics = tuple(metric) if isinstance(metric, tuple | list | Mapping) else (metric,)
-    for item in metrics:
-        if not callable(item) and item not in METRICS:
+def resample(
+    metrics: Sequence[Metric],
+    pairs: Sequence[Pair],
+    units: Units | None,
+    n: int,
+    seed: Any,
+    costs: DetectionCosts,
+) -> tuple[FloatArray, FloatArray]:
+    """Return the metrics of all trials, (n_metrics,), and those of n draws, (n, n_metrics).
+
+    Of two pairs of bonafide and spoof scores it is the difference. A draw that has no trial of one
+    class gives NaN. `units` says to which unit of the draw each trial belongs; without it each
+    trial is its own, and the classes are drawn apart.
+    """
+    own_units = units or [np.arange(len(scores)) for scores in pairs[0]]
+    sizes = [len(scores) for scores in own_units]
+    if units is not None:
+        sizes = [1 + max(int(codes.max()) for codes in units)]
+    systems: list[tuple[Curve, list[IntArray | None]]] = []
+    for pair in pairs:
+        orders = [np.argsort(scores, kind="stable") for scores in pair]
+        curve = Curve(*(scores[order] for scores, order in zip(pair, orders, strict=True)))
+        places: list[Any] = [u[order] for u, order in zip(own_units, orders, strict=True)]
+        # The trials of a single system may be drawn in the order of their scores.
+        systems.append((curve, places if units or len(pairs) > 1 else [None, None]))
+
+    def values(curves: Sequence[Curve]) -> FloatArray:
+        if not all(curves[0].n_trials):
+            return np.full(len(metrics), np.nan)
+        found = np.array([[float(m.function(c, costs)) for m in metrics] for c in curves])
+        return np.asarray(found[0] - found[1:].sum(axis=0))
+
+    replicates = np.empty((n, len(metrics)))
+    for k, counts in enumerate(draws(sizes, n, seed)):
+        curves = []
+        for curve, places in systems:
+            pairs_of = zip((counts[0], counts[-1]), places, strict=True)
+            bonafide, spoof = (
+                drawn if place is None else np.take(drawn, place, mode="clip")
+                for drawn, place in pairs_of
+            )
+            curves.append(curve.drawn((bonafide, spoof)))
+        replicates[k] = values(curves)
+    return values([curve for curve, _ in systems]), replicates
+
+
+def _intervals(
+    metric: Any, pairs: Sequence[Pair], units: Units | None, n: int, seed: int, costs: Any
+) -> Any:
+    several = isinstance(metric, Sequence | Mapping) and not isinstance(metric, str)
+    metrics = [_metric_of(item) for item in (metric if several else (metric,))]
+    names = [item.name for item in metrics]
+    if len(set(names)) < len(names):
+        raise ValueError(f"`metric` must name each metric once; got {', '.join(names)}.")
+    check_between("n", n, 1)
+    observed, replicates = resample(metrics, pairs, units, n, seed, costs)
+    n_valid = int((~np.isnan(replicates[:, 0])).sum())
+    if not n_valid:
+        raise TooFewClustersError(
+            "`clusters` must spread both classes over several clusters; no replicate had both."
+        )
+    if n_valid < n:
+        warnings.warn(
+            f"{n - n_valid} of {n} replicates drew no trial of one class and were left out: too "
+            "few `clusters` hold that class.",
+            stacklevel=3,
+        )
+    columns = zip(observed.tolist(), replicates.T, strict=True)
+    found = [Interval.of(value, drawn) for value, drawn in columns]
+    return dict(zip(names, found, strict=True)) if several else found[0]
+
+
+def _metric_of(item: Any) -> Metric:
+    """Return the metric that a name or a function of two arrays stands for."""
+    if not callable(item):
+        if item not in METRICS:
             raise ValueError(
                 f"`metric` must be one of {', '.join(METRICS)} or a function of (bonafide, spoof); "
                 f"got {item!r}."
             )
-    titles = [*map(_title, metrics)]
-    if len(set(titles)) < len(titles):
-        raise ValueError(f"`metric` must name each metric once; got {', '.join(titles)}.")
-    return metrics
+        return METRICS[item]
+    name = getattr(item, "__name__", repr(item))
+
+    def value(curve: Curve, _: DetectionCosts) -> float:
+        found = float(item(*curve.trials()))
+        if np.isnan(found):
+            n_bonafide, n_spoof = curve.n_trials
+            raise ValueError(
+                f"`metric` must return a number; {name} returned NaN for {n_bonafide} bonafide and "
+                f"{n_spoof} spoofed trials."
+            )
+        return found
+
+    return Metric(name, name, function=value)
 
 
-def _title(metric: MetricLike) -> str:
-    return metric if isinstance(metric, str) else getattr(metric, "__name__", repr(metric))
-
-
-def _intervals(
-    metric: MetricLike | Several,
-    systems: Sequence[SortedSystem],
-    units: tuple[IntArray, IntArray] | None,
-    n: int,
-    seed: int,
-) -> Interval | dict[str, Interval]:
-    """Return the intervals of the metrics of one system, or of the difference of two."""
-    signs = np.array([1.0, -1.0])[: len(systems)]
-    bonafide, spoof = systems[0].curve.classes
-    drawn = draws((len(bonafide), len(spoof)), units, n, seed)
-    replicates = np.array([signs @ [s.replicate(counts) for s in systems] for counts in drawn])
-    observed = signs @ [system.observed() for system in systems]
-    valid = replicates[~np.isnan(replicates).any(axis=1)]
-    if len(valid) == 0:
-        raise TooFewClustersError(
-            "`clusters` must spread both classes over several clusters; no replicate had both."
-        )
-    if len(valid) < len(replicates):
-        warnings.warn(
-            f"{len(replicates) - len(valid)} of {len(replicates)} replicates drew no trial of one "
-            "class and were left out: too few `clusters` hold that class.",
-            stacklevel=3,
-        )
-    pairs = zip(observed.tolist(), valid.T, strict=True)
-    intervals = [Interval.of(value, column) for value, column in pairs]
-    if isinstance(metric, tuple | list | Mapping):
-        return dict(zip(map(_title, metric), intervals, strict=True))
-    return intervals[0]
-
-
-def draws(
-    n_trials: tuple[int, int], units: tuple[IntArray, IntArray] | None, n: int, seed: int
-) -> Iterator[tuple[Counts, Counts]]:
-    """Yield how often each unit of each class is drawn, `n` times, in arrays that are reused.
-
-    Without `units` the trials of each class are drawn on their own; with them, units of both
-    classes together.
-    """
+def draws(sizes: Sequence[int], n: int, seed: Any) -> Iterator[list[Counts]]:
+    """Yield `n` times how often each of so many items is drawn, in arrays that are reused."""
+    if isinstance(seed, int):
+        check_not_negative(seed=seed)
     rng = np.random.Generator(np.random.SFC64(seed))
-    if units is None:
-        bonafide, spoof = (np.empty(size, dtype=np.int32) for size in n_trials)
-        for _ in range(n):
-            yield draw(rng, bonafide), draw(rng, spoof)
-    else:
-        counts = np.empty(1 + max(int(codes.max()) for codes in units), dtype=np.int32)
-        for _ in range(n):
-            draw(rng, counts)
-            yield counts, counts
+    counts = [np.empty(size, dtype=np.int32) for size in sizes]
+    for _ in range(n):
+        yield [draw(rng, of_class) for of_class in counts]
 
 
 def draw(rng: np.random.Generator, counts: Counts) -> Counts:

@@ -30,16 +30,17 @@ from asvspoof_cm._util import (
     Plain,
     Quantity,
     Table,
+    as_scores,
     check_choice,
     check_positive_finite,
 )
 from asvspoof_cm.labels import BONAFIDE, NO_SPEECH, SPOOF
-from asvspoof_cm.metrics.intervals import Interval, bootstrap, check_draws, draw
+from asvspoof_cm.metrics.intervals import Interval, draws
 from asvspoof_cm.metrics.track1 import (
     ASVSPOOF5,
     TIES,
+    Curve,
     OperatingPoint,
-    SortedScores,
     Ties,
     eer_of,
 )
@@ -115,8 +116,7 @@ def segment_eer(
     """
     check_choice("ties", ties, TIES)
     check_positive_finite(resolution_s=resolution_s)
-    (bonafide, _), (spoof, _) = _frames(_pieces(truth, scores), resolution_s)
-    return eer_of(SortedScores.of(bonafide, spoof), ties)
+    return eer_of(_frames(_pieces(truth, scores), resolution_s)[0], ties)
 
 
 def segments_below(
@@ -166,12 +166,16 @@ def boundary_errors(truth: Recordings, found: Recordings) -> FloatArray:
     return _boundary_errors(_pieces(truth, found, "found"))[0]
 
 
+def _eer_name(resolution_s: float) -> str:
+    return f"segment_eer_{1000 * resolution_s:.0f}ms"
+
+
 SEGMENT_METRICS: Final[dict[str, Quantity]] = {
     quantity.name: quantity
     for quantity in (
         Quantity("range_eer", "range EER", "%", 100.0, 2),
         *(
-            Quantity(f"segment_eer_{1000 * s:.0f}ms", f"EER of {1000 * s:.0f} ms", "%", 100.0, 2)
+            Quantity(_eer_name(s), f"EER of {1000 * s:.0f} ms", "%", 100.0, 2)
             for s in RESOLUTIONS_S
         ),
         Quantity("precision", "precision", "%", 100.0, 2),
@@ -240,38 +244,33 @@ def evaluate_segments(
     sums, time = _sums(found), _SortedTime(pieces)
     errors, of_recording = _boundary_errors(found)
 
+    frames = {_eer_name(length_s): _frames(pieces, length_s) for length_s in RESOLUTIONS_S}
+
     def values_of(counts: NDArray[Any]) -> dict[str, float]:
         drawn = np.repeat(errors, counts[of_recording])
         of_boundaries = np.quantile(drawn, [0.5, 0.9]).tolist() if len(drawn) else [math.nan] * 2
-        return {
-            "range_eer": time.eer(counts).value,
-            **_rates(counts @ sums),
-            **dict(zip(("boundary_median_s", "boundary_90_s"), of_boundaries, strict=True)),
-        }
+        found = {"range_eer": time.eer(counts).value, **_rates(counts @ sums)}
+        found |= zip(("boundary_median_s", "boundary_90_s"), of_boundaries, strict=True)
+        for name, (curve, places) in frames.items():
+            curve = curve.drawn((counts[places[0]], counts[places[1]]))
+            found[name] = eer_of(curve).value if all(curve.n_trials) else math.nan
+        return {name: found[name] for name in SEGMENT_METRICS}
 
     once = np.ones(pieces.n_recordings, dtype=np.int32)
     values: dict[str, Interval | float] = {**values_of(once)}
-    if n_bootstrap:
-        check_draws(n_bootstrap, seed)
-        rng = np.random.Generator(np.random.SFC64(seed))
-        replicates = [values_of(draw(rng, np.empty_like(once))) for _ in range(n_bootstrap)]
-        for name, value in values_of(once).items():
-            if not math.isnan(value):
-                values[name] = Interval.of(value, np.array([drawn[name] for drawn in replicates]))
-    for resolution_s in RESOLUTIONS_S:
-        name = f"segment_eer_{1000 * resolution_s:.0f}ms"
-        (bonafide, own), (spoof, others) = _frames(pieces, resolution_s)
-        values[name] = eer_of(SortedScores.of(bonafide, spoof)).value
-        if n_bootstrap and len(once) > 1:
-            drawn: Any = {"clusters": (own, others), "seed": seed}
-            values[name] = bootstrap("eer", bonafide, spoof, n_bootstrap, **drawn)
+    if len(once) > 1:
+        replicates = [values_of(counts) for (counts,) in draws([len(once)], n_bootstrap, seed)]
+        for name in [name for name in values if replicates and not math.isnan(values[name])]:
+            values[name] = Interval.of(
+                float(values[name]), np.array([drawn[name] for drawn in replicates])
+            )
     durations = [float(pieces.duration_s[pieces.label == k].sum()) for k in (BONAFIDE, SPOOF)]
     return SegmentResult(
         n_recordings=len(once),
         bonafide_s=durations[0],
         spoof_s=durations[1],
         threshold=float(threshold),
-        values={name: values[name] for name in SEGMENT_METRICS},
+        values=values,
     )
 
 
@@ -375,10 +374,8 @@ class _SortedTime:
         return OperatingPoint(float(p_miss[best] + p_fa[best]) / 2, threshold)
 
 
-def _frames(
-    pieces: _Pieces, resolution_s: float
-) -> tuple[tuple[FloatArray, IntArray], tuple[FloatArray, IntArray]]:
-    """Return the scores of bonafide and of spoofed frames, and their recordings."""
+def _frames(pieces: _Pieces, resolution_s: float) -> tuple[Curve, list[IntArray]]:
+    """Return the curve of bonafide and spoofed frames, and their recordings in its order."""
     kept = pieces.label != NO_SPEECH
     # Frames of a recording are counted from its start; a boundary on an edge belongs to one frame.
     start = pieces.start_s - pieces.start_s[np.searchsorted(pieces.recording, pieces.recording)]
@@ -389,21 +386,25 @@ def _frames(
     piece = np.repeat(np.flatnonzero(kept), n_frames)
     within = np.arange(len(piece)) - np.repeat(np.cumsum(n_frames) - n_frames, n_frames)
     frame = np.repeat(first, n_frames) + within
-    recording = pieces.recording[piece]
-    changes = (np.diff(frame, prepend=-1) != 0) | (np.diff(recording, prepend=-1) != 0)
-    starts = np.flatnonzero(changes)
+    starts = _starts(frame, pieces.recording[piece])
     score = np.minimum.reduceat(pieces.value[piece], starts)
     is_bonafide = np.minimum.reduceat(pieces.label[piece], starts) == BONAFIDE
-    bonafide, spoof = (
-        (score[chosen], recording[starts][chosen]) for chosen in (is_bonafide, ~is_bonafide)
-    )
-    return bonafide, spoof
+    order = np.argsort(score, kind="stable")
+    classes = [order[is_bonafide[order]], order[~is_bonafide[order]]]
+    curve = Curve(as_scores("bonafide", score[classes[0]]), as_scores("spoof", score[classes[1]]))
+    return curve, [pieces.recording[piece[starts[of_class]]] for of_class in classes]
+
+
+def _starts(*columns: NDArray[Any]) -> IntArray:
+    """Return the rows in which one of the columns differs from the row before."""
+    changes = [np.diff(column, prepend=column[:1] - 1) != 0 for column in columns]
+    return np.flatnonzero(np.any(changes, axis=0))
 
 
 def _runs(pieces: _Pieces, values: NDArray[Any]) -> IntArray:
     """Number the stretches of one value in one recording: (n_pieces,)."""
-    changes = (np.diff(values, prepend=-1) != 0) | (np.diff(pieces.recording, prepend=-1) != 0)
-    return np.cumsum(changes) - 1
+    starts = _starts(values, pieces.recording)
+    return np.searchsorted(starts, np.arange(len(values)), "right") - 1
 
 
 def _sums(pieces: _Pieces) -> FloatArray:

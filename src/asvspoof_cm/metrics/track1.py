@@ -16,7 +16,8 @@ equal scores it passes the bonafide trials first, one at a time. After B bonafid
 Only the points before a bonafide trial that follows a spoof can minimise a cost: everywhere else
 one more step lowers it. These are the *corners*, at most min(n_bonafide, n_spoof) + 2 of them;
 between two corners the path is one run of bonafide trials, then one run of spoof trials. The same
-corners serve a bootstrap, where trials carry counts: their order never changes.
+corners serve a bootstrap, where trials come any number of times: their order never changes. So a
+metric is one function of a `Curve`, and a line of `METRICS` brings it into every table.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from __future__ import annotations
 import math
 import warnings
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -46,6 +47,8 @@ from asvspoof_cm._util import (
 )
 
 Integers: TypeAlias = NDArray[np.integer[Any]]
+# Half the memory traffic of 64 bits, and enough for two thousand million trials.
+Counts: TypeAlias = NDArray[np.int32]
 Ties: TypeAlias = Literal["official", "grouped"]
 TIES = ("official", "grouped")
 
@@ -53,11 +56,6 @@ TIES = ("official", "grouped")
 BELOW_LOWEST = 0.001
 # A difference of the official and the tie-honest EER that is worth a warning.
 _TIES_MATTER = 0.001
-# Scores that Cllr handles at a time: a few arrays of 128 KiB.
-_SOFTPLUS_CHUNK = 1 << 14
-
-_AUC = Quantity("auc", "ROC AUC")
-_THRESHOLD = Quantity("threshold", "threshold")
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,9 @@ def eer(bonafide: ArrayLike, spoof: ArrayLike, *, ties: Ties = "official") -> Op
         0.5
     """
     check_choice("ties", ties, TIES)
-    return _eer_warned(SortedScores.of(bonafide, spoof), ties)
+    curve = Curve.of(bonafide, spoof)
+    _warn_of_eer(curve, ties)
+    return eer_of(curve, ties)
 
 
 def min_dcf(
@@ -148,7 +148,7 @@ def min_dcf(
         >>> min_dcf([2.0, 0.5], [-1.0, 1.0, 0.5]).threshold
         -1.0
     """
-    return min_dcf_of(SortedScores.of(bonafide, spoof), costs)
+    return min_dcf_of(Curve.of(bonafide, spoof), costs)
 
 
 def act_dcf(
@@ -162,7 +162,7 @@ def act_dcf(
         >>> round(act_dcf([2.0, 0.5], [-1.0, 1.0, 0.5]).value, 6)
         0.666667
     """
-    return act_dcf_of(as_scores("bonafide", bonafide), as_scores("spoof", spoof), costs)
+    return _act_dcf_of(Curve.of(bonafide, spoof), costs)
 
 
 def cllr(bonafide: ArrayLike, spoof: ArrayLike) -> float:
@@ -179,7 +179,7 @@ def cllr(bonafide: ArrayLike, spoof: ArrayLike) -> float:
         >>> cllr([0.0], [0.0])
         1.0
     """
-    return cllr_of(as_scores("bonafide", bonafide), as_scores("spoof", spoof))
+    return _cllr_of(Curve.of(bonafide, spoof))
 
 
 def min_cllr(bonafide: ArrayLike, spoof: ArrayLike) -> float:
@@ -189,7 +189,7 @@ def min_cllr(bonafide: ArrayLike, spoof: ArrayLike) -> float:
         >>> min_cllr([1.0, 2.0], [-1.0, 0.0])
         0.0
     """
-    return min_cllr_of(SortedScores.of(bonafide, spoof))
+    return _min_cllr_of(Curve.of(bonafide, spoof))
 
 
 def auc(bonafide: ArrayLike, spoof: ArrayLike) -> float:
@@ -199,7 +199,7 @@ def auc(bonafide: ArrayLike, spoof: ArrayLike) -> float:
         >>> auc([1.0, 0.0], [0.0])
         0.75
     """
-    return auc_of(SortedScores.of(bonafide, spoof))
+    return _auc_of(Curve.of(bonafide, spoof))
 
 
 class DetCurve(NamedTuple):
@@ -224,46 +224,35 @@ def det_curve(bonafide: ArrayLike, spoof: ArrayLike) -> DetCurve:
         >>> curve.thresholds
         array([-1.001, -1.   ,  0.   ,  0.5  ,  1.   ,  2.   ])
     """
-    curve = SortedScores.of(bonafide, spoof)
-    n_bonafide, n_spoof = len(curve.bonafide), len(curve.spoof)
-    is_bonafide = np.zeros(n_bonafide + n_spoof, dtype=bool)
-    is_bonafide[np.arange(n_bonafide) + curve.n_spoof_below] = True
+    curve = Curve.of(bonafide, spoof)
+    is_bonafide = np.zeros(len(curve.bonafide) + len(curve.spoof), dtype=bool)
+    is_bonafide[np.arange(len(curve.bonafide)) + curve.n_spoof_below] = True
     scores = np.empty(len(is_bonafide))
     scores[is_bonafide], scores[~is_bonafide] = curve.classes
     missed = np.append(0, np.cumsum(is_bonafide))
-    rejected = np.arange(len(missed)) - missed
-    thresholds = np.append(scores[0] - BELOW_LOWEST, scores)
-    return DetCurve(missed / n_bonafide, (n_spoof - rejected) / n_spoof, thresholds)
-
-
-METRICS: Final[dict[str, Quantity]] = {
-    quantity.name: quantity
-    for quantity in (
-        Quantity("min_dcf", "minDCF"),
-        Quantity("act_dcf", "actDCF"),
-        Quantity("eer", "EER", "%", 100.0, 3),
-        Quantity("cllr", "Cllr", "bits"),
-    )
-}
-"""The metrics of every table and interval, by name, and how they are printed."""
+    rates = curve.rates(missed, np.arange(len(missed)) - missed)
+    return DetCurve(*rates, np.append(scores[0] - BELOW_LOWEST, scores))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Track1Result(Plain):
     """Everything that Track 1 reports about one set of trials; ``print`` shows a table.
 
-    `eer` is a fraction; `cllr` and `min_cllr` are bits.
+    Each entry of `METRICS` is an attribute too: ``result.eer.value``, a fraction;
+    ``result.cllr`` and `min_cllr`, bits.
     """
 
     n_bonafide: int
     n_spoof: int
-    min_dcf: OperatingPoint
-    act_dcf: OperatingPoint
-    eer: OperatingPoint
-    cllr: float
+    metrics: Mapping[str, OperatingPoint | float]
     min_cllr: float
     auc: float
     costs: DetectionCosts
+
+    def __getattr__(self, name: str) -> Any:
+        if name in METRICS:
+            return self.metrics[name]
+        raise AttributeError(f"a Track1Result has no {name!r}.")
 
     def values(self) -> dict[str, float]:
         """Return the value of each entry of `METRICS`, by name and without its threshold.
@@ -272,21 +261,26 @@ class Track1Result(Plain):
             >>> evaluate([2.0, 1.0, 0.0], [1, 0, 0]).values()["eer"]
             0.0
         """
-        return {name: float(getattr(self, name)) for name in METRICS}
+        return {name: float(found) for name, found in self.metrics.items()}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values, ready for JSON."""
+        fields = super().as_dict()
+        counts = {name: fields.pop(name) for name in ("n_bonafide", "n_spoof")}
+        return {**counts, **fields.pop("metrics"), **fields}
 
     def table(self, intervals: Mapping[str, Any] | None = None) -> Table:
         """Return the table that ``print`` shows; `intervals` stand in the place of their values."""
-        quantities = (*METRICS.values(), Quantity("min_cllr", "min Cllr", "bits"), _AUC)
         rows: list[Sequence[Any]] = [
             ("bonafide", self.n_bonafide, None),
             ("spoof", self.n_spoof, None),
         ]
-        for quantity in quantities:
-            found = getattr(self, quantity.name)
+        for name, found in self.metrics.items():
             threshold = found.threshold if isinstance(found, OperatingPoint) else None
-            value = (intervals or {}).get(quantity.name, float(found))
-            rows.append((quantity, value, threshold))
-        return Table(("metric", "value", _THRESHOLD), rows)
+            rows.append((METRICS[name], (intervals or {}).get(name, float(found)), threshold))
+        rows.append((Quantity("min_cllr", "min Cllr", "bits"), self.min_cllr, None))
+        rows.append((Quantity("auc", "ROC AUC"), self.auc, None))
+        return Table(("metric", "value", Quantity("threshold", "threshold")), rows)
 
     def __str__(self) -> str:
         return str(self.table())
@@ -317,39 +311,49 @@ def evaluate(
     bonafide, spoof = split_by_label(scores, labels)
     bonafide.sort()
     spoof.sort()
-    curve = SortedScores(bonafide, spoof)
+    curve = Curve(bonafide, spoof)
+    _warn_of_eer(curve)
     return Track1Result(
-        n_bonafide=len(curve.bonafide),
-        n_spoof=len(curve.spoof),
-        min_dcf=min_dcf_of(curve, costs),
-        act_dcf=act_dcf_of(*curve.classes, costs),
-        eer=_eer_warned(curve),
-        cllr=cllr_of(*curve.classes),
-        min_cllr=min_cllr_of(curve),
-        auc=auc_of(curve),
+        n_bonafide=len(bonafide),
+        n_spoof=len(spoof),
+        metrics={name: metric.function(curve, costs) for name, metric in METRICS.items()},
+        min_cllr=_min_cllr_of(curve),
+        auc=_auc_of(curve),
         costs=costs,
     )
 
 
-# The mathematics on scores that are already checked, and sorted where it matters.
-
-
-@dataclass(frozen=True)
-class SortedScores:
-    """The two classes, sorted, and how they interleave."""
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """The sorted scores of both classes, how they interleave, and how often each trial comes."""
 
     bonafide: FloatArray
     spoof: FloatArray
+    times: tuple[Counts, Counts] | None = None
+    """How often each trial of either class was drawn; None: once."""
 
     @classmethod
-    def of(cls, bonafide: ArrayLike, spoof: ArrayLike) -> SortedScores:
+    def of(cls, bonafide: ArrayLike, spoof: ArrayLike) -> Curve:
         """Check and sort the scores of both classes."""
         return cls(np.sort(as_scores("bonafide", bonafide)), np.sort(as_scores("spoof", spoof)))
 
+    def drawn(self, times: tuple[Counts, Counts]) -> Curve:
+        """Return the curve where each trial comes so often."""
+        curve = replace(self, times=times)
+        for name in ("n_spoof_below", "corner_trials", "bits"):
+            vars(curve)[name] = getattr(self, name)
+        return curve
+
     @property
     def classes(self) -> tuple[FloatArray, FloatArray]:
-        """The bonafide and the spoof scores."""
+        """The sorted bonafide and spoof scores, each once."""
         return self.bonafide, self.spoof
+
+    def trials(self) -> tuple[FloatArray, FloatArray]:
+        """The bonafide and spoof scores, each as often as it comes."""
+        if self.times is None:
+            return self.classes
+        return np.repeat(self.bonafide, self.times[0]), np.repeat(self.spoof, self.times[1])
 
     @cached_property
     def n_spoof_below(self) -> IntArray:
@@ -357,82 +361,126 @@ class SortedScores:
         return np.searchsorted(self.spoof, self.bonafide)
 
     @cached_property
-    def corners(self) -> tuple[IntArray, IntArray]:
-        """Trials passed at each corner of the curve: bonafide and spoof, (n_corners,) each."""
+    def corner_trials(self) -> tuple[IntArray, IntArray]:
+        """Where the corners lie among the scores of each class: (n_corners,) each."""
         below = self.n_spoof_below
-        n_bonafide = np.append(np.flatnonzero(np.diff(below, prepend=-1)), len(below))
-        return n_bonafide, np.append(below[n_bonafide[:-1]], len(self.spoof))
+        at = np.append(np.flatnonzero(np.diff(below, prepend=-1)), len(below))
+        return at, np.append(below[at[:-1]], len(self.spoof))
 
     @cached_property
-    def n_spoof_tied(self) -> IntArray:
-        """For each bonafide score, how many spoof scores equal it: (n_bonafide,)."""
-        below = self.n_spoof_below
-        tied = np.zeros_like(below)
-        candidates = np.flatnonzero(
-            self.spoof[np.minimum(below, len(self.spoof) - 1)] == self.bonafide
-        )
-        if candidates.size:
-            above = np.searchsorted(self.spoof, self.bonafide[candidates], side="right")
-            tied[candidates] = above - below[candidates]
-        return tied
+    def bits(self) -> tuple[FloatArray, FloatArray]:
+        """What each trial costs in Cllr."""
+        return _spoof_bits(-self.bonafide), _spoof_bits(self.spoof)
 
-    def last_rejected(self, n_bonafide: int, n_spoof: int) -> float:
+    @cached_property
+    def _passed(self) -> list[Counts]:
+        """Trials drawn among the lowest 0, 1, …, n scores of each class: (n + 1,)."""
+        passed = [np.zeros(len(scores) + 1, dtype=np.int32) for scores in self.classes]
+        for sums, times in zip(passed, self.times or (), strict=False):
+            np.cumsum(times, out=sums[1:])
+        return passed
+
+    def _n_passed(self, trials: tuple[Any, Any]) -> tuple[Any, Any]:
+        """How many trials the lowest scores of each class are, given how many scores."""
+        if self.times is None:
+            return trials
+        return self._passed[0].take(trials[0]), self._passed[1].take(trials[1])
+
+    @cached_property
+    def corners(self) -> tuple[Integers, Integers]:
+        """Trials passed at each corner: bonafide and spoof, (n_corners,) each; at the end all."""
+        return self._n_passed(self.corner_trials)
+
+    @property
+    def n_trials(self) -> tuple[int, int]:
+        """How many bonafide and spoof trials there are."""
+        return int(self.corners[0][-1]), int(self.corners[1][-1])
+
+    def below(self, score: float, side: Literal["left", "right"] = "left") -> tuple[int, int]:
+        """How many bonafide and spoof trials are below a score, with "right" also at it."""
+        places = (int(np.searchsorted(scores, score, side)) for scores in self.classes)
+        n_bonafide, n_spoof = self._n_passed((*places,))  # type: ignore[arg-type]
+        return int(n_bonafide), int(n_spoof)
+
+    def rates(self, missed: Any, rejected: Any) -> tuple[Any, Any]:
+        """P_miss and P_fa where so many bonafide and spoof trials have been passed."""
+        n_bonafide, n_spoof = self.n_trials
+        return missed / n_bonafide, (n_spoof - rejected) / n_spoof
+
+    def _beside(self, counts: tuple[int, int], side: Literal["left", "right"]) -> list[float]:
+        """The scores of each class just before ("left") or after where so many were passed."""
+        found: list[float] = []
+        for k, n in enumerate(counts):
+            place = n - (side == "left")
+            if self.times is not None:
+                place = int(np.searchsorted(self._passed[k], n, side)) - 1
+            found += self.classes[k][max(place, 0) : place + 1].tolist()
+        return found
+
+    def last_rejected(self, counts: tuple[int, int]) -> float:
         """The official threshold of the point where so many trials have been passed."""
-        if n_bonafide == 0 and n_spoof == 0:
-            return float(min(self.bonafide[0], self.spoof[0])) - BELOW_LOWEST
-        rejected = (self.bonafide[n_bonafide - 1 : n_bonafide], self.spoof[n_spoof - 1 : n_spoof])
-        return max(float(scores[0]) for scores in rejected if scores.size)
+        lowest = float(min(self.bonafide[0], self.spoof[0])) - BELOW_LOWEST
+        return max(self._beside(counts, "left"), default=lowest)
 
-    def first_accepted(self, n_bonafide: int, n_spoof: int) -> float:
+    def first_accepted(self, counts: tuple[int, int]) -> float:
         """The lowest accepted score at that point, infinite where all are rejected."""
-        accepted = (self.bonafide[n_bonafide : n_bonafide + 1], self.spoof[n_spoof : n_spoof + 1])
-        return min((float(scores[0]) for scores in accepted if scores.size), default=math.inf)
+        return min(self._beside(counts, "right"), default=math.inf)
 
 
-def dcf(
-    missed: Integers | int,
-    rejected: Integers | int,
-    n_bonafide: int,
-    n_spoof: int,
-    costs: DetectionCosts,
-) -> FloatArray:
-    """Detection cost, not normalised, where `missed` bonafide and `rejected` spoofs lie below."""
+# The mathematics of a curve
+
+
+def _dcf(curve: Curve, missed: Any, rejected: Any, costs: DetectionCosts) -> Any:
+    """Detection cost, not normalised, where so many trials have been passed."""
     # The organisers compute 1 − (1 − p_spoof) and multiply from the left. Doing the same, rounding
     # included, makes equal costs fall alike, so that the first minimum has their threshold.
     p_bonafide = 1.0 - costs.p_spoof
-    p_miss = np.asarray(missed) / n_bonafide
-    p_fa = (n_spoof - np.asarray(rejected)) / n_spoof
-    cost: FloatArray = costs.c_miss * p_miss * p_bonafide + costs.c_fa * p_fa * (1.0 - p_bonafide)
-    return cost
+    p_miss, p_fa = curve.rates(missed, rejected)
+    p_miss *= costs.c_miss
+    p_miss *= p_bonafide
+    p_fa *= costs.c_fa
+    p_fa *= 1.0 - p_bonafide
+    p_miss += p_fa
+    return p_miss
 
 
-def default_cost(costs: DetectionCosts) -> float:
+def _default_cost(costs: DetectionCosts) -> float:
     """The cost of the cheaper trivial decision, accept all or reject all."""
     p_bonafide = 1.0 - costs.p_spoof
     return min(costs.c_miss * p_bonafide, costs.c_fa * (1.0 - p_bonafide))
 
 
-def eer_counts(
-    corners_bonafide: Integers, corners_spoof: Integers
-) -> tuple[tuple[int, int], tuple[int, int]]:
+def min_dcf_of(curve: Curve, costs: DetectionCosts) -> OperatingPoint:
+    """The minDCF of a curve."""
+    values = _dcf(curve, *curve.corners, costs)
+    best = int(np.argmin(values))
+    counts = int(curve.corners[0][best]), int(curve.corners[1][best])
+    return OperatingPoint(float(values[best]) / _default_cost(costs), curve.last_rejected(counts))
+
+
+def _act_dcf_of(curve: Curve, costs: DetectionCosts) -> OperatingPoint:
+    cost = _dcf(curve, *curve.below(costs.threshold), costs)
+    return OperatingPoint(cost / _default_cost(costs), costs.threshold)
+
+
+def _crossing(corners: tuple[Integers, Integers]) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the point where P_miss first reaches P_fa, and the point before it.
 
     A point is the number of bonafide and of spoof trials passed; the last corner has passed all.
     P_miss − P_fa never falls along the path, so bisection finds the corner, and a division the
     point between two corners. Whole numbers keep it exact.
     """
-    n_bonafide, n_spoof = int(corners_bonafide[-1]), int(corners_spoof[-1])
+    n_bonafide, n_spoof = (int(passed[-1]) for passed in corners)
     goal = n_bonafide * n_spoof  # P_miss ≥ P_fa  ⇔  B·n_spoof + S·n_bonafide ≥ n_bonafide·n_spoof
 
     def reached(corner: int) -> int:
-        passed_bonafide, passed_spoof = corners_bonafide[corner], corners_spoof[corner]
-        return int(passed_bonafide) * n_spoof + int(passed_spoof) * n_bonafide
+        return int(corners[0][corner]) * n_spoof + int(corners[1][corner]) * n_bonafide
 
-    corner = bisect_left(range(len(corners_bonafide)), goal, key=reached)
-    end = int(corners_bonafide[corner])
+    corner = bisect_left(range(len(corners[0])), goal, key=reached)
+    end = int(corners[0][corner])
     bonafide, spoof, before = 0, 0, 0
     if corner > 0:
-        bonafide, spoof = int(corners_bonafide[corner - 1]), int(corners_spoof[corner - 1])
+        bonafide, spoof = int(corners[0][corner - 1]), int(corners[1][corner - 1])
         before = reached(corner - 1)
     n_steps = -((before - goal) // n_spoof)
     if bonafide + n_steps <= end:
@@ -442,125 +490,69 @@ def eer_counts(
     return (end, spoof + n_steps), (end, spoof + n_steps - 1)
 
 
-def eer_at(corners: tuple[Integers, Integers]) -> tuple[float, tuple[int, int]]:
-    """Return the official EER and the trials passed where it lies."""
-    n_bonafide, n_spoof = int(corners[0][-1]), int(corners[1][-1])
-    found = []
-    for counts in reversed(eer_counts(*corners)):
-        p_miss, p_fa = counts[0] / n_bonafide, (n_spoof - counts[1]) / n_spoof
-        found.append((abs(p_miss - p_fa), (p_miss + p_fa) / 2.0, counts))
-    _, value, counts = min(found, key=lambda point: point[0])  # the point before, if equally close
-    return value, counts
-
-
-def eer_of(curve: SortedScores, ties: Ties = "official") -> OperatingPoint:
-    """The EER of sorted scores, without warnings."""
-    value, counts = eer_at(curve.corners)
+def eer_of(curve: Curve, ties: Ties = "official") -> OperatingPoint:
+    """The EER of a curve, without warnings."""
+    reached, before = _crossing(curve.corners)
+    gaps = [abs(p_miss - p_fa) for p_miss, p_fa in (curve.rates(*before), curve.rates(*reached))]
+    counts = before if gaps[0] <= gaps[1] else reached
+    value = sum(curve.rates(*counts)) / 2.0
     if ties == "official":
-        return OperatingPoint(value, curve.last_rejected(*counts))
-    crossing = curve.last_rejected(*eer_counts(*curve.corners)[0])
-    lowest = [int(np.searchsorted(x, crossing)) for x in (curve.bonafide, curve.spoof)]
-    highest = [int(np.searchsorted(x, crossing, "right")) for x in (curve.bonafide, curve.spoof)]
+        return OperatingPoint(value, curve.last_rejected(counts))
+    score = curve.last_rejected(reached)
+    lowest, highest = curve.below(score), curve.below(score, "right")
     if lowest[0] == highest[0] or lowest[1] == highest[1]:
-        return OperatingPoint(value, curve.first_accepted(*counts))
-    n_bonafide, n_spoof = len(curve.bonafide), len(curve.spoof)
-    p_miss, p_miss_after = lowest[0] / n_bonafide, highest[0] / n_bonafide
-    p_fa, p_fa_after = 1.0 - lowest[1] / n_spoof, 1.0 - highest[1] / n_spoof
+        return OperatingPoint(value, curve.first_accepted(counts))
+    (p_miss, p_fa), (p_miss_after, p_fa_after) = curve.rates(*lowest), curve.rates(*highest)
     part = (p_fa - p_miss) / (p_fa - p_fa_after + p_miss_after - p_miss)
-    return OperatingPoint(
-        p_miss + part * (p_miss_after - p_miss), curve.first_accepted(highest[0], highest[1])
-    )
+    return OperatingPoint(p_miss + part * (p_miss_after - p_miss), curve.first_accepted(highest))
 
 
-def min_dcf_of(curve: SortedScores, costs: DetectionCosts) -> OperatingPoint:
-    """The minDCF of sorted scores."""
-    missed, rejected = curve.corners
-    values = dcf(missed, rejected, len(curve.bonafide), len(curve.spoof), costs)
-    best = int(np.argmin(values))
-    threshold = curve.last_rejected(int(missed[best]), int(rejected[best]))
-    return OperatingPoint(float(values[best]) / default_cost(costs), threshold)
+def _cllr_of(curve: Curve) -> float:
+    sums = []
+    for bits, times in zip(curve.bits, curve.times or (None, None), strict=True):
+        # Not np.dot: its threads wait for each other, for milliseconds on busy cores.
+        sums.append(float((bits if times is None else bits * times).sum()))
+    return 0.5 * sum(total / n for total, n in zip(sums, curve.n_trials, strict=True))
 
 
-def act_dcf_of(bonafide: FloatArray, spoof: FloatArray, costs: DetectionCosts) -> OperatingPoint:
-    """The actDCF of checked scores in any order."""
-    missed, rejected = (int(np.count_nonzero(x < costs.threshold)) for x in (bonafide, spoof))
-    cost = float(dcf(missed, rejected, len(bonafide), len(spoof), costs))
-    return OperatingPoint(cost / default_cost(costs), costs.threshold)
+def _auc_of(curve: Curve) -> float:
+    below, above = curve.n_spoof_below, np.searchsorted(curve.spoof, curve.bonafide, side="right")
+    n_won = curve._n_passed((0, below))[1] + curve._n_passed((0, above))[1]
+    if curve.times is not None:
+        n_won = n_won * curve.times[0].astype(np.int64)
+    return int(n_won.sum()) / (2 * math.prod(curve.n_trials))
 
 
-def cllr_of(bonafide: FloatArray, spoof: FloatArray) -> float:
-    """The Cllr of checked scores in any order."""
-    miss = _sum_softplus(bonafide, negate=True) / len(bonafide)
-    false_alarm = _sum_softplus(spoof) / len(spoof)
-    return 0.5 * (miss + false_alarm) / math.log(2.0)
+def _min_cllr_of(curve: Curve) -> float:
+    from scipy.optimize import isotonic_regression
 
-
-def auc_of(curve: SortedScores) -> float:
-    """The area under the ROC curve of sorted scores."""
-    n_won = 2 * int(curve.n_spoof_below.sum()) + int(curve.n_spoof_tied.sum())
-    return n_won / (2 * len(curve.bonafide) * len(curve.spoof))
-
-
-def min_cllr_of(curve: SortedScores) -> float:
-    """The Cllr of sorted scores after PAV."""
-    counts = (np.diff(passed, prepend=0) for passed in curve.corners)
-    n_bonafide, n_spoof, _ = pool_adjacent_violators(*counts)
+    counts = np.stack([np.diff(passed, prepend=0) for passed in curve.corners])
+    counts = counts[:, counts.any(axis=0)]
+    n_trials = counts.sum(axis=0)
+    # PAV merges neighbouring blocks until the share of bonafide trials rises from block to block.
+    starts = isotonic_regression(counts[0] / n_trials, weights=n_trials).blocks[:-1]
+    n_bonafide, n_spoof = np.add.reduceat(counts, starts, axis=1)
     with np.errstate(divide="ignore"):
         llr = np.log(n_bonafide / n_bonafide.sum()) - np.log(n_spoof / n_spoof.sum())
     # A block of one class has an infinite ratio of the right sign and costs nothing.
     has_bonafide, has_spoof = n_bonafide > 0, n_spoof > 0
-    miss = np.dot(n_bonafide[has_bonafide], spoof_bits(-llr[has_bonafide])) / n_bonafide.sum()
-    false_alarm = np.dot(n_spoof[has_spoof], spoof_bits(llr[has_spoof])) / n_spoof.sum()
+    miss = np.dot(n_bonafide[has_bonafide], _spoof_bits(-llr[has_bonafide])) / n_bonafide.sum()
+    false_alarm = np.dot(n_spoof[has_spoof], _spoof_bits(llr[has_spoof])) / n_spoof.sum()
     return 0.5 * float(miss + false_alarm)
 
 
-def pool_adjacent_violators(
-    n_bonafide: IntArray, n_spoof: IntArray
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Merge neighbouring blocks until the share of bonafide trials rises from block to block.
-
-    Given the trials of each class in each block of scores, lowest first, (n_blocks,) each, return
-    for each merged block the two counts and the block that it starts with, (n_merged,) each.
-    """
-    from scipy.optimize import isotonic_regression
-
-    n_trials = n_bonafide + n_spoof
-    filled = np.flatnonzero(n_trials)
-    share = n_bonafide[filled] / n_trials[filled]
-    starts = filled[isotonic_regression(share, weights=n_trials[filled]).blocks[:-1]]
-    return np.add.reduceat(n_bonafide, starts), np.add.reduceat(n_spoof, starts), starts
-
-
-def spoof_bits(llr: FloatArray) -> FloatArray:
+def _spoof_bits(llr: FloatArray) -> FloatArray:
     """Cost in bits of each spoof LLR, log₂(1 + e^llr); that of a bonafide one is of −llr."""
-    bits: FloatArray = np.logaddexp(0.0, llr)
+    bits: FloatArray = np.abs(llr)
+    np.negative(bits, out=bits)
+    np.exp(bits, out=bits)
+    np.log1p(bits, out=bits)
+    bits += np.maximum(llr, 0.0)
     bits /= math.log(2.0)
     return bits
 
 
-def _sum_softplus(scores: FloatArray, *, negate: bool = False) -> float:
-    """Sum of log(1 + e^x) = max(x, 0) + log(1 + e^(−|x|)) over x = s, or −s; 32 factors per log.
-
-    Chunks stay in the cache. Each halving multiplies pairs, (1 + a)(1 + b) = 1 + (a + b + ab), and
-    keeps only what exceeds one, so tiny terms lose no digits; 2³² bounds the product.
-    """
-    total = 0.0
-    for start in range(0, len(scores), _SOFTPLUS_CHUNK):
-        chunk = scores[start : start + _SOFTPLUS_CHUNK]
-        positive = -np.minimum(chunk, 0.0).sum() if negate else np.maximum(chunk, 0.0).sum()
-        excess = np.zeros(-(-len(chunk) // 32) * 32)
-        filled = excess[: len(chunk)]
-        np.exp(np.copysign(chunk, -1.0, out=filled), out=filled)
-        for _ in range(5):
-            left, right = excess[: len(excess) // 2], excess[len(excess) // 2 :]
-            excess = left * right
-            excess += left
-            excess += right
-        total += float(positive) + float(np.log1p(excess).sum())
-    return total
-
-
-def _eer_warned(curve: SortedScores, ties: Ties = "official") -> OperatingPoint:
+def _warn_of_eer(curve: Curve, ties: Ties = "official") -> None:
     official, grouped = eer_of(curve), eer_of(curve, "grouped")
     if ties == "official" and abs(official.value - grouped.value) > _TIES_MATTER:
         warnings.warn(
@@ -574,4 +566,26 @@ def _eer_warned(curve: SortedScores, ties: Ties = "official") -> OperatingPoint:
             "probably flipped. A higher score must mean bonafide.",
             stacklevel=3,
         )
-    return official if ties == "official" else grouped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric(Quantity):
+    """A metric: its name, how it is printed, and a function of a `Curve` and of the costs.
+
+    A function of two arrays serves as well, but is slower in a bootstrap: ``function=lambda curve,
+    costs: auc(*curve.trials())``.
+    """
+
+    function: Callable[[Curve, DetectionCosts], OperatingPoint | float]
+
+
+METRICS: Final[dict[str, Metric]] = {
+    metric.name: metric
+    for metric in (
+        Metric("min_dcf", "minDCF", function=min_dcf_of),
+        Metric("act_dcf", "actDCF", function=_act_dcf_of),
+        Metric("eer", "EER", "%", 100.0, 3, function=lambda curve, _: eer_of(curve)),
+        Metric("cllr", "Cllr", "bits", function=lambda curve, _: _cllr_of(curve)),
+    )
+}
+"""The metrics of every table, interval and history of training: a line here adds one to all."""

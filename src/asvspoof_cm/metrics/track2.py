@@ -23,8 +23,8 @@ from asvspoof_cm._util import (
 )
 from asvspoof_cm.metrics.track1 import (
     BELOW_LOWEST,
+    Curve,
     OperatingPoint,
-    SortedScores,
     det_curve,
     eer_of,
 )
@@ -166,7 +166,7 @@ def asv_rates(target: ArrayLike, nontarget: ArrayLike, spoof: ArrayLike) -> AsvR
         >>> asv_rates([2.0, 3.0], [-1.0, 2.5], [0.0, 4.0])
         AsvRates(p_miss=0.0, p_fa=0.5, p_fa_spoof=0.5)
     """
-    threshold = eer_of(SortedScores.of(target, nontarget)).threshold
+    threshold = eer_of(Curve.of(target, nontarget)).threshold
     return AsvRates(
         p_miss=float(np.mean(np.asarray(target) < threshold)),
         p_fa=float(np.mean(np.asarray(nontarget) >= threshold)),
@@ -212,15 +212,15 @@ def min_t_dcf(
             f"`asv` must cost less than rejecting everyone and let some error through; {rates} "
             f"gives C0 = {c0:.4g}, C1 = {c1:.4g}, C2 = {c2:.4g}."
         )
-    curve = SortedScores.of(bonafide, spoof)
+    curve = Curve.of(bonafide, spoof)
     missed, rejected = curve.corners
-    n_bonafide, n_spoof = len(curve.bonafide), len(curve.spoof)
-    cost = c0 + c1 * (missed / n_bonafide) + c2 * ((n_spoof - rejected) / n_spoof)
+    p_miss, p_fa = curve.rates(missed, rejected)
+    cost = c0 + c1 * p_miss + c2 * p_fa
     cost /= c0 + min(c1, c2)
     best = int(np.argmin(cost))
     # Where spoofs cost nothing, the cost is flat up to the first miss: its first point accepts all.
     passed = (0, 0) if c2 == 0.0 else (int(missed[best]), int(rejected[best]))
-    return OperatingPoint(float(cost[best]), curve.last_rejected(*passed))
+    return OperatingPoint(float(cost[best]), curve.last_rejected(passed))
 
 
 def t_eer(asv: AsvScores, cm: tuple[ArrayLike, ArrayLike]) -> TandemPoint:

@@ -22,7 +22,6 @@ from asvspoof_cm._util import write_json, write_text
 from asvspoof_cm.checkpoint import load_tensors, save_checkpoint, save_tensors
 from asvspoof_cm.data.dataset import SpoofDataset
 from asvspoof_cm.metrics import evaluate, within_sources, write_scores
-from asvspoof_cm.metrics.groups import has_sources
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.models.base import describe_model
 from asvspoof_cm.training.distributed import gather_objects, rank_and_size, wait_for_all
@@ -242,10 +241,8 @@ def _standing(history: Sequence[Mapping[str, Any]], recipe: Recipe) -> tuple[int
 
 def track1_of(dev: Iterable[Any]) -> Measure:
     """Return the figures of a development set that `fit` measures by default."""
-    dataset, source = getattr(dev, "dataset", None), None
-    if isinstance(dataset, SpoofDataset):
-        protocol = dataset.protocol
-        source = protocol.source if has_sources(protocol.label, protocol.source) else None
+    dataset = getattr(dev, "dataset", None)
+    source = dataset.protocol.source if isinstance(dataset, SpoofDataset) else None
 
     return lambda result: _evaluated(result, None if source is None else source[result.index])
 
@@ -255,8 +252,9 @@ def _evaluated(result: EpochResult, source: Any = None) -> dict[str, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         found = evaluate(result.scores, result.labels).values()
-        if source is not None:
-            found["eer_within"] = within_sources(result.scores, result.labels, source).mean_eer
+    within = None if source is None else within_sources(result.scores, result.labels, source)
+    if within is not None and within.mean is not None:
+        found["eer_within"] = float(within.mean.values["eer"])
     return found
 
 

@@ -166,7 +166,6 @@ ERRORS = [
     ),
     (lambda: fit_fusion(np.full((3, 1), np.nan), CLASSES), "`scores` must be finite"),
     # Figures
-    (lambda: plots.timeline([]), "`scores` must hold at least one window or frame; got none"),
     (lambda: plots.scores([np.nan], [0.0]), "`bonafide` must be finite"),
     (
         lambda: plots.scores([1.7e308], [-1.7e308]),

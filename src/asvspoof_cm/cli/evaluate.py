@@ -162,15 +162,15 @@ def _evaluate(
     clusters: Any,
 ) -> dict[str, Any]:
     """Return the results of one system by their names in the report."""
-    n, draws = args.bootstrap or 0, {"clusters": clusters, "seed": args.seed}
+    n = args.bootstrap or 0
+    draws: Any = {"clusters": clusters, "seed": args.seed, "n_bootstrap": n}
     report: dict[str, Any] = {"track1": metrics.evaluate(values, labels)}
     if n and len(args.scores) == 1:
-        chosen = [labels == BONAFIDE, labels == SPOOF]
-        pair = None if clusters is None else tuple(clusters[of_class] for of_class in chosen)
-        report["intervals"] = metrics.bootstrap(
-            metrics.METRICS, *(values[of] for of in chosen), n, **(draws | {"clusters": pair})
-        )
-    draws["n_bootstrap"] = n
+        of_class = labels == BONAFIDE, labels == SPOOF
+        pair = None if clusters is None else (clusters[of_class[0]], clusters[of_class[1]])
+        options: Any = {"clusters": pair, "seed": args.seed}
+        bonafide, spoof = values[of_class[0]], values[of_class[1]]
+        report["intervals"] = metrics.bootstrap(metrics.METRICS, bonafide, spoof, n, **options)
     if protocol is not None:
         within = metrics.within_sources(
             values, labels, protocol.source, n_bootstrap=n, seed=args.seed

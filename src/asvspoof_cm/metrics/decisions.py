@@ -185,7 +185,7 @@ def decisions(
 
 def _with_sum(counts: NDArray[Any], names: Sequence[Any]) -> NDArray[Any]:
     """The outcomes of each group, and of all trials at the end: (…, n_rows, 4)."""
-    table = counts.reshape(*counts.shape[:-1], -1, 4)
+    table = counts.reshape(*counts.shape[:-1], counts.shape[-1] // 4, 4)
     return np.concatenate([table, table.sum(axis=-2, keepdims=True)], axis=-2) if names else table
 
 

@@ -196,17 +196,18 @@ def resample(
     class gives NaN. `units` says to which unit of the draw each trial belongs; without it each
     trial is its own, and the classes are drawn apart.
     """
-    own_units = units or [np.arange(len(scores)) for scores in pairs[0]]
-    sizes = [len(scores) for scores in own_units]
+    sizes = [len(scores) for scores in pairs[0]]
     if units is not None:
         sizes = [1 + max(int(codes.max()) for codes in units)]
     systems: list[tuple[Curve, list[IntArray | None]]] = []
     for pair in pairs:
         orders = [np.argsort(scores, kind="stable") for scores in pair]
-        curve = Curve(*(scores[order] for scores, order in zip(pair, orders, strict=True)))
-        places: list[Any] = [u[order] for u, order in zip(own_units, orders, strict=True)]
+        curve = Curve(pair[0][orders[0]], pair[1][orders[1]])
         # The trials of a single system may be drawn in the order of their scores.
-        systems.append((curve, places if units or len(pairs) > 1 else [None, None]))
+        places: list[Any] = orders if len(pairs) > 1 else [None, None]
+        if units is not None:
+            places = [units[k][order] for k, order in enumerate(orders)]
+        systems.append((curve, places))
 
     def values(curves: Sequence[Curve]) -> FloatArray:
         if not all(curves[0].n_trials):

@@ -340,7 +340,7 @@ class Curve:
     def drawn(self, times: tuple[Counts, Counts]) -> Curve:
         """Return the curve where each trial comes so often."""
         curve = replace(self, times=times)
-        for name in ("n_spoof_below", "corner_trials", "bits"):
+        for name in ("n_spoof_below", "corner_trials", "surprise"):
             vars(curve)[name] = getattr(self, name)
         return curve
 
@@ -368,9 +368,9 @@ class Curve:
         return at, np.append(below[at[:-1]], len(self.spoof))
 
     @cached_property
-    def bits(self) -> tuple[FloatArray, FloatArray]:
-        """What each trial costs in Cllr."""
-        return _spoof_bits(-self.bonafide), _spoof_bits(self.spoof)
+    def surprise(self) -> tuple[FloatArray, FloatArray]:
+        """What each trial costs in Cllr, in nats."""
+        return _softplus(-self.bonafide), _softplus(self.spoof)
 
     @cached_property
     def _passed(self) -> list[Counts]:
@@ -508,11 +508,12 @@ def eer_of(curve: Curve, ties: Ties = "official") -> OperatingPoint:
 
 
 def _cllr_of(curve: Curve) -> float:
-    sums = []
-    for bits, times in zip(curve.bits, curve.times or (None, None), strict=True):
+    nats = 0.0
+    for k, n in enumerate(curve.n_trials):
+        costs = curve.surprise[k]
         # Not np.dot: its threads wait for each other, for milliseconds on busy cores.
-        sums.append(float((bits if times is None else bits * times).sum()))
-    return 0.5 * sum(total / n for total, n in zip(sums, curve.n_trials, strict=True))
+        nats += float((costs if curve.times is None else costs * curve.times[k]).sum()) / n
+    return 0.5 * nats / math.log(2.0)
 
 
 def _auc_of(curve: Curve) -> float:
@@ -536,20 +537,18 @@ def _min_cllr_of(curve: Curve) -> float:
         llr = np.log(n_bonafide / n_bonafide.sum()) - np.log(n_spoof / n_spoof.sum())
     # A block of one class has an infinite ratio of the right sign and costs nothing.
     has_bonafide, has_spoof = n_bonafide > 0, n_spoof > 0
-    miss = np.dot(n_bonafide[has_bonafide], _spoof_bits(-llr[has_bonafide])) / n_bonafide.sum()
-    false_alarm = np.dot(n_spoof[has_spoof], _spoof_bits(llr[has_spoof])) / n_spoof.sum()
-    return 0.5 * float(miss + false_alarm)
+    miss = np.dot(n_bonafide[has_bonafide], _softplus(-llr[has_bonafide])) / n_bonafide.sum()
+    false_alarm = np.dot(n_spoof[has_spoof], _softplus(llr[has_spoof])) / n_spoof.sum()
+    return 0.5 * float(miss + false_alarm) / math.log(2.0)
 
 
-def _spoof_bits(llr: FloatArray) -> FloatArray:
-    """Cost in bits of each spoof LLR, log₂(1 + e^llr); that of a bonafide one is of −llr."""
-    bits: FloatArray = np.abs(llr)
-    np.negative(bits, out=bits)
-    np.exp(bits, out=bits)
-    np.log1p(bits, out=bits)
-    bits += np.maximum(llr, 0.0)
-    bits /= math.log(2.0)
-    return bits
+def _softplus(x: FloatArray) -> FloatArray:
+    """log(1 + e^x), finite for every x."""
+    values: FloatArray = np.copysign(x, -1.0)
+    np.exp(values, out=values)
+    np.log1p(values, out=values)
+    values += np.maximum(x, 0.0)
+    return values
 
 
 def _warn_of_eer(curve: Curve, ties: Ties = "official") -> None:

@@ -20,7 +20,7 @@ from asvspoof_cm.checkpoint import load_checkpoint
 from asvspoof_cm.data import Batch, Protocol, SpoofDataset, make_loader, write_miniature
 from asvspoof_cm.data.protocol import read_protocol
 from asvspoof_cm.losses import LOSSES, cross_entropy_loss, focal_loss, focal_pairwise_loss
-from asvspoof_cm.metrics import evaluate, read_scores
+from asvspoof_cm.metrics import METRICS, Metric, evaluate, read_scores
 from asvspoof_cm.models import (
     AASIST,
     TFPARN,
@@ -449,6 +449,15 @@ def test_wrong_batches_are_refused():
     ):
         with pytest.raises(error, match=message):
             train_epoch(sgd(tiny()), [columns])
+
+
+def test_a_metric_of_the_table_is_measured_in_training(monkeypatch):
+    metric = Metric("spread", "spread", function=lambda curve, _: float(np.ptp(curve.bonafide)))
+    monkeypatch.setitem(METRICS, metric.name, metric)
+    batch = Batch(torch.randn(4, 4000), torch.tensor([0, 1, 0, 1]), torch.arange(4))
+    result = validate(tiny(), [batch])
+    expected = result.scores[result.labels == 1]
+    assert track1_of([batch])(result)["spread"] == np.ptp(expected)
 
 
 def test_validation_restores_the_mode_and_needs_no_loss():

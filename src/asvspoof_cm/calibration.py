@@ -296,13 +296,13 @@ def adapt_calibration(
 
 
 def _shift_of_people(llr: FloatArray) -> float:
-    """Return the shift after which the mean of e^(−llr), each at most n, is 1: by bisection."""
-    low, high = -float(llr.max()) - 1, -float(llr.min()) + 1
-    for _ in range(60):
-        middle = (low + high) / 2
-        terms = np.exp(np.minimum(-(llr + middle), math.log(len(llr) + 1)))
-        low, high = (middle, high) if terms.mean() > 1 else (low, middle)
-    return high
+    """Return the shift after which the mean of e^(−llr), each at most n + 1, is 1."""
+    from scipy.optimize import brentq
+
+    def excess(shift: float) -> float:
+        return float(np.exp(np.minimum(-(llr + shift), math.log(len(llr) + 1))).mean()) - 1
+
+    return float(brentq(excess, -float(llr.max()) - 1, -float(llr.min()) + 1))
 
 
 def probability(llr: ArrayLike, prior: float = ASVSPOOF5.p_spoof) -> FloatArray:

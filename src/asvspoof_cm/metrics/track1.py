@@ -547,7 +547,7 @@ def _softplus(x: FloatArray) -> FloatArray:
     values: FloatArray = np.copysign(x, -1.0)
     np.exp(values, out=values)
     np.log1p(values, out=values)
-    values += np.maximum(x, 0.0)
+    np.add(values, x, out=values, where=x > 0)
     return values
 
 

@@ -37,14 +37,13 @@ def test_every_format_is_recognised_by_its_content(tmp_path, name):
     assert read_segments(path, labels={"Real": "bonafide", "fake": "spoof"}) == {"a": SEGMENTS}
 
 
-@pytest.mark.parametrize("name", ["a.txt", "set.rttm", "set.csv"])
+@pytest.mark.parametrize("name", ["set.rttm", "set.csv"])
 def test_what_is_written_is_read_back(tmp_path, name):
     write_segments(tmp_path / name, {"a": SEGMENTS})
     assert read_segments(tmp_path / name) == {"a": SEGMENTS}
-    if name.startswith("set"):
-        both = {"b": SEGMENTS[:1], "a": SEGMENTS}
-        write_segments(tmp_path / name, both)
-        assert read_segments(tmp_path / name) == both
+    both = {"b": SEGMENTS[:1], "a": SEGMENTS}
+    write_segments(tmp_path / name, both)
+    assert read_segments(tmp_path / name) == both
 
 
 def test_a_detector_s_segments_have_an_llr(tmp_path):
@@ -59,7 +58,7 @@ def test_a_detector_s_segments_have_an_llr(tmp_path):
 
 def test_a_folder_holds_one_recording_per_file(tmp_path):
     for name in ("x", "y"):
-        write_segments(tmp_path / f"{name}.txt", {name: SEGMENTS})
+        (tmp_path / f"{name}.txt").write_text(FORMS["a.vad"])
     assert read_segments(tmp_path) == {"x": SEGMENTS, "y": SEGMENTS}
 
 
@@ -104,8 +103,7 @@ def test_bad_files_name_the_line_or_the_time(tmp_path, text, message):
 
 def test_what_cannot_be_written(tmp_path):
     for path, segments, message in (
-        ("a.vad", {"a": SEGMENTS, "b": SEGMENTS}, r"must end with \.rttm or .* 2 recordings"),
-        ("a.json", {"a": SEGMENTS}, "`path` must end with"),
+        ("a.json", {"a": SEGMENTS}, r"`path` must end with \.rttm or \.csv; got"),
         ("a.rttm", {"a b": SEGMENTS}, "must have names without spaces in RTTM; got 'a b'"),
     ):
         with pytest.raises(ValueError, match=message):

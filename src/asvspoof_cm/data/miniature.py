@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.signal
@@ -28,12 +27,10 @@ _BUZZ_LEVEL: Final = 0.08
 _VOWELS_HZ: Final = ((730, 1090, 2440), (270, 2290, 3010), (300, 870, 2240), (530, 1840, 2480))
 
 
-@dataclass(frozen=True)
-class MiniaturePaths:
-    """What `write_miniature` wrote."""
+class MiniaturePaths(NamedTuple):
+    """What `write_miniature` wrote; `audio_dir` is the root, with the folders flac_T and flac_D."""
 
     audio_dir: Path
-    """The root, with the folders flac_T and flac_D."""
     train_protocol: Path
     dev_protocol: Path
 
@@ -78,40 +75,39 @@ def write_miniature(
     root = Path(folder)
     paths = MiniaturePaths(root, root / "ASVspoof5.train.tsv", root / "ASVspoof5.dev.track_1.tsv")
     rng = np.random.default_rng(seed)
-    _write_subset(paths.train_protocol, root / "flac_T", "train", n_train, duration_s, rng)
-    _write_subset(paths.dev_protocol, root / "flac_D", "dev", n_dev, duration_s, rng)
+    for protocol, subset, n in zip(paths[1:], _ATTACKS, (n_train, n_dev), strict=True):
+        (audio_dir := root / f"flac_{subset[0].upper()}").mkdir(parents=True, exist_ok=True)
+        spoofed = rng.permutation(n) >= n // 2
+        lines = [
+            _write_one(audio_dir, subset, number, spoofed[number - 1], duration_s, rng)
+            for number in range(1, n + 1)
+        ]
+        protocol.write_text("".join(lines), encoding="utf-8")
     return paths
 
 
-def _write_subset(
-    protocol: Path,
+def _write_one(
     audio_dir: Path,
     subset: str,
-    n_utterances: int,
+    number: int,
+    is_spoof: bool,
     duration_s: tuple[float, float],
     rng: np.random.Generator,
-) -> None:
-    audio_dir.mkdir(parents=True, exist_ok=True)
-    initial = audio_dir.name[-1]
-    attacks = _ATTACKS[subset]
-    spoofed = rng.permutation(n_utterances) >= n_utterances // 2
-    lines = []
-    for number in range(n_utterances):
-        speaker = int(rng.integers(_N_SPEAKERS[subset]))
-        n_samples = int(rng.uniform(*duration_s) * SAMPLE_RATE)
-        is_male = speaker % 2 == 0
-        f0 = (100.0 if is_male else 200.0) * (1 + 0.04 * speaker)
-        waveform = _voice(n_samples, f0, rng)
-        tag, attack, key = "-", "bonafide", "bonafide"
-        if spoofed[number]:
-            tag, attack, key = "AC1", str(rng.choice([*attacks])), "spoof"
-            waveform = waveform + _buzz(waveform, attacks[attack], rng)
-        waveform *= rng.uniform(0.2, 0.9) / np.abs(waveform).max()
-        name = f"{initial}_{number + 1:010d}"
-        soundfile.write(audio_dir / f"{name}.flac", waveform, SAMPLE_RATE, subtype="PCM_16")
-        gender = "M" if is_male else "F"
-        lines.append(f"{initial}_{speaker + 1:04d} {name} {gender} - - - {tag} {attack} {key} -\n")
-    protocol.write_text("".join(lines), encoding="utf-8")
+) -> str:
+    """Write an utterance, and return its line of the protocol."""
+    initial, attacks = subset[0].upper(), _ATTACKS[subset]
+    speaker = int(rng.integers(_N_SPEAKERS[subset]))
+    n_samples = int(rng.uniform(*duration_s) * SAMPLE_RATE)
+    gender, f0 = ("F", 200.0) if speaker % 2 else ("M", 100.0)
+    waveform = _voice(n_samples, f0 * (1 + 0.04 * speaker), rng)
+    tag, attack, key = "-", "bonafide", "bonafide"
+    if is_spoof:
+        tag, attack, key = "AC1", str(rng.choice([*attacks])), "spoof"
+        waveform = waveform + _buzz(waveform, attacks[attack], rng)
+    waveform *= rng.uniform(0.2, 0.9) / np.abs(waveform).max()
+    name = f"{initial}_{number:010d}"
+    soundfile.write(audio_dir / f"{name}.flac", waveform, SAMPLE_RATE, subtype="PCM_16")
+    return f"{initial}_{speaker + 1:04d} {name} {gender} - - - {tag} {attack} {key} -\n"
 
 
 def _voice(n_samples: int, f0: float, rng: np.random.Generator) -> Array:

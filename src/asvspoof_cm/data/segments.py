@@ -102,49 +102,43 @@ def read_segments(
 def write_segments(
     path: str | os.PathLike[str], segments: Mapping[str, Sequence[Segment | tuple[Any, ...]]]
 ) -> None:
-    r"""Write the segments of recordings, in the format that the name of the file ends with.
-
-    ``.rttm`` and ``.csv`` hold any number of recordings, ``.txt`` (Audacity) one.
+    r"""Write the segments of recordings, as ``.rttm`` or ``.csv``.
 
     Example:
         >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "call.txt"
+        >>> path = Path(tempfile.mkdtemp()) / "calls.csv"
         >>> write_segments(path, {"call": [Segment(0.0, 1.5, 1), Segment(1.5, 2.0, 0)]})
         >>> path.read_text()
-        '0.000000\t1.500000\tbonafide\n1.500000\t2.000000\tspoof\n'
+        'utterance,start,end,label\ncall,0.0,1.5,bonafide\ncall,1.5,2.0,spoof\n'
     """
-    rows = [(name, *Segment(*s)[:3]) for name, of_name in segments.items() for s in of_name]
-    if not all(math.isfinite(end_s) for _, _, end_s, _ in rows):
+    rows = [(name, Segment(*row)) for name, of_name in segments.items() for row in of_name]
+    if not all(math.isfinite(row.end_s) for _, row in rows):
         raise ValueError(
             "`segments` must have finite ends. Read them without `gaps`, or cut the last one."
         )
     suffix = Path(path).suffix
-    if suffix == ".txt" and len(segments) == 1:
-        text = "\n".join(f"{a:.6f}\t{b:.6f}\t{SEGMENT_NAMES[label]}" for _, a, b, label in rows)
-    elif suffix == ".rttm":
+    if suffix == ".rttm":
         if wrong := [name for name in segments if len(name.split()) != 1]:
             raise ValueError(
                 f"`segments` must have names without spaces in RTTM; got {wrong[0]!r}."
             )
         text = "\n".join(
-            f"SPEAKER {name} 1 {a:.6f} {b - a:.6f} <NA> <NA> "
-            f"{SEGMENT_NAMES[label].replace(' ', '')} <NA> <NA>"
-            for name, a, b, label in rows
+            f"SPEAKER {name} 1 {row.start_s:.6f} {row.end_s - row.start_s:.6f} <NA> <NA> "
+            f"{SEGMENT_NAMES[row.label].replace(' ', '')} <NA> <NA>"
+            for name, row in rows
         )
     elif suffix == ".csv":
-        every = [Segment(*s) for of_name in segments.values() for s in of_name]
-        header = ["utterance", "start", "end", "label", "llr"]
-        n_columns = 5 if any(segment.llr is not None for segment in every) else 4
-        named = [
-            (name, float(a), float(b), SEGMENT_NAMES[label], ABSENT if s.llr is None else s.llr)
-            for (name, a, b, label), s in zip(rows, every, strict=True)
+        header = ["utterance", "start", "end", "label"]
+        cells: list[tuple[Any, ...]] = [
+            (name, float(a), float(b), SEGMENT_NAMES[k]) for name, (a, b, k, _) in rows
         ]
-        text = render(header[:n_columns], [row[:n_columns] for row in named], "csv")
+        if any(row.llr is not None for _, row in rows):
+            header.append("llr")
+            llrs = [ABSENT if row.llr is None else row.llr for _, row in rows]
+            cells = [(*cell, llr) for cell, llr in zip(cells, llrs, strict=True)]
+        text = render(header, cells, "csv")
     else:
-        raise ValueError(
-            "`path` must end with .rttm or .csv, or for one recording with .txt; got "
-            f"{path} for {len(segments)} recordings."
-        )
+        raise ValueError(f"`path` must end with .rttm or .csv; got {path}.")
     write_text(path, text + "\n")
 
 

@@ -18,7 +18,6 @@ trial of Track 2 is that of the claimed speaker and that of the file: ``"S_1 E_1
 
 from __future__ import annotations
 
-import codecs
 import math
 import os
 import re
@@ -41,8 +40,8 @@ from asvspoof_cm._util import (
     atomic_path,
     check_choice,
     first_row,
-    read_regular,
     read_table,
+    text_of,
     write_text,
 )
 from asvspoof_cm.labels import (
@@ -336,8 +335,7 @@ def _read(
     is_unique: bool = True,
 ) -> tuple[dict[str, str], dict[str, Names], IntArray]:
     """Return what the header calls each column, the columns that are `known`, and their lines."""
-    data = read_regular(path).removeprefix(codecs.BOM_UTF8)
-    try:
+    with text_of(path) as data:
         row, delimiter = first_row(data)
         header = [cell.strip().lower() for cell in row]
         heads = _heads(header, known, wanted)
@@ -346,10 +344,6 @@ def _read(
         else:
             positions = {name: k for k, name in enumerate(_layout(row, known, wanted))}
         columns, lines = read_table(data, delimiter, positions, len(row))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason}).") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
     start = 1 if heads else 0
     columns = {name: np.char.strip(column[start:], " ") for name, column in columns.items()}
     lines = lines[start:]

@@ -312,7 +312,6 @@ REFUSED = {
         ("prior=0", "`prior` should be greater than or equal to 0.000001; got '0'."),
         ("prior=nan", "got 'nan'"),
         ("prior=x", "`prior` should be a valid number"),
-        ("prior=0.1&prior=0.2", "`prior` must be given once"),
         ("piror=0.1", "`piror` is no parameter"),
         ("c_fa=-1", "`c_fa` should be greater than or equal to 0.001"),
         ("channel=x", "`channel` should be 'mix'"),

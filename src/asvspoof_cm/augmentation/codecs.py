@@ -23,25 +23,25 @@ from asvspoof_cm.labels import SAMPLE_RATE
 
 
 class _Coder(NamedTuple):
-    """A codec of PyAV: where its packets go, and at what rates, the best first."""
+    """A format and subtype of libsndfile; or of PyAV, with rates of its own, the best first."""
 
     container: str
     encoder: str
-    sample_rate: int
-    bit_rates: tuple[int, ...]
+    sample_rate: int = 0
+    bit_rates: tuple[int, ...] = ()
     options: Mapping[str, str] = MappingProxyType({})
 
 
-CODECS: Final[Mapping[str, tuple[str, str] | _Coder]] = MappingProxyType(
+CODECS: Final[Mapping[str, _Coder]] = MappingProxyType(
     {
-        "mu-law": ("WAV", "ULAW"),
-        "a-law": ("WAV", "ALAW"),
-        "gsm": ("WAV", "GSM610"),
-        "g721": ("AU", "G721_32"),
-        "ima-adpcm": ("WAV", "IMA_ADPCM"),
-        "mp3": ("MP3", "MPEG_LAYER_III"),
-        "vorbis": ("OGG", "VORBIS"),
-        "opus": ("OGG", "OPUS"),
+        "mu-law": _Coder("WAV", "ULAW"),
+        "a-law": _Coder("WAV", "ALAW"),
+        "gsm": _Coder("WAV", "GSM610"),
+        "g721": _Coder("AU", "G721_32"),
+        "ima-adpcm": _Coder("WAV", "IMA_ADPCM"),
+        "mp3": _Coder("MP3", "MPEG_LAYER_III"),
+        "vorbis": _Coder("OGG", "VORBIS"),
+        "opus": _Coder("OGG", "OPUS"),
         "amr-nb": _Coder(
             "amr", "libopencore_amrnb", 8000, (12200, 10200, 7950, 7400, 6700, 5900, 5150, 4750)
         ),
@@ -67,10 +67,7 @@ _Samples = NDArray[np.float32]
 
 
 def _has_levels(codec: str) -> bool:
-    kind = CODECS[codec]
-    if isinstance(kind, _Coder):
-        return len(kind.bit_rates) > 1
-    return codec in ("mp3", "vorbis", "opus")
+    return len(CODECS[codec].bit_rates) > 1 or codec in ("mp3", "vorbis", "opus")
 
 
 def available_codecs() -> tuple[str, ...]:
@@ -83,7 +80,7 @@ def available_codecs() -> tuple[str, ...]:
         >>> "mu-law" in available_codecs()
         True
     """
-    return tuple(codec for codec in CODECS if _works(codec, SAMPLE_RATE))
+    return tuple(filter(_works, CODECS))
 
 
 def transcode(
@@ -112,8 +109,7 @@ def transcode(
         >>> bool((transcode(x, "mu-law") - x).abs().max() < 0.02)
         True
     """
-    rate = _rate(codec, _NARROWBAND_RATE if narrowband else SAMPLE_RATE)
-    if codec not in CODECS or not _works(codec, rate):
+    if codec not in CODECS or not _works(codec):
         raise ValueError(
             f"`codec` must be one that works here, {', '.join(available_codecs())}; got {codec!r}."
         )
@@ -124,6 +120,7 @@ def transcode(
                 f"`compression_level` must be None but for {', '.join(filter(_has_levels, CODECS))}"
                 f"; got {compression_level} for {codec!r}."
             )
+    rate = CODECS[codec].sample_rate or (_NARROWBAND_RATE if narrowband else SAMPLE_RATE)
     check_float(waveform)
     check_finite(waveform)  # on NaN, encoders crash and take the process with them
     rows = waveform.detach().cpu().float().reshape(-1, waveform.shape[-1])
@@ -132,11 +129,6 @@ def transcode(
     coded = [_aligned(row, codec, rate, compression_level) for row in narrow.numpy()]
     decoded = resample(torch.from_numpy(np.stack(coded)), rate, SAMPLE_RATE) * scale
     return decoded[:, : waveform.shape[-1]].to(waveform).reshape(waveform.shape)
-
-
-def _rate(codec: str, rate: int) -> int:
-    kind = CODECS.get(codec)
-    return kind.sample_rate if isinstance(kind, _Coder) else rate
 
 
 def _aligned(samples: _Samples, codec: str, rate: int, level: float | None) -> _Samples:
@@ -151,14 +143,14 @@ def _aligned(samples: _Samples, codec: str, rate: int, level: float | None) -> _
 def _encode_decode(samples: _Samples, codec: str, rate: int, level: float | None) -> _Samples:
     file, kind = io.BytesIO(), CODECS[codec]
     padded = np.pad(samples, (0, _N_PADDING))
-    if isinstance(kind, _Coder):
+    if kind.sample_rate:
         _encode(file, padded, kind, level or 0.0)
         with AudioFile(file, sample_rate=rate) as audio:
             return audio.read()
     if level is not None and codec == "mp3":
         level = min(level, _MP3_MAX_LEVEL)
     options = {} if level is None else {"compression_level": level}
-    soundfile.write(file, padded, rate, format=kind[0], subtype=kind[1], **options)
+    soundfile.write(file, padded, rate, format=kind.container, subtype=kind.encoder, **options)
     file.seek(0)
     decoded: _Samples = soundfile.read(file, dtype="float32")[0]
     return decoded
@@ -180,12 +172,12 @@ def _encode(file: io.BytesIO, samples: _Samples, coder: _Coder, level: float) ->
 
 
 @functools.cache
-def _works(codec: str, sample_rate: int) -> bool:
+def _works(codec: str) -> bool:
     kind = CODECS[codec]
-    if not isinstance(kind, _Coder) and not soundfile.check_format(*kind):
+    if not kind.sample_rate and not soundfile.check_format(kind.container, kind.encoder):
         return False
     try:
-        _delay(codec, _rate(codec, sample_rate))
+        _delay(codec, kind.sample_rate or SAMPLE_RATE)
     except (soundfile.LibsndfileError, ImportError, ValueError):
         return False  # ValueError: of PyAV too, which lacks a coder
     return True

@@ -43,19 +43,19 @@ class TimelineQuery(BaseModel):
     channel: Channel = None
 
 
-class CalibrationName(BaseModel):
-    """Which calibration made the log-likelihood ratios."""
+class Named(BaseModel):
+    """A calibration, by its map and the conditions it was fitted for; it may have no name."""
 
-    name: Annotated[str, about("Empty where it has none.")]
-    sha256: Annotated[str, about("Of its map and of the conditions it was fitted for.")]
+    name: str
+    sha256: str
 
 
 class Identity(BaseModel):
-    """The model that scored."""
+    """The model that scored, by its weights and its configuration."""
 
     name: str
-    sha256: Annotated[str | None, about("Of the weights and the configuration.")]
-    calibration: CalibrationName | None
+    sha256: str | None
+    calibration: Named | None
 
 
 class _About(BaseModel):
@@ -159,21 +159,12 @@ SCORING: Final[dict[int | str, dict[str, Any]]] = {
     401: UNAUTHORIZED,
     503: BUSY,
 }
-_FILE: Final = {"type": "string", "format": "binary"}
-_FORM: Final = {
-    "type": "object",
-    "properties": {"file": _FILE},
-    "required": ["file"],
-    "additionalProperties": False,
+_FILE: Final = {"schema": {"type": "string", "format": "binary"}}
+_FORM: Final = {"type": "object", "properties": {"file": _FILE["schema"]}, "required": ["file"]}
+_BODIES: Final = {
+    "application/octet-stream": _FILE,
+    "audio/*": _FILE,
+    "multipart/form-data": {"schema": {**_FORM, "additionalProperties": False}},
 }
-AUDIO: Final = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/octet-stream": {"schema": _FILE},
-            "audio/*": {"schema": _FILE},
-            "multipart/form-data": {"schema": _FORM},
-        },
-    }
-}
+AUDIO: Final = {"requestBody": {"required": True, "content": _BODIES}}
 """A body that is a file, or a form with one."""

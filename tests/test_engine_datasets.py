@@ -62,7 +62,7 @@ def dataset(rows):
 
 @pytest.fixture(scope="module")
 def expected(scorer, waves):
-    return scorer.score_batch(waves, RATES)
+    return np.array([scorer.score(*each) for each in zip(waves, RATES, strict=True)])
 
 
 def check(scored, expected):

@@ -588,16 +588,13 @@ def _fit_standardised(
     into those for the features as given.
     """
     n_trials, n_features = features.shape
-    # By a power of two, which is exact: the squares of enormous features would overflow.
-    exponent = np.frexp(np.abs(features).max(axis=0))[1]
-    features = np.ldexp(features, -exponent)
     mean, spread = features.mean(axis=0), features.std(axis=0)
     spread = np.where(spread > 0.0, spread, 1.0)
     design = np.column_stack([(features - mean) / spread, np.ones(n_trials)])
     penalty = np.zeros((n_features + 1, len(priors) - 1))
     penalty[:-1] = RIDGE * priors.min()
     found, curvature = _minimise(design, classes, priors, penalty, np.zeros_like(penalty))
-    to_scores = np.diag(np.append(np.ldexp(1 / spread, -exponent), 1.0))
+    to_scores = np.diag(np.append(1 / spread, 1.0))
     to_scores[-1, :-1] = -mean / spread
     return found, curvature, to_scores
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from asvspoof_cm._util import (
@@ -164,11 +164,10 @@ def det(
     ends = ndtri([_DET_TICKS[0], _DET_TICKS[-1]])
     shown = set(ax.get_legend_handles_labels()[1])
     for title, (threshold, marker, face) in zip(MARKS, marked, strict=True):
-        missed = np.searchsorted(curve.bonafide, [threshold]) / len(curve.bonafide)
-        accepted = 1.0 - np.searchsorted(curve.spoof, [threshold]) / len(curve.spoof)
+        missed, accepted = curve.rates(*curve.below(threshold))
         ax.plot(
-            _deviates(accepted, len(curve.spoof)),
-            _deviates(missed, len(curve.bonafide)),
+            [_deviates(accepted, len(curve.spoof))],
+            [_deviates(missed, len(curve.bonafide))],
             marker=marker,
             color=color,
             markerfacecolor=face,
@@ -207,9 +206,6 @@ def scores(
         "bonafide": (as_scores("bonafide", bonafide), BONAFIDE_COLOR),
     }
     every = np.concatenate([scores for scores, _ in classes.values()])
-    low, high = float(every.min()), float(every.max())
-    if not np.isfinite(high - low):
-        raise ValueError(f"the scores must span a finite range; got {low:g} to {high:g}.")
     edges = np.histogram_bin_edges(every, n_bins)
     highest = 0.0
     for name, (scores, color) in classes.items():
@@ -411,43 +407,22 @@ def explanation(explanation: Explanation, ax: Axes | None = None) -> Axes:
         ['0', '1000', '8000']
     """
     edges_s, edges_hz, of_band = explanation.edges_s, explanation.edges_hz, explanation.of_band
-    n_bands = len(of_band)
-    cells = of_band if n_bands else explanation.of_time[None]
+    cells = of_band if len(of_band) else explanation.of_time[None]
     most = float(np.abs(cells).max()) or 1.0
-    extent = (edges_s[0], edges_s[-1], 0.0, float(len(cells)))
-    ax = _image(ax, cells, extent, "coolwarm", "band from (Hz)", vmin=-most, vmax=most)
-    ax.set_yticks(range(len(edges_hz)), [f"{hz:.0f}" for hz in edges_hz])
-    centre = (edges_s[:-1] + edges_s[1:]) / 2
-    _curve_on_the_right(ax, centre, explanation.of_time, "change of the score")
-    return ax
-
-
-def _image(
-    ax: Axes | None,
-    values: NDArray[Any],
-    extent: tuple[float, ...],
-    colors: str,
-    label: str,
-    **limits: Any,
-) -> Axes:
-    """Draw values (n_rows, n_columns), the first row at the bottom, over time."""
     ax = new_axes(width_in=2 * COLUMN_WIDTH_IN, height_in=2.2) if ax is None else ax
-    options: Any = {"origin": "lower", "aspect": "auto", "extent": extent, "cmap": colors}
-    ax.imshow(values, **options, **limits)
-    finish(ax, "time (s)", label)
-    ax.grid(visible=False)
-    return ax
-
-
-def _curve_on_the_right(ax: Axes, x: FloatArray, y: NDArray[Any], label: str) -> Axes:
-    right: Axes = ax.twinx()
-    right.plot(x, y, color=SPOOF_COLOR, linewidth=0.9)
-    finish(right, "", label)
+    extent = (edges_s[0], edges_s[-1], 0.0, float(len(cells)))
+    options: Any = {"origin": "lower", "aspect": "auto", "extent": extent, "cmap": "coolwarm"}
+    ax.imshow(cells, vmin=-most, vmax=most, **options)
+    finish(ax, "time (s)", "band from (Hz)").grid(visible=False)
+    ax.set_yticks(range(len(edges_hz)), [f"{hz:.0f}" for hz in edges_hz])
+    right = ax.twinx()
+    centre = (edges_s[:-1] + edges_s[1:]) / 2
+    right.plot(centre, explanation.of_time, color=SPOOF_COLOR, linewidth=0.9)
+    finish(right, "", "change of the score").grid(visible=False)
     right.yaxis.label.set_color(SPOOF_COLOR)
-    right.grid(visible=False)
     right.spines["right"].set(visible=True, linewidth=0.6)
     right.spines["left"].set_visible(False)
-    return right
+    return ax
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
@@ -482,16 +457,16 @@ def _thin(x: FloatArray, y: FloatArray, step: float = 0.005) -> IntArray:
     return np.flatnonzero(np.diff(cells, prepend=cells[0] - 1))
 
 
-def _deviates(rates: FloatArray, n_trials: int) -> FloatArray:
+def _deviates(rates: Any, n_trials: int) -> Any:
     """Normal deviates of error rates; half a trial stands for the infinitely far 0 and 1."""
-    return np.asarray(ndtri(np.clip(rates, 0.5 / n_trials, 1.0 - 0.5 / n_trials)))
+    return ndtri(np.clip(rates, 0.5 / n_trials, 1.0 - 0.5 / n_trials))
 
 
 def _cost_curves(curve: Curve, ln_beta: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Actual and minimum normalised detection cost for each ln β: (n_points,) each."""
-    p_miss, p_fa, _ = det_curve(curve.bonafide, curve.spoof)
     beta = np.exp(ln_beta)
-    missed = np.searchsorted(curve.bonafide, -ln_beta) / len(curve.bonafide)
-    accepted = 1 - np.searchsorted(curve.spoof, -ln_beta) / len(curve.spoof)
+    missed, rejected = (np.searchsorted(scores, -ln_beta) for scores in curve.classes)
+    actual_miss, actual_fa = curve.rates(missed, rejected)
+    p_miss, p_fa = curve.rates(*curve.corners)
     minimum = np.array([(weight * p_miss + p_fa).min() for weight in beta])
-    return (beta * missed + accepted) / np.minimum(beta, 1), minimum / np.minimum(beta, 1)
+    return (beta * actual_miss + actual_fa) / np.minimum(beta, 1), minimum / np.minimum(beta, 1)

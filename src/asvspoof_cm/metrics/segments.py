@@ -31,17 +31,14 @@ from asvspoof_cm._util import (
     Quantity,
     Table,
     as_scores,
-    check_choice,
     check_positive_finite,
 )
 from asvspoof_cm.labels import BONAFIDE, NO_SPEECH, SPOOF
 from asvspoof_cm.metrics.intervals import Interval, draws
 from asvspoof_cm.metrics.track1 import (
     ASVSPOOF5,
-    TIES,
     Curve,
     OperatingPoint,
-    Ties,
     eer_of,
 )
 
@@ -96,27 +93,21 @@ def range_eer(truth: Recordings, scores: Recordings) -> OperatingPoint:
 
 
 def segment_eer(
-    truth: Recordings,
-    scores: Recordings,
-    resolution_s: float = 0.16,
-    *,
-    ties: Ties = "official",
+    truth: Recordings, scores: Recordings, resolution_s: float = 0.16
 ) -> OperatingPoint:
     """Return the equal error rate of frames of `resolution_s`, as a fraction, and its threshold.
 
     A frame is spoofed if any of it is, and its score is the lowest in it, as in PartialSpoof.
-    Frames without speech are left out. `ties` are those of `eer`: frames shorter than those of the
-    scores repeat them.
+    Frames without speech are left out. Ties are official: see `eer`.
 
     Example:
-        >>> truth = [(0.0, 0.48, 1), (0.48, 0.8, 0)]
-        >>> scores = [(0.0, 0.32, 1.0), (0.32, 0.8, -1.0)]
-        >>> segment_eer(truth, scores, 0.16, ties="grouped").value
-        0.25
+        >>> truth = [(0.0, 0.32, 1), (0.32, 0.64, 0)]
+        >>> scores = [(0.0, 0.16, 2.0), (0.16, 0.32, 0.5), (0.32, 0.48, -1.0), (0.48, 0.64, 1.0)]
+        >>> segment_eer(truth, scores, 0.16).value
+        0.5
     """
-    check_choice("ties", ties, TIES)
     check_positive_finite(resolution_s=resolution_s)
-    return eer_of(_frames(_pieces(truth, scores), resolution_s)[0], ties)
+    return eer_of(_frames(_pieces(truth, scores), resolution_s)[0])
 
 
 def segments_below(

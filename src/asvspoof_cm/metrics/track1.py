@@ -517,7 +517,10 @@ def _cllr_of(curve: Curve) -> float:
 
 
 def _auc_of(curve: Curve) -> float:
-    below, above = curve.n_spoof_below, np.searchsorted(curve.spoof, curve.bonafide, side="right")
+    below, above = curve.n_spoof_below, curve.n_spoof_below.copy()
+    next_spoof = curve.spoof[np.minimum(below, len(curve.spoof) - 1)]
+    tied = np.flatnonzero(next_spoof == curve.bonafide)
+    above[tied] = np.searchsorted(curve.spoof, curve.bonafide[tied], side="right")
     n_won = curve._n_passed((0, below))[1] + curve._n_passed((0, above))[1]
     if curve.times is not None:
         n_won = n_won * curve.times[0].astype(np.int64)

@@ -18,6 +18,7 @@ from asvspoof_cm.data import Protocol
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.models import TFPARN
 from asvspoof_cm.scorer import Scorer
+from bench_models import load_published
 from harness import Options, Row, interleave
 
 RATE = 16000
@@ -34,7 +35,7 @@ print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text()).g
 
 
 def run(options: Options) -> list[Row]:
-    """Measure the scorer."""
+    """Measure the scorer; the published AASIST only where ``--peer aasist=…``."""
     n_rounds = 2 if options.quick else 3
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -42,6 +43,9 @@ def run(options: Options) -> list[Row]:
         rows += safety_rows(folder, n_rounds, n_files=4 if options.quick else 12)
         rows += memory_rows(folder, scale=10 if options.quick else 1)
         rows += backend_rows(folder, n_rounds)
+        peer = options.peer("aasist")
+        if peer is not None:
+            rows += published_rows(peer, n_rounds=1 if options.quick else 3)
     return rows
 
 
@@ -183,6 +187,35 @@ def backend_rows(folder: Path, n_rounds: int) -> list[Row]:
             )
         )
     return rows
+
+
+def published_rows(peer: Path, n_rounds: int) -> list[Row]:
+    """TFPARN in the scorer against the published AASIST in a loop, on the same crops."""
+    theirs = load_published(peer)
+    scorer = Scorer(seeded_model(), device="cpu")
+    waveforms = [speech(seconds, k) for k, seconds in enumerate((1.5, 6.0, 13.0))]
+
+    def published() -> list[float]:
+        with torch.inference_mode():
+            return [difference(theirs(crops_of(waveform))[1]) for waveform in waveforms]
+
+    time_s = interleave(
+        {"ours": lambda: scorer.score_batch(waveforms), "theirs": published}, n_rounds=n_rounds
+    )
+    ratio = time_s["theirs"] / time_s["ours"]
+    return [
+        Row(
+            case="TFPARN against the published AASIST, five crops each",
+            ours=len(waveforms) / time_s["ours"],
+            reference=len(waveforms) / time_s["theirs"],
+            reference_name="published AASIST",
+            ratio=ratio,
+            unit="utterances/s",
+            goal="≥ 13×",
+            met=ratio >= 13,
+            note="two models: the ratio that the paper measured on a GPU",
+        )
+    ]
 
 
 def plain_loop(model: nn.Module, paths: Sequence[Path]) -> list[float]:

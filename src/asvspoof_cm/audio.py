@@ -227,7 +227,6 @@ class AudioFile:
         source: A file, the bytes of one, or a file object, which must be open in binary mode.
         sample_rate: The rate to resample to, in Hz.
         channel: The channel to read, from 0 on; None is the average of all.
-        name: What error messages call it; None is the path, or "the audio".
 
     Attributes:
         n_samples: Its length at `sample_rate`.
@@ -251,12 +250,10 @@ class AudioFile:
         *,
         sample_rate: int = SAMPLE_RATE,
         channel: int | None = None,
-        name: str | None = None,
     ) -> None:
         self.sample_rate = check_rate(sample_rate, "sample_rate")
         self.channel = channel
-        is_path = isinstance(source, str | os.PathLike)
-        self.name = name or (str(source) if is_path else "the audio")
+        self.name = audio_name(source)
         self._file = open_sound(source, self.name)
         try:
             self.native_rate: int = self._file.samplerate
@@ -435,7 +432,7 @@ def open_audio(
     if isinstance(audio, AudioFile | InMemory):
         return nullcontext(audio)
     if isinstance(audio, str | os.PathLike | bytes) or hasattr(audio, "read"):
-        return AudioFile(audio, sample_rate=new_rate, channel=channel, name=audio_name(audio))
+        return AudioFile(audio, sample_rate=new_rate, channel=channel)
     return nullcontext(as_audio(audio, sample_rate, new_rate, channel=channel))
 
 

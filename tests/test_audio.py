@@ -12,8 +12,10 @@ import torch
 from asvspoof_cm.audio import (
     AudioFile,
     crop_starts,
+    cut,
     fix_length,
     load_audio,
+    random_start,
     rate_ratio,
     resample,
     set_level,
@@ -324,7 +326,7 @@ def test_exactly_one_crop_is_itself():
     x = torch.randn(64000)
     generator = torch.Generator().manual_seed(0)
     assert torch.equal(fix_length(x), x)
-    assert torch.equal(fix_length(x, crop="random", generator=generator), x)
+    assert random_start(len(x), 64000, generator) == 0
     assert torch.equal(tta_crops(x), x.expand(5, -1))
 
 
@@ -342,16 +344,15 @@ def test_shorter_is_repeated_until_it_exceeds_the_crop(n_total):
 
 
 def test_random_starts_cover_the_whole_range_and_only_it():
-    x = torch.arange(13.0)
     generator = torch.Generator().manual_seed(1)
-    starts = [int(fix_length(x, 10, crop="random", generator=generator)[0]) for _ in range(400)]
+    starts = [random_start(13, 10, generator) for _ in range(400)]
     assert set(starts) == {0, 1, 2, 3}
     assert all(60 < starts.count(k) < 140 for k in range(4))
 
 
 def test_random_crop_of_a_short_waveform_is_cut_from_its_repetition():
     x, generator = torch.arange(7.0), torch.Generator().manual_seed(2)
-    crops = [fix_length(x, 10, crop="random", generator=generator).tolist() for _ in range(200)]
+    crops = [cut(x, random_start(7, 10, generator), 10).tolist() for _ in range(200)]
     assert all(crop == [(crop[0] + k) % 7 for k in range(10)] for crop in crops)
     assert {crop[0] for crop in crops} == {0, 1, 2, 3, 4}
 
@@ -376,8 +377,6 @@ def test_tta_spans_from_the_first_to_the_last_sample():
         (lambda: fix_length(torch.zeros(0)), "at least one sample"),
         (lambda: fix_length(torch.zeros(2, 100)), r"must have shape \(time,\); got \(2, 100\)"),
         (lambda: fix_length(torch.zeros(10), 0), "`n_samples` must be at least 1"),
-        (lambda: fix_length(torch.zeros(10), crop="random"), "`generator` must be"),
-        (lambda: fix_length(torch.zeros(10), crop="left"), "`crop` must be one of"),
         (lambda: tta_crops(torch.zeros(0)), "at least one sample"),
         (lambda: tta_crops(torch.zeros(10), n_crops=0), "`n_crops` must be at least 1"),
     ],

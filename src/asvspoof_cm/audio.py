@@ -585,20 +585,10 @@ def set_level(crops: Array, normalization: Normalization, peak: float | None = N
 # Crops
 
 
-def fix_length(
-    waveform: AnyWaveform,
-    n_samples: int = CROP_SAMPLES,
-    *,
-    crop: Literal["center", "random"] = "center",
-    generator: torch.Generator | None = None,
-) -> AnyWaveform:
-    """Return exactly `n_samples` samples of a waveform of any length (section III-B.1).
+def fix_length(waveform: AnyWaveform, n_samples: int = CROP_SAMPLES) -> AnyWaveform:
+    """Return the centre crop of a waveform (time,) of any length (section III-B.1).
 
-    Args:
-        waveform: Array or tensor of shape (time,). Where it is long enough, a view is returned.
-        n_samples: The length of the crop.
-        crop: "center" for evaluation, "random" for training.
-        generator: The source of the random start; required by ``crop="random"``.
+    A waveform that is shorter is repeated; where it is long enough, a view is returned.
 
     Example:
         >>> import torch
@@ -608,13 +598,7 @@ def fix_length(
         tensor([2., 3., 1., 2.])
     """
     check_one_waveform(waveform)
-    check_choice("crop", crop, ("center", "random"))
-    start = last_start(len(waveform), n_samples) // 2
-    if crop == "random":
-        if generator is None:
-            raise ValueError('`generator` must be a torch.Generator when crop="random"; got None.')
-        start = random_start(len(waveform), n_samples, generator)
-    return cut(waveform, start, n_samples)
+    return cut(waveform, last_start(len(waveform), n_samples) // 2, n_samples)
 
 
 def tta_crops(

@@ -11,7 +11,8 @@ FAMILIES: Final = ("TTS", "conversion", "vocoder copy", "codec", "signal process
 _RULES: Final = {
     "codec": r"lyra|^(?!vall-e).*\bcodec( |$)|^encodec copy",
     "signal processing": r"^copy-(world|gl|lpc|hnm|mlsa)|^vc-"
-    r"|^tts-(unitsel|formant|diphone|hts|clustergen|klatt)",
+    r"|^tts-(unitsel|formant|diphone|hts|clustergen|klatt)"
+    r"|^(espeak|espeak-ng|flite|festival|freetts|ru-tts|open-jtalk|pico|rhvoice):",
     "vocoder copy": r"\bcopy\b|resynthesis|^wavenet vocoder",
     "conversion": r"vc\b|vc(_|\d|\+)|vqmivc|conversion|accentron|anonymised|speechsplit|adain"
     r"|^blow$|sovits|voicemixer|hiervst|voice transformer|gslm|^bne-|^nvc|vcc20",

@@ -19,6 +19,7 @@ from typing import Any
 
 from asvspoof_cm import load_checkpoint, save_checkpoint
 from asvspoof_cm.checkpoint import load_tensors
+from families import FAMILIES
 from measure import CLEAN, FIGURES, SETS
 
 ABOUT = FIGURES.with_name("about.json")
@@ -104,11 +105,11 @@ def tables(figures: Mapping[str, Any]) -> dict[str, str]:
             ],
         ),
         "families": _markdown(
-            ["set", "fakes", "clips", "passed, % [95 %]"],
+            ["passed, % of clips", *FAMILIES],
             [
-                [title, kind, str(own["n"]), _interval(own)]
+                [title, *(_of_clips(found.get(kind)) for kind in FAMILIES)]
                 for title in clean
-                for kind, own in sets[title]["systems"][ours]["families"].items()
+                for found in [sets[title]["systems"][ours]["families"]]
             ],
         ),
         "groups": _markdown(
@@ -177,6 +178,10 @@ def _eers(own: Mapping[str, Any]) -> str:
         if ("eer" in own)
         else "–"
     )
+
+
+def _of_clips(value: Mapping[str, Any] | None) -> str:
+    return "–" if value is None else f"{100 * value['value']:.0f} of {value['n']}"
 
 
 def _interval(value: Mapping[str, Any] | None) -> str:

@@ -358,7 +358,7 @@ def test_calibrate_from_recordings_to_a_threshold(calibrate, recordings, tmp_pat
     human, fake = recordings
     options = ["--human", human, "--fake", fake, "--name", "phone", "--refuse-at-most", 0.2]
     code, out, err = calibrate(*options, "--out", tmp_path / "own.json")
-    assert (code, err) == (0, "")
+    assert (code, "asvspoof-cm" in err) == (0, False)  # progress shows where this is slow
     assert "from 10 people and 10 fakes" in out
     assert "10 people cannot show 20 %; 14 without an error can." in out
     kept = load_settings(tmp_path / "own.json")

@@ -183,3 +183,7 @@ def test_one_of_three_with_equal_chance():
     assert [branch["of"] for branch in branches] == ["RandomFIR", "RandomButterworth", "WhiteNoise"]
     shares = [branch["n_rows"] / 3000 for branch in branches]
     assert np.allclose(shares, 1 / 3, atol=0.035)
+
+
+def test_the_authors_ranges_are_the_default():
+    assert repr(TFPARNAugment.authors()) == repr(TFPARNAugment())

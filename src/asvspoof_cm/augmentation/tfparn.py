@@ -152,5 +152,5 @@ class TFPARNAugment(RandomApply):
 
     @classmethod
     def authors(cls) -> Self:
-        """Return what the authors ran: the default, since the text contradicts their code nowhere."""
+        """Return what the authors ran: the default, as the text leaves the ranges open."""
         return cls(p=0.5)

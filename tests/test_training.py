@@ -697,7 +697,7 @@ def test_a_loss_with_parameters_is_trained_and_resumed(tmp_path, miniature):
 
 def test_unlabelled_data_are_refused(tmp_path, miniature):
     names = read_protocol(miniature.train_protocol).utterance
-    unlabelled = replace(miniature, train_protocol=Protocol.from_columns(names))
+    unlabelled = miniature._replace(train_protocol=Protocol.from_columns(names))
     with pytest.raises(ValueError, match=r"`labels` must be 0 \(spoof\) or 1"):
         run(unlabelled, tmp_path)
 

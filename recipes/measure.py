@@ -2,6 +2,7 @@
 
     python recipes/measure.py score   ours=best.pt 0.2.0=old.pt … --data DIR --work DIR
     python recipes/measure.py figures ours=best.pt 0.2.0=old.pt … --data DIR --work DIR
+    python recipes/measure.py adapt   ours=best.pt --data DIR --work DIR
 
 A system is a checkpoint of the library, or the published weights of an AASIST or of LCNN; the one
 named first is the one that ships. DIR of ``--data`` holds the tables of ``recipes/manyvoices``.
@@ -12,6 +13,7 @@ most N clips of each class and source.
 ``figures`` calibrates the first system on the clean and the coded development sets together, and
 writes ``model_card/figures.json``, which ``ship.py`` reads. What counts first is what a user meets
 at the shipped threshold, an LLR of 0: the share of people refused, the share of fakes that pass.
+``adapt`` prints what a few clips of a source or a channel change of these errors.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import numpy as np
 import torch
 
 from asvspoof_cm import Scorer, fit_calibration, load_checkpoint, load_published_aasist
+from asvspoof_cm.calibration import Calibration, adapt_calibration
 from asvspoof_cm.checkpoint import load_published_lcnn, load_tensors
 from asvspoof_cm.metrics import bootstrap, eer
 from families import FAMILIES, family
@@ -49,6 +52,8 @@ CLEAN = ("demo pages, dev", "more repositories, dev", "small corpus, dev")
 CHANNELS = "dev_channels"
 FEWEST = 5  # clips of each class that a source must have to be measured within
 N_BOOTSTRAP = 1000
+ADAPTED = ((3, 3), (5, 5), (8, 8), (8, 0))  # clips of people, of fakes
+N_DRAWS = 50
 Array = np.ndarray[Any, Any]
 Row = Mapping[str, str]
 
@@ -175,6 +180,42 @@ def figures(args: argparse.Namespace) -> None:
             "systems": systems,
         }
     args.out.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def adapt(args: argparse.Namespace) -> None:
+    """Print errors at the threshold before and after adapting to a few clips of each class."""
+    calibration = Calibration.from_dict(json.loads(args.out.read_text())["calibration"])
+    groups: dict[str, list[tuple[Array, Array]]] = {"source": [], "channel": []}
+    for part in _parts(args):
+        llr, human = calibration.apply(_read(args, part, args.systems[0])[0]), part.is_human
+        is_coded = part.name not in SETS
+        names = np.zeros(len(llr)) if is_coded else part.column("source")
+        for name in np.unique(names):
+            pair = (llr[(names == name) & human], llr[(names == name) & ~human])
+            if min(map(len, pair)) > max(n for counts in ADAPTED for n in counts):
+                groups["channel" if is_coded else "source"].append(pair)
+    print("| clips of people + fakes | of a | groups | before, % | after, % | most worse, points |")
+    print("| --: | --- | --: | --: | --: | --: |")
+    for kind, pairs in groups.items():
+        for counts in ADAPTED:
+            found = 100 * np.array([_adapted(*pair, *counts) for pair in pairs]).reshape(-1, 2)
+            before, after = found.mean(axis=0)
+            worst = np.diff(found).max()
+            print(f"| {counts[0]} + {counts[1]} | {kind} | {len(pairs)} ", end="")
+            print(f"| {before:.1f} | {after:.1f} | {worst:.1f} |")
+
+
+def _adapted(human: Array, fake: Array, n_human: int, n_fake: int) -> tuple[float, float]:
+    """Return the mean of both error rates before and after, over draws of the clips adapted to."""
+    rng, rates = np.random.default_rng(0), []
+    for _ in range(N_DRAWS):
+        people, others = rng.permutation(human), rng.permutation(fake)
+        with _no_warnings():
+            shift = adapt_calibration(Calibration(), people[:n_human], others[:n_fake]).offset
+        people, others = people[n_human:], others[n_fake:]
+        rates.append([(np.mean(people + x < 0) + np.mean(others + x >= 0)) / 2 for x in (0, shift)])
+    before, after = np.mean(rates, axis=0)
+    return float(before), float(after)
 
 
 def _own_llr(system: System, scores: Array) -> Array | None:
@@ -324,10 +365,10 @@ def _system(text: str) -> System:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one of the two commands."""
+    """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)
-    for run in (score, figures):
+    for run in (score, figures, adapt):
         command = commands.add_parser(run.__name__, help=(run.__doc__ or "").lower())
         command.add_argument("systems", nargs="+", type=_system, metavar="NAME=FILE")
         command.add_argument("--work", type=Path, required=True, metavar="DIR")

@@ -168,6 +168,20 @@ def test_an_interval_draws_sources():
     assert found["worst"] == ["a", 1.0]
 
 
+def test_adapting_is_measured_on_the_other_clips(data, figures, monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    human, fake = rng.normal(1, 1, 200), rng.normal(-5, 1, 200)  # 2 too low
+    before, after = measure._adapted(human, fake, 8, 8)
+    assert before == pytest.approx((human < 0).mean() / 2, abs=0.01)
+    assert after < before / 2
+    work, _ = figures
+    monkeypatch.setattr(measure, "ADAPTED", ((1, 1),))
+    where = ["--data", str(data), "--work", str(work), "--out", str(work / "f.json")]
+    measure.main(["adapt", f"ours={data / '0.pt'}", *where])
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert [row.split(" | ")[1] for row in rows] == ["source", "channel"]
+
+
 def test_shipping(data, figures, tmp_path, monkeypatch):
     work, content = figures
     about = {"name": "new", "use": "for tests", "licences": {"weights": "MIT"}}

@@ -111,6 +111,16 @@ def test_a_header_that_lies_about_the_duration(tmp_path):
             load_audio(path)
 
 
+def test_a_header_of_absurd_size(tmp_path):
+    path = encode(tmp_path / "a.m4a", "aac", 44100)
+    content = bytearray(path.read_bytes())
+    n_entries = content.index(b"stts") + 8
+    content[n_entries : n_entries + 4] = b"\x0f\xff\xff\xff"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.m4a is not .* its header asks for too much at once"):
+        AudioFile(path)
+
+
 def test_a_video_without_sound_and_a_playlist(tmp_path):
     with av.open(str(tmp_path / "a.mp4"), "w") as container:
         add_picture(container)

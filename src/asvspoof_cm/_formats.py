@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import struct
@@ -144,7 +145,9 @@ class AvFile:
         try:
             self._restart()
         except (av.FFmpegError, OSError) as error:
-            raise self._no_audio(error.strerror) from error
+            too_much = error.errno == errno.ENOMEM
+            reason = "its header asks for too much at once" if too_much else error.strerror
+            raise self._no_audio(reason) from error
 
     def _no_audio(self, reason: object) -> ValueError:
         return ValueError(

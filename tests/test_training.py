@@ -601,7 +601,7 @@ def test_a_run_of_some_minutes_ends_by_itself(tmp_path, miniature):
     result = run(miniature, tmp_path, recipe=recipe)
     trained_s = sum(record["train_s"] for record in result.history)
     assert 0.3 <= trained_s < 1.5
-    assert result.history[-1]["lr"] == pytest.approx(1e-6)
+    assert 1e-6 <= result.history[-1]["lr"] < 1e-5
     assert run(miniature, tmp_path, recipe=recipe).history == result.history
 
 

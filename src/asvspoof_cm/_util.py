@@ -477,6 +477,16 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
     return get, lambda: sorted({*homes, *vars(sys.modules[package])}), sorted(homes)
 
 
+def check_numbers(name: str, stored: Any) -> Mapping[str, float]:
+    """Return a dict of numbers that a file stored, an empty one for None."""
+    found = {} if stored is None else stored
+    if not isinstance(found, Mapping) or not all(
+        isinstance(value, int | float) for value in found.values()
+    ):
+        raise ValueError(f"`{name}` must be a dict of numbers.")
+    return found
+
+
 def import_extra(module: str, extra: str) -> Any:
     """Return a module that comes with an extra of the package, or say how to install it."""
     try:

@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 
 from asvspoof_cm import _hub
 from asvspoof_cm._hub import DEFAULT_NAME, PRETRAINED, pretrained_path
-from asvspoof_cm._util import atomic_path, one_line
+from asvspoof_cm._util import atomic_path, check_numbers, one_line
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.models import AASIST, LCNN, AASISTConfig, Countermeasure, LCNNConfig, build_model
@@ -162,8 +162,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, sha256: str | None = None) 
         model.stored_config = content["config"]
         if model.meta.get("calibration") is not None:
             Calibration.from_dict(model.meta["calibration"])
-        if not isinstance(model.meta.get("segments") or {}, Mapping):
-            raise TypeError("its settings of segments are no dict")
+        check_numbers("segments", model.meta.get("segments"))
     except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"{path} can't be rebuilt: {one_line(error)}") from error
     return _fit_weights(model, weights, path)
@@ -189,7 +188,7 @@ def load_pretrained(
     Example:
         >>> model = load_pretrained(DEFAULT_NAME)
         >>> sorted(model.meta)
-        ['calibration', 'card']
+        ['calibration', 'card', 'segments']
     """
     if name is None and DEFAULT_NAME not in _said:
         _said.add(DEFAULT_NAME)

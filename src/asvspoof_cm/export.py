@@ -21,7 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from asvspoof_cm._util import atomic_path, import_extra, one_line
+from asvspoof_cm._util import atomic_path, check_numbers, import_extra, one_line
 from asvspoof_cm.audio import Array, InputSettings
 from asvspoof_cm.calibration import Calibration
 
@@ -89,6 +89,7 @@ class OnnxModel:
         runtime = import_extra("onnxruntime", "onnx")
         content = Path(path).read_bytes()
         _check_hash(content, path)
+        self._path = path
         self.sha256 = hashlib.sha256(content).hexdigest()
         options = runtime.SessionOptions()
         options.log_severity_level = 3  # no warnings about what it does not optimise
@@ -104,8 +105,7 @@ class OnnxModel:
             self._hop_s = float(described.pop("hop_s"))
             if described.get("calibration") is not None:
                 Calibration.from_dict(described["calibration"])
-            if not isinstance(described.get("segments") or {}, dict):
-                raise TypeError("its settings of segments are no dict")
+            check_numbers("segments", described.get("segments"))
         except Exception as error:  # onnxruntime has a class for each kind, all of them private
             raise ValueError(f"{path} can't be used as a model ({one_line(error)})") from error
         self.meta: dict[str, Any] = {k: v for k, v in described.items() if v is not None}
@@ -119,7 +119,12 @@ class OnnxModel:
 
     def outputs(self, waveform: Array) -> Any:
         """Return what all heads say, named as `Encoder.outputs` names them."""
-        found = self._session.run(self._names, {INPUT: waveform})
+        try:
+            found = self._session.run(self._names, {INPUT: waveform})
+        except Exception as error:  # as above
+            raise ValueError(
+                f"{self._path} can't be run on waveforms {waveform.shape} ({one_line(error)})."
+            ) from error
         of = dict.fromkeys(OUTPUTS) | dict(zip(self._names, found, strict=True))
         frames = None
         if self.frame_head:

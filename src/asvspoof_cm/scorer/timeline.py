@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from asvspoof_cm._util import check_rate
+from asvspoof_cm._util import check_numbers, check_rate
 from asvspoof_cm.audio import (
     Array,
     InputSettings,
@@ -202,14 +202,9 @@ class SegmentSettings:
     @classmethod
     def of(cls, model: Any) -> Self:
         """Return those of a model, the default ones where it has none."""
-        stored = getattr(model, "meta", {}).get("segments") or {}
-        if not isinstance(stored, Mapping):
-            raise ValueError(f'`model.meta["segments"]` must be a dict; got {stored!r}.')
+        stored = check_numbers("segments", getattr(model, "meta", {}).get("segments"))
         names = {field.name for field in fields(cls)}
-        given = {name: value for name, value in stored.items() if name in names}
-        if wrong := [name for name, value in given.items() if not isinstance(value, int | float)]:
-            raise ValueError(f'`model.meta["segments"]` must hold numbers; {wrong[0]} is none.')
-        return cls(**given)
+        return cls(**{name: value for name, value in stored.items() if name in names})
 
 
 class Cells(NamedTuple):

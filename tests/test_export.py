@@ -103,6 +103,8 @@ def test_a_damaged_file_is_refused(tmp_path):
     export_onnx(model, path)
     loaded = load_onnx(path)
     assert (loaded.input, loaded.meta) == (model.input, model.meta)
+    with pytest.raises(ValueError, match=r"model\.onnx can't be run on waveforms \(3,\) \("):
+        loaded(np.zeros(3, np.float32))
     waveform = noise(1, 40000)[0]
     expected = Scorer(model, device="cpu").score_file(waveform)
     assert expected.unit == "llr"

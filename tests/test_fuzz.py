@@ -41,7 +41,6 @@ FOUND = [
     *(("checkpoint", 11, k) for k in (2317, 2812, 3095)),
     ("checkpoint", 9, 362),
     *(("checkpoint", 0, k) for k in (495, 2131)),
-    ("onnx", 0, 1376),
 ]
 
 

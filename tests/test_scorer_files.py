@@ -66,10 +66,10 @@ def write(path, samples, rate=16000, **options):
 # Files
 
 
-@pytest.mark.parametrize("block", [audio_module._BLOCK_SAMPLES, 10_000])
+@pytest.mark.parametrize("block", [audio_module.BLOCK_SAMPLES, 10_000])
 def test_a_file_scores_as_its_waveform(tmp_path, monkeypatch, block):
     """Also read in blocks that cut its crops in pieces."""
-    monkeypatch.setattr(audio_module, "_BLOCK_SAMPLES", block)
+    monkeypatch.setattr(audio_module, "BLOCK_SAMPLES", block)
     torch.manual_seed(0)
     scorer = Scorer(TFPARN(SMALL), device="cpu")
     quiet = np.concatenate([np.zeros(40_000), noise(90_000), np.zeros(30_000)])

@@ -242,6 +242,16 @@ def check_range(
         )
 
 
+def check_numbers(name: str, stored: Any) -> Mapping[str, float]:
+    """Return a dict of numbers that a file stored, an empty one for None."""
+    found = {} if stored is None else stored
+    if not isinstance(found, Mapping) or not all(
+        isinstance(value, int | float) for value in found.values()
+    ):
+        raise ValueError(f"`{name}` must be a dict of numbers.")
+    return found
+
+
 def check_rate(rate: int, name: str = "sample_rate") -> int:
     """Return the sampling rate, which must lie between 1 kHz and 768 kHz."""
     is_number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
@@ -475,16 +485,6 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
         return value
 
     return get, lambda: sorted({*homes, *vars(sys.modules[package])}), sorted(homes)
-
-
-def check_numbers(name: str, stored: Any) -> Mapping[str, float]:
-    """Return a dict of numbers that a file stored, an empty one for None."""
-    found = {} if stored is None else stored
-    if not isinstance(found, Mapping) or not all(
-        isinstance(value, int | float) for value in found.values()
-    ):
-        raise ValueError(f"`{name}` must be a dict of numbers.")
-    return found
 
 
 def import_extra(module: str, extra: str) -> Any:

@@ -81,7 +81,7 @@ BAD_AUDIO = (*_BAD_BYTES, MemoryError, ImportError)
 _DIFFERENCE = 0.1  # the share of their power that channels don't share, where they differ
 
 _BLOCK_VALUES = 1 << 22
-_BLOCK_SAMPLES = 1 << 20
+BLOCK_SAMPLES = 1 << 20
 
 NOTHING_TO_JUDGE = "no speech to judge"
 """The warning of an utterance on which a verdict abstains."""
@@ -684,9 +684,9 @@ def take_crops(source: OpenAudio, settings: InputSettings) -> Utterance:
     model wants. Long audio is read in blocks, so that memory does not grow with its length.
     """
     n_samples, rate = settings.n_samples, settings.sample_rate
-    blocks = range(0, source.n_samples, _BLOCK_SAMPLES)
+    blocks = range(0, source.n_samples, BLOCK_SAMPLES)
     whole = source.read() if len(blocks) == 1 else None
-    read = (source.read(k, _BLOCK_SAMPLES) if whole is None else whole for k in blocks)
+    read = (source.read(k, BLOCK_SAMPLES) if whole is None else whole for k in blocks)
     first, stop, peak, notes = _listen(read, rate)
     n_heard = stop - first
     starts = crop_starts(n_heard, settings.n_crops, n_samples, one_crop=settings.one_crop)

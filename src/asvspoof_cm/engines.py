@@ -24,10 +24,10 @@ def score_batch_function(
 ) -> Callable[[Mapping[str, Iterable[Any]]], dict[str, list[Any]]]:
     """Return the function to give to ``dataset.map(…, batched=True)``.
 
-    It adds two columns: the score, named by its unit (``scorer.unit``: `llr` or
-    `log-odds`), and `cm_error`, empty where all is well.
-    Audio that can't be scored has the score NaN, which no metric takes for a score, and the error
-    says why; the rest goes on. Streaming datasets and several processes (``num_proc=``) work too.
+    It adds two columns: the score, named by its unit (``scorer.unit``: `llr` or `log-odds`), and
+    `cm_error`, empty where all is well. Audio that can't be scored has the score NaN, which no
+    metric takes for a score, and the error says why; the rest goes on. Streaming datasets and
+    several processes (``num_proc=``) work too.
 
     Args:
         scorer: The scorer.

@@ -121,7 +121,7 @@ class OnnxModel:
         """Return what all heads say, named as `Encoder.outputs` names them."""
         try:
             found = self._session.run(self._names, {INPUT: waveform})
-        except Exception as error:  # as above
+        except Exception as error:  # one of onnxruntime's own, as in loading
             raise ValueError(
                 f"{self._path} can't be run on waveforms {waveform.shape} ({one_line(error)})."
             ) from error
@@ -174,8 +174,8 @@ def _heads(model: Any, example: Any) -> tuple[nn.Module, list[str], float]:
     if not hasattr(model, "outputs"):
         return model, ["logits"], 0.0
 
-    def every(waveform: Any) -> tuple[Any, ...]:
-        _, logits, frames, speech = model.outputs(waveform)
+    def every(outputs: Any) -> tuple[Any, ...]:
+        _, logits, frames, speech = outputs
         of_frames = (None, None) if frames is None else (frames.logits, frames.speech_logits)
         return (logits, speech, *of_frames)
 
@@ -185,11 +185,12 @@ def _heads(model: Any, example: Any) -> tuple[nn.Module, list[str], float]:
             self.model = model
 
         def forward(self, waveform: Any) -> Any:
-            return tuple(each for each in every(waveform) if each is not None)
+            return tuple(each for each in every(model.outputs(waveform)) if each is not None)
 
     with torch.no_grad():
-        found, frames = every(example), model.outputs(example).frames
-    names = [name for name, each in zip(OUTPUTS, found, strict=True) if each is not None]
+        outputs = model.outputs(example)
+    frames = outputs.frames
+    names = [name for name, each in zip(OUTPUTS, every(outputs), strict=True) if each is not None]
     return Heads().eval(), names, 0.0 if frames is None else float(frames.hop_s)
 
 

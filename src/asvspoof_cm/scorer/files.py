@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from asvspoof_cm._util import check_between, n_cores, one_line
-from asvspoof_cm.audio import BAD_AUDIO, OpenAudio, Utterance, take_crops
+from asvspoof_cm.audio import BAD_AUDIO, BLOCK_SAMPLES, OpenAudio, Utterance, take_crops
 from asvspoof_cm.data.folder import AudioFolder, AudioPath, Entry
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.labels import ABSENT
@@ -27,7 +27,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MAX_THREADS = 4
-_BLOCK_SAMPLES = 1 << 20
 # What tells rows, cells and lines apart, for any reader.
 _BREAKS = {ord(c): f"\\u{ord(c):04x}" for c in "\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
 _ESCAPES = {ord("\\"): "\\\\", ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r", **_BREAKS}
@@ -149,8 +148,8 @@ def open_entry(scorer: Scorer, entry: Entry) -> AbstractContextManager[OpenAudio
 def check_audio(scorer: Scorer, entry: Entry) -> None:
     """Raise what is wrong with the audio of an entry: what is raised later is not its fault."""
     with open_entry(scorer, entry) as source:
-        for first in range(0, source.n_samples, _BLOCK_SAMPLES):
-            source.read(first, _BLOCK_SAMPLES)
+        for first in range(0, source.n_samples, BLOCK_SAMPLES):
+            source.read(first, BLOCK_SAMPLES)
 
 
 def error_of(name: str, message: str) -> str:

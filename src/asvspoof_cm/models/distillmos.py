@@ -68,7 +68,7 @@ class DistillMOSEncoder(SpeechEncoder):
         x = compressed_spectrum(waveform, self.window)
         x = x.contiguous(memory_format=torch.channels_last)
         for convolution in self.convolutions:
-            x = functional.leaky_relu(convolution(x), _SLOPE)
+            x = functional.leaky_relu(convolution(x), _SLOPE, inplace=True)
         return x
 
     def stages(self) -> list[Iterable[nn.Module]]:

@@ -15,8 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from asvspoof_cm import AASIST, TFPARN, focal_pairwise_loss
-from asvspoof_cm._util import resolve_precision
 from asvspoof_cm.models import build_model
+from asvspoof_cm.training.loop import resolve_precision
 from harness import Options, Row, interleave, peak_memory
 
 N_SAMPLES = 64000

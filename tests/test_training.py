@@ -4,6 +4,7 @@ import importlib
 import itertools
 import json
 import math
+import mmap
 import os
 import subprocess
 import sys
@@ -807,3 +808,27 @@ def test_unequal_shares_have_the_gradients_of_the_whole(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, str(tmp_path / "script.py")], env=environment, check=False)
     assert done.returncode == 0
+
+
+def test_memory_is_known():
+    place = torch.device("cpu")
+    loop.reset_peak_memory(place)
+    before = loop.peak_memory_bytes(place)
+    with mmap.mmap(-1, 64 << 20) as large:  # not malloc, which may have as much to spare
+        for start in range(0, len(large), mmap.PAGESIZE):
+            large[start] = 1
+        assert loop.peak_memory_bytes(place) - before > 32 << 20
+    loop.reset_peak_memory(place)
+    assert 1_000_000 < loop.peak_memory_bytes(place) < before + (32 << 20)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("fpu avx512f", "fp32"), ("fpu avx512_bf16", "bf16"), ("amx_bf16 amx_tile", "bf16")],
+)
+def test_automatic_precision_is_bf16_where_the_processor_has_it(
+    tmp_path, monkeypatch, flags, expected
+):
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+    monkeypatch.setattr(loop, "_CPUINFO", tmp_path / "cpuinfo")
+    assert loop.resolve_precision("auto", torch.device("cpu")) == expected

@@ -4,21 +4,15 @@ import csv
 import errno
 import hashlib
 import io
-import mmap
 import sys
 
 import pytest
-import torch
 
-from asvspoof_cm import _util
 from asvspoof_cm._util import (
     Progress,
     atomic_path,
-    exclusive,
-    peak_memory_bytes,
     read_table,
     render,
-    reset_peak_memory,
     sha256,
     track,
     write_text,
@@ -59,16 +53,6 @@ def test_a_full_disk_is_named_whatever_the_writer_raises(tmp_path):
         raise full
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_lock_is_held_by_one_and_leaves_nothing(tmp_path):
-    path = tmp_path / "scores.tsv.lock"
-    path.write_text("what a killed process left")
-    with exclusive(path) as is_ours, exclusive(path) as is_theirs:
-        assert (is_ours, is_theirs) == (True, False)
-    assert not path.exists()
-    with exclusive(path) as is_ours:
-        assert is_ours
 
 
 HEADER = ["system", "EER %"]
@@ -133,27 +117,3 @@ def test_progress_is_silent_for_short_work_or_without_tqdm(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)  # not installed
     assert list(track(iter("ab"), description="letters")) == ["a", "b"]
     assert capsys.readouterr().err == sys.stderr.getvalue() == ""
-
-
-def test_memory_is_known():
-    place = torch.device("cpu")
-    reset_peak_memory(place)
-    before = peak_memory_bytes(place)
-    with mmap.mmap(-1, 64 << 20) as large:  # not malloc, which may have as much to spare
-        for start in range(0, len(large), mmap.PAGESIZE):
-            large[start] = 1
-        assert peak_memory_bytes(place) - before > 32 << 20
-    reset_peak_memory(place)
-    assert 1_000_000 < peak_memory_bytes(place) < before + (32 << 20)
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [("fpu avx512f", "fp32"), ("fpu avx512_bf16", "bf16"), ("amx_bf16 amx_tile", "bf16")],
-)
-def test_automatic_precision_is_bf16_where_the_processor_has_it(
-    tmp_path, monkeypatch, flags, expected
-):
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
-    monkeypatch.setattr(_util, "_CPUINFO", tmp_path / "cpuinfo")
-    assert _util.resolve_precision("auto", torch.device("cpu")) == expected

@@ -32,7 +32,7 @@ from asvspoof_cm.labels import BONAFIDE, LABELS, SPOOF
 
 if TYPE_CHECKING:
     import torch
-    from torch import Generator, Tensor
+    from torch import Tensor
 
 T = TypeVar("T")
 Array: TypeAlias = NDArray[Any]
@@ -55,8 +55,6 @@ _LATEX_SPECIALS = str.maketrans(
         "±": r"$\pm$",
     }
 )
-_CLEAR_REFS = Path("/proc/self/clear_refs")
-_CPUINFO = Path("/proc/cpuinfo")
 
 
 # What functions ask of their arguments
@@ -230,18 +228,6 @@ def check_inside_unit(**values: float) -> None:
             raise ValueError(f"`{name}` must lie between 0 and 1, excluded; got {value}.")
 
 
-def check_range(
-    name: str, values: tuple[float, float], minimum: float = -math.inf, maximum: float = math.inf
-) -> None:
-    """Raise unless `values` are two ascending numbers in [minimum, maximum]."""
-    ascending = len(values) == 2 and minimum <= values[0] <= values[1] <= maximum
-    if not ascending or math.isinf(values[1] - values[0]):
-        raise ValueError(
-            f"`{name}` must be (low, high) with {minimum:g} <= low <= high <= {maximum:g} and a "
-            f"finite width; got {values}."
-        )
-
-
 def check_numbers(name: str, stored: Any) -> Mapping[str, float]:
     """Return a dict of numbers that a file stored, an empty one for None."""
     found = {} if stored is None else stored
@@ -285,63 +271,6 @@ def check_float(waveform: Tensor) -> None:
             f"`waveform` must be a float tensor; got {waveform.dtype}. "
             "Scale integers first: waveform / 32768 for int16."
         )
-
-
-def check_one_waveform(waveform: Tensor | NDArray[Any]) -> None:
-    """Raise unless `waveform` has shape (time,) and holds samples."""
-    if waveform.ndim != 1:
-        raise ValueError(
-            f"`waveform` must have shape (time,); got {tuple(waveform.shape)}. "
-            "Average channels, waveform.mean(0), and take batches one by one."
-        )
-    if len(waveform) == 0:
-        raise ValueError("`waveform` must hold at least one sample; got none.")
-
-
-def check_waveform_batch(waveform: Tensor, n_least: int) -> None:
-    """Raise unless `waveform` is a float tensor (batch, time) of at least `n_least` samples."""
-    if waveform.dim() != 2:
-        hint = " Add a batch axis: waveform[None]." if waveform.dim() == 1 else ""
-        raise ValueError(
-            f"`waveform` must have shape (batch, time); got {tuple(waveform.shape)}.{hint}"
-        )
-    if waveform.shape[0] == 0:  # len() would fix the batch of a traced graph
-        raise ValueError("`waveform` must hold at least one row; got a batch of none.")
-    check_float(waveform)
-    if waveform.shape[-1] < n_least:
-        raise ValueError(
-            f"`waveform` must be at least {n_least} samples long; got {waveform.shape[-1]}. "
-            "Repeat it first: fix_length(waveform)."
-        )
-
-
-def check_finite(waveform: Tensor) -> None:
-    """Raise where a sample is NaN or infinite."""
-    # The extremes of a waveform with NaN are NaN; finding them is faster than looking at each.
-    low, high = waveform.detach().aminmax()
-    if not (low.isfinite() & high.isfinite()):
-        n_finite, n_samples = int(waveform.isfinite().count_nonzero()), waveform.numel()
-        raise ValueError(
-            "`waveform` must be finite; got "
-            f"{n_samples - n_finite} NaN or infinite of {n_samples} samples. "
-            "Find the file, or the step before, that they come from."
-        )
-
-
-def as_generator(generator: Generator | None) -> Generator:
-    """Return `generator` if it is one of the CPU; for None, a new one with a fresh seed."""
-    import torch
-
-    if generator is None:
-        generator = torch.Generator()
-        generator.seed()
-    if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
-        came = getattr(generator, "device", type(generator).__name__)
-        raise TypeError(
-            f"`generator` must be a torch.Generator on the CPU; got {came}. "
-            "Make one with torch.Generator().manual_seed(seed)."
-        )
-    return generator
 
 
 # Files
@@ -432,29 +361,6 @@ def sha256(path: str | os.PathLike[str]) -> str:
 def digest(values: Iterable[str]) -> str:
     """Return the SHA-256 of strings, in hexadecimal."""
     return hashlib.sha256(json.dumps([*values]).encode()).hexdigest()
-
-
-@contextlib.contextmanager
-def exclusive(path: str | os.PathLike[str]) -> Iterator[bool]:
-    """Yield whether this process alone holds the lock file `path` inside the block.
-
-    The system releases the lock of a process that dies, so what an interruption leaves is no
-    obstacle. The file is gone after the block.
-    """
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(path, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        with contextlib.suppress(OSError):  # Windows removes it at the release
-            Path(path).unlink(missing_ok=True)
-        lock.release()
 
 
 # Imports on first use
@@ -592,55 +498,6 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         return torch.device("cuda", local_rank % torch.cuda.device_count())
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def resolve_precision(precision: str, device: torch.device) -> Literal["fp32", "bf16"]:
-    """Return the precision that a name stands for; "auto" is bf16 where it is faster."""
-    import torch
-
-    if precision != "auto":
-        return "bf16" if precision == "bf16" else "fp32"
-    if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-    # Without these instructions bf16 is emulated, several times slower than fp32.
-    is_faster = device.type == "cpu" and _cpu_flags() & {"avx512_bf16", "amx_bf16"}
-    return "bf16" if is_faster else "fp32"
-
-
-def _cpu_flags() -> set[str]:
-    """Return the features of the CPU as Linux lists them; none elsewhere."""
-    if not _CPUINFO.exists():
-        return set()
-    lines = _CPUINFO.read_text().splitlines()
-    return {flag for line in lines if line.startswith("flags") for flag in line.split()[2:]}
-
-
-def reset_peak_memory(device: torch.device) -> None:
-    """Restart the count of `peak_memory_bytes`, where the system can."""
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    elif _CLEAR_REFS.exists():
-        with contextlib.suppress(OSError):
-            _CLEAR_REFS.write_text("5")
-
-
-def peak_memory_bytes(device: torch.device) -> int:
-    """Return the most memory that PyTorch had on CUDA, or else that this process had.
-
-    It is 0 on Windows, which does not say.
-    """
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    try:
-        import resource
-    except ImportError:
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 # Tables

@@ -33,7 +33,6 @@ from asvspoof_cm._util import (
     check_choice,
     check_float,
     check_not_negative,
-    check_one_waveform,
     check_positive,
     check_positive_finite,
     check_rate,
@@ -597,7 +596,7 @@ def fix_length(waveform: AnyWaveform, n_samples: int = CROP_SAMPLES) -> AnyWavef
         >>> fix_length(torch.tensor([1.0, 2.0, 3.0]), 4)
         tensor([2., 3., 1., 2.])
     """
-    check_one_waveform(waveform)
+    _check_waveform(waveform)
     return cut(waveform, last_start(len(waveform), n_samples) // 2, n_samples)
 
 
@@ -614,7 +613,7 @@ def tta_crops(
         >>> tta_crops(torch.randn(96000)).shape
         torch.Size([5, 64000])
     """
-    check_one_waveform(waveform)
+    _check_waveform(waveform)
     starts = crop_starts(len(waveform), n_crops, n_samples)
     return waveform[(np.array(starts)[:, None] + np.arange(n_samples)) % len(waveform)]
 
@@ -656,6 +655,17 @@ def cut(waveform: AnyWaveform, start: int, n_samples: int) -> AnyWaveform:
     if start + n_samples <= n_total:
         return waveform[start : start + n_samples]
     return waveform[np.arange(start, start + n_samples) % n_total]
+
+
+def _check_waveform(waveform: Waveform) -> None:
+    """Raise unless `waveform` has shape (time,) and holds samples."""
+    if waveform.ndim != 1:
+        raise ValueError(
+            f"`waveform` must have shape (time,); got {tuple(waveform.shape)}. "
+            "Average channels, waveform.mean(0), and take batches one by one."
+        )
+    if len(waveform) == 0:
+        raise ValueError("`waveform` must hold at least one sample; got none.")
 
 
 # What is heard of an utterance

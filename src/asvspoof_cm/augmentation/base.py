@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 import torch
 from torch import Tensor
 
-from asvspoof_cm._util import as_generator, check_float, check_range
+from asvspoof_cm._util import check_float
 
 CHUNK: Final = 2**19  # samples that are augmented at a time, on the CPU
 # Limits in dB: beyond a factor of 1e10 float32 runs out; an SNR of (inf, inf) adds nothing.
@@ -68,7 +68,7 @@ class Augmentation(ABC):
             raise ValueError(
                 f"`n_rows` and `n_samples` must be at least 1; got {n_rows} and {n_samples}."
             )
-        drawn = self._draw(n_rows, n_samples, as_generator(generator))
+        drawn = self._draw(n_rows, n_samples, _as_generator(generator))
         return {"of": type(self).__name__, "n_rows": n_rows, **drawn}
 
     def apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
@@ -179,3 +179,29 @@ def beside(values: Tensor, waveform: Tensor) -> Tensor:
     """Copy drawn `values` to the device of `waveform`, not waiting; floats get its dtype."""
     dtype = waveform.dtype if values.is_floating_point() else values.dtype
     return values.to(waveform.device, dtype, non_blocking=True)
+
+
+def check_range(
+    name: str, values: tuple[float, float], minimum: float = -math.inf, maximum: float = math.inf
+) -> None:
+    """Raise unless `values` are two ascending numbers in [minimum, maximum]."""
+    ascending = len(values) == 2 and minimum <= values[0] <= values[1] <= maximum
+    if not ascending or math.isinf(values[1] - values[0]):
+        raise ValueError(
+            f"`{name}` must be (low, high) with {minimum:g} <= low <= high <= {maximum:g} and a "
+            f"finite width; got {values}."
+        )
+
+
+def _as_generator(generator: torch.Generator | None) -> torch.Generator:
+    """Return `generator` if it is one of the CPU; for None, a new one with a fresh seed."""
+    if generator is None:
+        generator = torch.Generator()
+        generator.seed()
+    if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
+        came = getattr(generator, "device", type(generator).__name__)
+        raise TypeError(
+            f"`generator` must be a torch.Generator on the CPU; got {came}. "
+            "Make one with torch.Generator().manual_seed(seed)."
+        )
+    return generator

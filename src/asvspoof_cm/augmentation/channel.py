@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, interpolate, pad
 
-from asvspoof_cm._util import check_between, check_range
+from asvspoof_cm._util import check_between
 from asvspoof_cm.audio import resample
 from asvspoof_cm.augmentation.base import (
     GAIN_DB,
@@ -24,6 +24,7 @@ from asvspoof_cm.augmentation.base import (
     Augmentation,
     Drawn,
     beside,
+    check_range,
     integers,
     row_noise,
     uniform,

@@ -16,9 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from asvspoof_cm._util import check_between, check_finite, check_float, check_range
+from asvspoof_cm._util import check_between, check_float
 from asvspoof_cm.audio import AudioFile, resample
-from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, integers, uniform
+from asvspoof_cm.augmentation.base import (
+    Augmentation,
+    Drawn,
+    beside,
+    check_range,
+    integers,
+    uniform,
+)
 from asvspoof_cm.labels import SAMPLE_RATE
 
 
@@ -122,7 +129,7 @@ def transcode(
             )
     rate = CODECS[codec].sample_rate or (_NARROWBAND_RATE if narrowband else SAMPLE_RATE)
     check_float(waveform)
-    check_finite(waveform)  # on NaN, encoders crash and take the process with them
+    _check_finite(waveform)  # on NaN, encoders crash and take the process with them
     rows = waveform.detach().cpu().float().reshape(-1, waveform.shape[-1])
     scale = rows.abs().amax(dim=1, keepdim=True).clamp_min(1.0)
     narrow = resample(rows / scale, SAMPLE_RATE, rate)
@@ -331,3 +338,16 @@ def _largest_pulses(residual: Tensor, n_part: int, n_pulses: Tensor) -> Tensor:
     power = residual.square().sum(dim=-1, keepdim=True) / n_pulses
     level_db = (5 * power.clamp_min(tiny).log10()).round() * 2
     return (residual.sign() * (magnitude >= least) * 10 ** (level_db / 20)).flatten(2)
+
+
+def _check_finite(waveform: Tensor) -> None:
+    """Raise where a sample is NaN or infinite."""
+    # The extremes of a waveform with NaN are NaN; finding them is faster than looking at each.
+    low, high = waveform.detach().aminmax()
+    if not (low.isfinite() & high.isfinite()):
+        n_finite, n_samples = int(waveform.isfinite().count_nonzero()), waveform.numel()
+        raise ValueError(
+            "`waveform` must be finite; got "
+            f"{n_samples - n_finite} NaN or infinite of {n_samples} samples. "
+            "Find the file, or the step before, that they come from."
+        )

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm._util import check_positive_finite, check_waveform_batch
+from asvspoof_cm._util import check_positive_finite
 from asvspoof_cm.frontends import SincConv
-from asvspoof_cm.models.base import Countermeasure, check_config
+from asvspoof_cm.models.base import Countermeasure, check_config, check_waveform_batch
 
 # A multiple of 3. At 32 channels and 24 rows, 3,072 columns are 9 MiB.
 _TILE_COLUMNS = 3072

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from torch import Tensor, nn
 
-from asvspoof_cm._util import check_between, check_choice
+from asvspoof_cm._util import check_between, check_choice, check_float
 from asvspoof_cm.audio import InputSettings
 
 
@@ -261,3 +261,20 @@ def _in_package(part: str) -> Path | None:
     spec = find_spec(package)
     folders = spec.submodule_search_locations if spec is not None else None
     return next((f for f in (Path(folder) / rest for folder in folders or []) if f.is_file()), None)
+
+
+def check_waveform_batch(waveform: Tensor, n_least: int) -> None:
+    """Raise unless `waveform` is a float tensor (batch, time) of at least `n_least` samples."""
+    if waveform.dim() != 2:
+        hint = " Add a batch axis: waveform[None]." if waveform.dim() == 1 else ""
+        raise ValueError(
+            f"`waveform` must have shape (batch, time); got {tuple(waveform.shape)}.{hint}"
+        )
+    if waveform.shape[0] == 0:  # len() would fix the batch of a traced graph
+        raise ValueError("`waveform` must hold at least one row; got a batch of none.")
+    check_float(waveform)
+    if waveform.shape[-1] < n_least:
+        raise ValueError(
+            f"`waveform` must be at least {n_least} samples long; got {waveform.shape[-1]}. "
+            "Repeat it first: fix_length(waveform)."
+        )

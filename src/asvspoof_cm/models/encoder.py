@@ -13,9 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm._util import check_between, check_waveform_batch, one_line
+from asvspoof_cm._util import check_between, one_line
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.models.base import Countermeasure, SpeechEncoder, check_config
+from asvspoof_cm.models.base import (
+    Countermeasure,
+    SpeechEncoder,
+    check_config,
+    check_waveform_batch,
+)
 from asvspoof_cm.models.distillmos import DistillMOSEncoder
 from asvspoof_cm.models.huggingface import HuggingFaceEncoder, read_architecture
 from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asvspoof_cm._util import check_waveform_batch
 from asvspoof_cm.frontends import SincConv
-from asvspoof_cm.models.base import Countermeasure, check_config
+from asvspoof_cm.models.base import Countermeasure, check_config, check_waveform_batch
 
 _SLOPE = 0.3
 

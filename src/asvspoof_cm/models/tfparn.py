@@ -10,9 +10,9 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from asvspoof_cm._util import check_between, check_waveform_batch
+from asvspoof_cm._util import check_between
 from asvspoof_cm.frontends import LogMel
-from asvspoof_cm.models.base import Countermeasure, check_config
+from asvspoof_cm.models.base import Countermeasure, check_config, check_waveform_batch
 from asvspoof_cm.models.layers import (
     AttentionPooling,
     MeanPooling,

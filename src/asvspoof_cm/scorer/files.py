@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import Counter, deque
@@ -215,7 +216,7 @@ def write_table(
     say: Callable[[FileScore], None] = lambda _: None,
 ) -> ScoreSummary:
     """Append the scores of entries to a table, skip what is there; see `Scorer.score_protocol`."""
-    from asvspoof_cm._util import digest, exclusive, write_json
+    from asvspoof_cm._util import digest, write_json
 
     check_table(output)
     given = [(escaped(entry.name), entry) for entry in found]
@@ -227,7 +228,7 @@ def write_table(
     settings = json.loads(json.dumps({**settings, "shard": [*shard]}))
     errors = _beside(output, "errors.tsv")
     output.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive(_beside(output, "lock")) as is_ours:
+    with _exclusive(_beside(output, "lock")) as is_ours:
         if not is_ours:
             raise ValueError(f"{output} is being written by another process. Wait for it.")
         before = _resume(output, settings, header(scorer.unit))
@@ -265,6 +266,29 @@ def write_table(
         errors=errors if failed else None,
         n_without_speech=n_silent,
     )
+
+
+@contextlib.contextmanager
+def _exclusive(path: Path) -> Iterator[bool]:
+    """Yield whether this process alone holds the lock file `path` inside the block.
+
+    The system releases the lock of a process that dies, so what an interruption leaves is no
+    obstacle. The file is gone after the block.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with contextlib.suppress(OSError):  # Windows removes it at the release
+            path.unlink(missing_ok=True)
+        lock.release()
 
 
 def part_of(n: int, shard: Shard) -> slice:

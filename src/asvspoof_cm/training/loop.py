@@ -10,24 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from asvspoof_cm._util import (
-    Progress,
-    derive_seed,
-    peak_memory_bytes,
-    reset_peak_memory,
-    resolve_precision,
-    track,
-)
+from asvspoof_cm._util import Progress, derive_seed, track
 from asvspoof_cm.augmentation import Augmentation
 from asvspoof_cm.data.dataset import Batch
 from asvspoof_cm.labels import BONAFIDE, SPOOF
@@ -454,3 +449,52 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
         elif device.type == "mps":
             torch.mps.manual_seed(seed)
         yield
+
+
+# Precision and memory of a device
+
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+def resolve_precision(precision: str, device: torch.device) -> Literal["fp32", "bf16"]:
+    """Return the precision that a name stands for; "auto" is bf16 where it is faster."""
+    if precision != "auto":
+        return "bf16" if precision == "bf16" else "fp32"
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    # Without these instructions bf16 is emulated, several times slower than fp32.
+    is_faster = device.type == "cpu" and _cpu_flags() & {"avx512_bf16", "amx_bf16"}
+    return "bf16" if is_faster else "fp32"
+
+
+def _cpu_flags() -> set[str]:
+    """Return the features of the CPU as Linux lists them; none elsewhere."""
+    if not _CPUINFO.exists():
+        return set()
+    lines = _CPUINFO.read_text().splitlines()
+    return {flag for line in lines if line.startswith("flags") for flag in line.split()[2:]}
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Restart the count of `peak_memory_bytes`, where the system can."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif _CLEAR_REFS.exists():
+        with contextlib.suppress(OSError):
+            _CLEAR_REFS.write_text("5")
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Return the most memory that PyTorch had on CUDA, or else that this process had.
+
+    It is 0 on Windows, which does not say.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

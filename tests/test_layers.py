@@ -13,6 +13,7 @@ ROOT = Path(asvspoof_cm.__file__).parent
 LAYERS = [
     "labels",
     "_util",
+    "_tables",
     "metrics",
     "calibration",
     "_formats",

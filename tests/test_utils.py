@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
+from asvspoof_cm._tables import render
 from asvspoof_cm._util import (
     Progress,
     atomic_path,
     read_table,
-    render,
     sha256,
     track,
     write_text,

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from asvspoof_cm._util import render, write_text
+from asvspoof_cm._tables import render
+from asvspoof_cm._util import write_text
 
 FIGURES = ("eer", "min_dcf", "cllr", "act_dcf")
 """The figures of every record, in the order of the paper's table."""

@@ -17,7 +17,8 @@ import numpy as np
 import soundfile
 
 from asvspoof_cm import metrics
-from asvspoof_cm._util import render, track
+from asvspoof_cm._tables import render
+from asvspoof_cm._util import track
 from asvspoof_cm.labels import SAMPLE_RATE
 from manyvoices.fingerprints import Match, fingerprint, shared_recordings
 from manyvoices.table import Row, both_classes, by_source

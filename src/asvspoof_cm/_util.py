@@ -1,4 +1,4 @@
-"""The plumbing of every other room: checks of arguments, whole files, tables, progress, devices.
+"""The plumbing of every other room: checks of arguments, files and tables, progress, devices.
 
 A message of a check names the argument, the rule, what came and what to do. Only functions that
 take tensors or devices import torch.
@@ -18,12 +18,11 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,23 +37,12 @@ T = TypeVar("T")
 Array: TypeAlias = NDArray[Any]
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
-Form: TypeAlias = Literal["text", "markdown", "latex", "csv"]
 
 MIN_RATE, MAX_RATE = 1_000, 768_000
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _BLOCK_BYTES = 1 << 22
 _BLOCK_ROWS = 1 << 16
 _IS_SPACE = np.array([chr(code).isspace() for code in range(128)])
-_LATEX_SPECIALS = str.maketrans(
-    {
-        **{character: f"\\{character}" for character in "&%$#_{}"},
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "–": "--",
-        "±": r"$\pm$",
-    }
-)
 
 
 # What functions ask of their arguments
@@ -501,136 +489,6 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
 
 
 # Tables
-
-
-def render(
-    header: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-    form: Form = "text",
-    *,
-    n_names: int = 1,
-    n_totals: int = 0,
-) -> str:
-    """Return a table in one of four forms, without a line end after its last line.
-
-    Args:
-        header: The names of the columns.
-        rows: Their cells: text, or for "csv" any values.
-        form: "text" aligns columns with spaces, "markdown" and "csv" are what they say, "latex" is
-            a ``tabular`` that needs the booktabs package.
-        n_names: Columns from the left that hold names; the others hold numbers and stand right.
-        n_totals: Rows at the end that LaTeX rules off.
-    """
-    table = [list(map(str, row)) for row in (header, *rows)] if form != "csv" else [header, *rows]
-    if form == "csv":
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows(table)
-        return out.getvalue().rstrip("\n")
-    n_numbers = len(header) - n_names
-    if form == "markdown":
-        table.insert(1, [":--"] * n_names + ["--:"] * n_numbers)
-        return "\n".join(
-            f"| {' | '.join(c.replace('|', chr(92) + '|') for c in row)} |" for row in table
-        )
-    if form == "latex":
-        lines = [" & ".join(c.translate(_LATEX_SPECIALS) for c in row) + r" \\" for row in table]
-        end = len(lines) - n_totals
-        totals = [r"\midrule", *lines[end:]] if n_totals else []
-        begin = rf"\begin{{tabular}}{{{'l' * n_names}{'r' * n_numbers}}}"
-        body = [r"\toprule", lines[0], r"\midrule", *lines[1:end], *totals, r"\bottomrule"]
-        return "\n".join([begin, *body, r"\end{tabular}"])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    sides = [str.ljust] * n_names + [str.rjust] * n_numbers
-    return "\n".join(
-        "  ".join(
-            side(c, width) for side, c, width in zip(sides, row, widths, strict=True)
-        ).rstrip()
-        for row in table
-    )
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """The name of a number and how it is printed: `scale` converts it to the printed unit."""
-
-    name: str
-    title: str
-    unit: str = ""
-    scale: float = 1.0
-    n_decimals: int = 4
-
-    @property
-    def label(self) -> str:
-        """The head of a column, the label of an axis."""
-        return f"{self.title} ({self.unit})" if self.unit else self.title
-
-    def text(self, value: Any) -> str:
-        """Return a number, or an interval with `value`, `low` and `high`, in the printed unit."""
-        if hasattr(value, "low"):
-            return f"{self.text(value.value)} [{self.text(value.low)}, {self.text(value.high)}]"
-        return "–" if math.isnan(value) else f"{self.scale * value:.{self.n_decimals}f}"
-
-
-@dataclass(frozen=True, repr=False)
-class Table:
-    """A table of results: ``print`` it, or take it in a form for papers and programs.
-
-    A cell is text, a whole number, None, a float or an interval. The `Quantity` at the head of its
-    column, or else in the first cell of its row, says how the last two are printed. `n_names`
-    columns from the left hold names; `n_totals` rows at the end are ruled off.
-    """
-
-    columns: Sequence[str | Quantity]
-    rows: Sequence[Sequence[Any]]
-    n_names: int = 1
-    n_totals: int = 0
-
-    def __str__(self) -> str:
-        return self.text()
-
-    def text(self, form: Form = "text") -> str:
-        """Return the table in one of the forms of `render`.
-
-        "csv" has all digits, in base units: rates are fractions. There an interval has two columns
-        more, ``eer_low`` and ``eer_high``.
-        """
-        if form == "csv":
-            return self._csv()
-        heads = [c.label if isinstance(c, Quantity) else c for c in self.columns]
-        rows = []
-        for row in self.rows:
-            pairs = zip(row, self.columns, strict=True)
-            rows.append([_text(cell, column, row[0]) for cell, column in pairs])
-        return render(heads, rows, form, n_names=self.n_names, n_totals=self.n_totals)
-
-    def _csv(self) -> str:
-        columns = [*zip(*self.rows, strict=True)]
-        header: list[str] = []
-        cells: list[list[Any]] = []
-        for column, values in zip(self.columns, columns, strict=True):
-            name = column.name if isinstance(column, Quantity) else column
-            header.append(name)
-            cells.append([_cell(getattr(value, "value", value)) for value in values])
-            if any(hasattr(value, "low") for value in values):
-                for end in ("low", "high"):
-                    header.append(f"{name}_{end}")
-                    cells.append([getattr(value, end, None) for value in values])
-        return render(header, zip(*cells, strict=True), "csv")
-
-
-def _text(cell: Any, column: str | Quantity, first: Any) -> str:
-    if isinstance(cell, Quantity):
-        return cell.label
-    if cell is None or isinstance(cell, str | int):
-        return "" if cell is None else str(cell)
-    quantity = column if isinstance(column, Quantity) else first
-    return str(quantity.text(cell))
-
-
-def _cell(cell: Any) -> Any:
-    if isinstance(cell, Quantity):
-        return cell.name
-    return None if isinstance(cell, float) and math.isnan(cell) else cell
 
 
 def first_row(data: bytes) -> tuple[list[str], str | None]:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from asvspoof_cm import metrics
-from asvspoof_cm._util import FloatArray, IntArray, Quantity, Table, as_labels, as_plain
+from asvspoof_cm._tables import Quantity, Table
+from asvspoof_cm._util import FloatArray, IntArray, as_labels, as_plain
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.data.segments import read_segments
 from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF

@@ -36,7 +36,7 @@ def overview() -> str:
     The errors are EERs in %, pooled over all clips of a set and as a mean within its sources.
     """
     from asvspoof_cm._hub import PRETRAINED
-    from asvspoof_cm._util import render
+    from asvspoof_cm._tables import render
 
     rows = []
     for name, entry in PRETRAINED.items():

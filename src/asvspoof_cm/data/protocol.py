@@ -16,12 +16,12 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
 
+from asvspoof_cm._tables import render
 from asvspoof_cm._util import (
     digest,
     first_row,
     label_numbers,
     read_table,
-    render,
     text_of,
     write_text,
 )

@@ -22,7 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from asvspoof_cm._util import first_row, read_table, render, text_of, write_text
+from asvspoof_cm._tables import render
+from asvspoof_cm._util import first_row, read_table, text_of, write_text
 from asvspoof_cm.labels import ABSENT, LABEL_COLUMNS, LABEL_NAMES, LABELS, NAME_COLUMNS, NO_SPEECH
 
 SEGMENT_NAMES: Final = (*LABEL_NAMES, "no speech")

@@ -19,12 +19,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from asvspoof_cm._tables import Quantity, Table
 from asvspoof_cm._util import (
     FloatArray,
     IntArray,
     Plain,
-    Quantity,
-    Table,
     as_column,
     as_trials,
     check_between,

@@ -24,12 +24,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from asvspoof_cm._tables import Quantity, Table
 from asvspoof_cm._util import (
     FloatArray,
     IntArray,
     Plain,
-    Quantity,
-    Table,
     as_scores,
     check_positive_finite,
 )

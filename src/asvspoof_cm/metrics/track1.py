@@ -33,12 +33,11 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from asvspoof_cm._tables import Quantity, Table
 from asvspoof_cm._util import (
     FloatArray,
     IntArray,
     Plain,
-    Quantity,
-    Table,
     as_scores,
     check_choice,
     check_inside_unit,

@@ -30,14 +30,14 @@ def trials():
     return scores, np.repeat([1, 0], [20_000, 40_000])
 
 
-@pytest.mark.parametrize("prior", [0.05, 0.5, 0.95, None])
-def test_affine_finds_the_true_ratio(trials, prior):
+@pytest.mark.parametrize("prior", [0.05, 0.5, 0.95])
+def test_the_fit_finds_the_true_ratio(trials, prior):
     calibration = fit_calibration(*trials, prior)
     assert calibration.scale == pytest.approx(1.0, abs=0.04)
     assert calibration.offset == pytest.approx(-1.0, abs=0.08)
 
 
-def test_affine_is_the_minimum_of_the_weighted_cross_entropy():
+def test_the_fit_is_the_minimum_of_the_weighted_cross_entropy():
     rng = np.random.default_rng(1)
     bonafide, spoof = rng.normal(1, 2, 300), rng.normal(-1, 1, 500)
     labels = np.repeat(["bonafide", "spoof"], [300, 500])
@@ -52,7 +52,7 @@ def test_affine_is_the_minimum_of_the_weighted_cross_entropy():
     assert (fitted.scale, fitted.offset) == pytest.approx(tuple(best.x), abs=1e-5)
 
 
-def test_affine_changes_neither_eer_nor_min_dcf_and_reaches_it(trials):
+def test_the_map_changes_neither_eer_nor_min_dcf_and_reaches_it(trials):
     scores, labels = trials
     raw = metrics.evaluate(5 * scores - 20, labels)
     calibration = fit_calibration(5 * scores - 20, labels)
@@ -66,17 +66,13 @@ def test_affine_changes_neither_eer_nor_min_dcf_and_reaches_it(trials):
 
 def test_separable_data_stay_finite():
     scores, labels = [1.0, 2.0, 3.0, -1.0, -2.0, -3.0], [1, 1, 1, 0, 0, 0]
-    affine = fit_calibration(scores, labels)
-    assert 1 < affine.scale < 100
-    assert np.isfinite(affine.offset)
+    near = fit_calibration(scores, labels)
+    assert 1 < near.scale < 100
+    assert np.isfinite(near.offset)
     far = fit_calibration(np.array(scores) * 1e8, labels)
-    assert far.scale * 1e8 == pytest.approx(affine.scale, rel=1e-3)
+    assert far.scale * 1e8 == pytest.approx(near.scale, rel=1e-3)
     # Three of each show no more than one error among four would.
     assert np.abs(far.apply([-1e99, 1e99])) == pytest.approx(np.log(4))
-
-
-def test_fit_is_deterministic(trials):
-    assert fit_calibration(*trials) == fit_calibration(*trials)
 
 
 def test_small_objects_are_kept(trials, tmp_path):
@@ -97,9 +93,6 @@ def test_small_objects_are_kept(trials, tmp_path):
         Calibration.from_dict({"kind": "isotonic", "knots": [[0.0, 0.0]]})
     stored = {"kind": "affine", "scale": 2.0, "offset": 0.5, "knots": [], "fitted_for": {}}
     assert Calibration.from_dict(stored) == Calibration(scale=2.0, offset=0.5)
-
-
-def test_name_and_hash():
     one, other = Calibration(scale=2.0, name="a"), Calibration(scale=2.0, name="b")
     assert one.sha256 == other.sha256 != Calibration(scale=2.1, name="a").sha256
 
@@ -190,11 +183,10 @@ def test_people_alone_raise_ratios_only():
     assert 2 < refused.offset < 7
     with pytest.warns(UserWarning, match="people alone"):
         assert adapt_calibration(Calibration(), rng.normal(6, 1, 40)).offset == 0.0
+    own = Calibration(fitted_for={"n_crops": 5})
     with pytest.warns(UserWarning, match="people alone"):
-        fitted = fit_calibration(
-            rng.normal(-3, 2, 40), np.ones(40), towards=Calibration(), name="x"
-        )
-    assert (fitted.scale, fitted.name) == (1.0, "x")
+        fitted = fit_calibration(rng.normal(-3, 2, 40), np.ones(40), towards=own, name="x")
+    assert (fitted.scale, fitted.name, fitted.fitted_for) == (1.0, "x", {"n_crops": 5})
     assert fitted.offset > 2
     with pytest.raises(ValueError, match="no spoof trial"):
         fit_calibration([1.0, 2.0], [1, 1])
@@ -234,6 +226,8 @@ def test_probability_is_bayes_rule():
     expected = np.exp(llr) * 0.7 / (np.exp(llr) * 0.7 + 0.3)
     np.testing.assert_allclose(probability(llr, prior), expected)
     assert probability([-1e4, 1e4], 0.5).tolist() == [0.0, 1.0]
+    # Infinite ratios are certainties.
+    assert probability([-np.inf, np.inf]).tolist() == decide([-np.inf, np.inf]).tolist() == [0, 1]
     with pytest.raises(ValueError, match="`prior` must lie between 0 and 1, excluded; got 1"):
         probability(llr, 1.0)
 
@@ -249,12 +243,9 @@ def test_decisions_cost_what_act_dcf_says(trials):
     actual = metrics.act_dcf(llr[labels == 1], llr[labels == 0], costs).value
     assert actual == pytest.approx(expected)
     # No other threshold is cheaper in expectation: the probability rule decides the same.
-    assert (
-        decided.tolist()
-        == (probability(llr, 0.2) * costs.c_miss >= (1 - probability(llr, 0.2)) * costs.c_fa)
-        .astype(int)
-        .tolist()
-    )
+    bonafide = probability(llr, 0.2)
+    cheaper = bonafide * costs.c_miss >= (1 - bonafide) * costs.c_fa
+    assert decided.tolist() == cheaper.astype(int).tolist()
 
 
 def sasv_trials(n=3000, seed=0):
@@ -290,26 +281,21 @@ def test_both_fusions_beat_either_system():
     def a_dcf(scores):
         return metrics.a_dcf(*(scores[labels == c] for c in ("target", "nontarget", "spoof"))).value
 
-    nonlinear, linear = a_dcf(fuse_sasv(4 * asv, 3 * cm)), a_dcf(fusion.apply(systems))
-    assert max(nonlinear, linear) < 0.8 * min(a_dcf(asv), a_dcf(cm))
+    nonlinear, linear = fuse_sasv(4 * asv, 3 * cm), fusion.apply(systems)
+    assert max(a_dcf(nonlinear), a_dcf(linear)) < 0.8 * min(a_dcf(asv), a_dcf(cm))
     # The true class log-likelihoods are linear here, so both are the same optimal score.
-    assert linear == pytest.approx(nonlinear, rel=0.02)
-    np.testing.assert_allclose(
-        fusion.apply(systems), fuse_sasv(4 * asv, 3 * cm), rtol=0.2, atol=0.5
-    )
-
-
-def test_fusion_checks_its_systems_and_priors():
-    asv, cm, labels = sasv_trials(50)
-    systems = np.stack([asv, cm], axis=1)
-    with pytest.raises(ValueError, match=r"`scores` must have shape \(n_trials, 2\); got \(150,\)"):
+    assert a_dcf(linear) == pytest.approx(a_dcf(nonlinear), rel=0.02)
+    np.testing.assert_allclose(linear, nonlinear, rtol=0.2, atol=0.5)
+    with pytest.raises(
+        ValueError, match=r"`scores` must have shape \(n_trials, 2\); got \(9000,\)"
+    ):
         fit_fusion(systems, labels).apply(asv)
     without_spoofs = SasvCosts(p_target=0.9, p_nontarget=0.1, p_spoof=0.0)
     with pytest.raises(ValueError, match="`costs` must give every class a positive prior"):
         fit_fusion(systems, labels, without_spoofs)
 
 
-@pytest.mark.parametrize("prior", [0.5, 0.05, 1e-3, 1e-6])
+@pytest.mark.parametrize("prior", [0.5, 1e-6])
 @pytest.mark.parametrize(("distance", "bound"), [(2.0, 1e-6), (5.0, 1e-4), (6.0, 1e-3)])
 def test_the_ridge_hardly_changes_the_slope(monkeypatch, distance, bound, prior):
     rng = np.random.default_rng(0)
@@ -319,8 +305,3 @@ def test_the_ridge_hardly_changes_the_slope(monkeypatch, distance, bound, prior)
     monkeypatch.setattr(calibration_module, "RIDGE", 1e-14)
     without = fit_calibration(scores, labels, prior)
     assert with_ridge.scale == pytest.approx(without.scale, rel=bound)
-
-
-def test_infinite_ratios_are_certainties():
-    assert decide([-np.inf, np.inf]).tolist() == [0, 1]
-    assert probability([-np.inf, np.inf]).tolist() == [0.0, 1.0]

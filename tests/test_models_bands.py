@@ -110,7 +110,7 @@ def test_resnet_works_on_channels_last_images():
 def test_resnet_gates():
     """A gate that is 1 everywhere changes nothing; each scales its own channel."""
     plain = ResNet(ResNetConfig(n_bands=20, width=4)).eval()
-    gated = ResNet(ResNetConfig(n_bands=20, width=4, attention="channel", reduction=2)).eval()
+    gated = ResNet(ResNetConfig(n_bands=20, width=4, attention="channel")).eval()
     gated.load_state_dict(plain.state_dict(), strict=False)
     gates = {name: module for name, module in gated.named_modules() if name.endswith("gate")}
     assert len(gates) == 8

@@ -52,19 +52,9 @@ if TYPE_CHECKING:
         write_miniature as write_miniature,
         write_segments as write_segments,
     )
-    from asvspoof_cm.export import (
-        export_onnx as export_onnx,
-        load_onnx as load_onnx,
-    )
-    from asvspoof_cm.frontends import (
-        LFCC as LFCC,
-        LogMel as LogMel,
-        SincConv as SincConv,
-    )
-    from asvspoof_cm.labels import (
-        BONAFIDE as BONAFIDE,
-        SPOOF as SPOOF,
-    )
+    from asvspoof_cm.export import export_onnx as export_onnx, load_onnx as load_onnx
+    from asvspoof_cm.frontends import LFCC as LFCC, LogMel as LogMel, SincConv as SincConv
+    from asvspoof_cm.labels import BONAFIDE as BONAFIDE, SPOOF as SPOOF
     from asvspoof_cm.losses import (
         LOSSES as LOSSES,
         focal_loss as focal_loss,
@@ -86,8 +76,7 @@ if TYPE_CHECKING:
         TFPARNConfig as TFPARNConfig,
     )
     from asvspoof_cm.scorer import Scorer as Scorer, StreamingScorer as StreamingScorer
-    from asvspoof_cm.training import Recipe as Recipe, system as system
-    from asvspoof_cm.training.fit import fit as fit
+    from asvspoof_cm.training import Recipe as Recipe, fit as fit, system as system
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__)
 __version__ = _version("asvspoof-cm")

@@ -66,10 +66,9 @@ def mel_filterbank(
 
 
 def slaney_filterbank(n_mels: int, n_fft: int) -> Tensor:
-    """Return triangular filters of equal area on Slaney's Mel scale up to 8 kHz, as Whisper's.
+    """Return Whisper's filters: triangles of equal area on Slaney's Mel scale up to 8 kHz.
 
-    The scale is linear below 1000 Hz, 3 Mel for each 200 Hz, and logarithmic above, 27 Mel for
-    each factor of 6.4.
+    The scale has 3 Mel for each 200 Hz below 1000 Hz, and 27 for each factor of 6.4 above.
     """
     rate = math.log(6.4) / 27
     mel = torch.linspace(0, 15 + math.log(8) / rate, n_mels + 2, dtype=torch.float64)
@@ -141,8 +140,7 @@ class LogMel(nn.Module):
     """The natural logarithm of the Mel power spectrogram, or of that in linear bands.
 
     The STFT is centred: frame t is at sample t · hop_length, and the ends are reflected. Power
-    below `floor` counts as `floor`. The default lies 108 dB below a full-scale tone and just above
-    the noise of 16-bit rounding, so that digital silence is a finite constant.
+    below `floor` counts as `floor`, by default 108 dB below a full-scale tone.
 
     Args:
         sample_rate: In Hz.
@@ -189,11 +187,7 @@ class LogMel(nn.Module):
         self.register_buffer("filterbank", filterbank, persistent=False)
 
     def forward(self, waveform: Tensor) -> Tensor:
-        """Return features (..., n_mels, n_frames) of a waveform (..., time).
-
-        n_frames is time // hop_length + 1. Features are float32 for half-precision waveforms and
-        under autocast, where powers would overflow.
-        """
+        """Return (..., n_mels, time // hop_length + 1) of (..., time), in float32 at least."""
         if waveform.shape[-1] < self.n_fft:
             raise ValueError(
                 f"`waveform` must be at least one window ({self.n_fft} samples) long; got "
@@ -242,10 +236,7 @@ class LFCC(nn.Module):
         self.register_buffer("filterbank", filterbank, persistent=False)
 
     def forward(self, waveform: Tensor) -> Tensor:
-        """Return features (..., 3 · n_bands, n_frames) of a waveform (..., time).
-
-        In float32 at least, also under autocast.
-        """
+        """Return (..., 3 · n_bands, time // hop_length + 1) of (..., time), as `LogMel` does."""
         floor = 2.0**-23
         with no_autocast(waveform.device.type):
             if waveform.dtype in (torch.float16, torch.bfloat16):
@@ -276,27 +267,12 @@ def _dct(n: int, *, like: Tensor) -> Tensor:
     return torch.cat([matrix[:1] / math.sqrt(2), matrix[1:]])
 
 
-def sinc_filters(low_hz: Tensor, high_hz: Tensor, kernel_size: int, sample_rate: int) -> Tensor:
-    """Return Hamming-windowed band-pass filters (n_filters, kernel_size), two sincs' difference.
-
-    h[n] = w[n] · (2 f_high / sr · sinc(2 f_high n / sr) − 2 f_low / sr · sinc(2 f_low n / sr)),
-    sinc(x) = sin(πx) / (πx), w the symmetric Hamming window. Differentiable in the band edges,
-    each (n_filters,); `kernel_size` is odd.
-    """
-    n = torch.arange(kernel_size, dtype=low_hz.dtype, device=low_hz.device) - kernel_size // 2
-    window = torch.hamming_window(kernel_size, False, dtype=low_hz.dtype, device=low_hz.device)
-
-    def low_pass(cutoff_hz: Tensor) -> Tensor:
-        normalized = 2.0 * cutoff_hz[:, None] / sample_rate
-        return normalized * torch.sinc(normalized * n)
-
-    return window * (low_pass(high_hz) - low_pass(low_hz))
-
-
 class SincConv(nn.Module):
-    """The sinc filterbank of AASIST and RawNet2: a valid convolution, stride 1.
+    """The sinc filterbank of AASIST and RawNet2: a valid convolution, stride 1, nothing trained.
 
-    Its bands are equally spaced in Mel from 0 Hz to half the sample rate; nothing in it is trained.
+    Its bands are equally spaced in Mel from 0 Hz to half the sample rate. A filter is h[n] =
+    w[n] · (2 f_high / sr · sinc(2 f_high n / sr) − 2 f_low / sr · sinc(2 f_low n / sr)), sinc(x) =
+    sin(πx) / (πx), w the symmetric Hamming window.
 
     Note:
         An even `kernel_size` is raised by one, as in the published models.
@@ -311,8 +287,11 @@ class SincConv(nn.Module):
     def __init__(self, n_filters: int, kernel_size: int, *, sample_rate: int = 16000) -> None:
         super().__init__()
         self.kernel_size = kernel_size + 1 - kernel_size % 2
-        edges = _mel_points(0, sample_rate / 2, n_filters + 1)
-        filters = sinc_filters(edges[:-1], edges[1:], self.kernel_size, sample_rate)
+        n = torch.arange(self.kernel_size, dtype=torch.float64) - self.kernel_size // 2
+        window = torch.hamming_window(self.kernel_size, False, dtype=torch.float64)
+        edges = 2.0 * _mel_points(0, sample_rate / 2, n_filters + 1)[:, None] / sample_rate
+        low_passes = edges * torch.sinc(edges * n)
+        filters = window * (low_passes[1:] - low_passes[:-1])
         self.register_buffer("filters", filters.float(), persistent=False)
 
     def forward(self, waveform: Tensor) -> Tensor:

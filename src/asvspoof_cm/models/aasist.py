@@ -1,12 +1,8 @@
 """AASIST: spectro-temporal graph attention on a raw-waveform encoder (Jung et al., 2022).
 
-The parameters carry the names of the published implementation, so that its checkpoints load; the
-computation is organised for speed and memory instead:
-
-- the encoder runs in channels-last layout, and in evaluation on a CPU one utterance at a time,
-  because its first maps are a hundred times larger than the waveform;
-- attention scores are symmetric in the two nodes of a pair, so each unordered pair is scored once,
-  and the (batch, pairs, channels) tensor is the largest one that a graph layer makes.
+The parameters have the names of the published implementation, whose checkpoints load. The encoder
+runs in channels-last layout, and in evaluation on a CPU one utterance at a time: its first maps are
+a hundred times larger than the waveform. Attention is symmetric, so each pair is scored once.
 """
 
 from __future__ import annotations
@@ -86,8 +82,7 @@ class ResidualBlock(nn.Module):
         if self.training or torch.compiler.is_compiling():
             return functional.max_pool2d(self._convolve(x, self.bn2(self.conv1(x))), (1, 3))
         # In evaluation bn2 is part of conv1, and long maps are computed in tiles that fit the
-        # cache. Both convolutions together reach two columns to each side: a tile is computed
-        # with that much more and trimmed.
+        # cache, with the two columns to each side that both convolutions reach.
         weight, bias = _fold(self.conv1, self.bn2)
         n_columns = x.shape[-1] // 3 * 3
         pooled = []
@@ -95,24 +90,19 @@ class ResidualBlock(nn.Module):
             stop = min(start + _TILE_COLUMNS, n_columns)
             first = max(0, start - 2)
             tile = x[..., first : stop + 2]
-            y = self._convolve(tile, functional.conv2d(tile, weight, bias, padding=1))[
-                ..., start - first : stop - first
-            ]
-            pooled.append(functional.max_pool2d(y, (1, 3)))
+            y = self._convolve(tile, functional.conv2d(tile, weight, bias, padding=1))
+            pooled.append(functional.max_pool2d(y[..., start - first : stop - first], (1, 3)))
         return torch.cat(pooled, dim=-1)
 
     def _convolve(self, x: Tensor, hidden: Tensor) -> Tensor:
         shortcut = self.conv_downsample(x) if hasattr(self, "conv_downsample") else x
-        y: Tensor = self.conv2(functional.selu(hidden, inplace=True))
-        return y + shortcut
+        return self.conv2(functional.selu(hidden, inplace=True)) + shortcut
 
 
-def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+def _fold(conv: Any, norm: Any) -> tuple[Tensor, Tensor]:
     """Return the weight and bias of a convolution followed by batch normalisation in evaluation."""
-    statistics: Any = norm
-    scale = norm.weight * torch.rsqrt(statistics.running_var + norm.eps)
-    bias: Any = conv.bias
-    shift = (bias - statistics.running_mean) * scale + norm.bias
+    scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+    shift = (conv.bias - norm.running_mean) * scale + norm.bias
     return conv.weight * scale[:, None, None, None], shift
 
 
@@ -186,9 +176,9 @@ class HeterogeneousGraphAttention(nn.Module):
         nodes = torch.cat([self.proj_type1(temporal), self.proj_type2(spectral)], dim=1)
         nodes = self.input_drop(nodes)
         master = self._update_master(nodes, master)
-        is_spectral = torch.arange(nodes.shape[1], device=nodes.device) >= n_temporal
+        is_spectral = (torch.arange(nodes.shape[1], device=nodes.device) >= n_temporal).long()
         kinds = torch.cat([self.att_weight11, self.att_weight12, self.att_weight22], dim=1).T
-        pair_weights = kinds[is_spectral[:, None].long() + is_spectral.long()]
+        pair_weights = kinds[is_spectral[:, None] + is_spectral]
         scores = pair_scores(nodes, self.att_proj, pair_weights)
         nodes = _update(self, nodes, (scores / self.temperature).softmax(dim=-1))
         return nodes[:, :n_temporal], nodes[:, n_temporal:], master
@@ -197,8 +187,7 @@ class HeterogeneousGraphAttention(nn.Module):
         scores = torch.tanh(self.att_projM(nodes * master)) @ self.att_weightM
         weights = (scores / self.temperature).softmax(dim=1)
         gathered = (weights * nodes).sum(dim=1, keepdim=True)
-        result: Tensor = self.proj_with_attM(gathered) + self.proj_without_attM(master)
-        return result
+        return self.proj_with_attM(gathered) + self.proj_without_attM(master)
 
 
 class GraphPooling(nn.Module):
@@ -278,8 +267,7 @@ class AASIST(Countermeasure):
 
     def classify(self, embedding: Tensor) -> Tensor:
         """Return logits (batch, 2) of read-out vectors (batch, 5 · d_hetero)."""
-        logits: Tensor = self.out_layer(self.drop(embedding))
-        return logits
+        return self.out_layer(self.drop(embedding))
 
     def embed(self, waveform: Tensor) -> Tensor:
         """Return the read-out vectors (batch, 5 · d_hetero) of waveforms (batch, time)."""

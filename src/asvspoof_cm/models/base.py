@@ -13,18 +13,18 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from torch import Tensor, nn
 
-from asvspoof_cm._util import check_between, check_choice, check_float
+from asvspoof_cm._util import check_choice, check_float
 from asvspoof_cm.audio import InputSettings
 
 
 class Countermeasure(nn.Module, ABC):
     """A model that tells human from synthetic speech.
 
-    Calling it maps waveforms (batch, time) to logits (batch, 2), index 0 spoof and 1 bonafide: it
-    embeds them as vectors and classifies these. A subclass has both methods, and is built as
-    ``Model(config)``, `config` being an instance of its `config_type`, a frozen dataclass of plain
-    values with defaults. It is registered by its name when it is defined: checkpoints, training,
-    scoring and export then take it like the models of the package.
+    Calling it maps waveforms (batch, time) to logits (batch, 2), index 0 spoof and 1 bonafide. A
+    subclass has `embed`, and a module `classifier` or a method `classify`. It is built as
+    ``Model(config)`` from its `config_type`, a frozen dataclass of plain values with defaults, and
+    registered by its name when it is defined: checkpoints, training, scoring and export then take
+    it like the models of the package.
 
     Attributes:
         config: The configuration that the model was built from.
@@ -47,8 +47,6 @@ class Countermeasure(nn.Module, ABC):
         ...         self.classifier = torch.nn.Linear(self.config.d, 2)
         ...     def embed(self, waveform):
         ...         return self.linear(waveform.std(dim=1, keepdim=True))
-        ...     def classify(self, embedding):
-        ...         return self.classifier(embedding)
         >>> build_model("Tiny", {"d": 8})(torch.randn(2, 16000)).shape
         torch.Size([2, 2])
     """
@@ -59,10 +57,9 @@ class Countermeasure(nn.Module, ABC):
     all_parameters_used: ClassVar[bool] = True
     """Whether each trainable parameter gets a gradient in every step."""
     added_fields: ClassVar[Mapping[str, Any]] = {}
-    """What a stored configuration means that is older than a field of `config_type` and lacks it,
-    where that is not the field's default."""
+    """The values that fields had before they existed, where that is not the default."""
     removed_fields: ClassVar[Mapping[str, Any]] = {}
-    """What a stored configuration may say of fields that are gone, as that is what is so now."""
+    """The values of fields that are gone with which a stored configuration still loads."""
 
     config: Any
 
@@ -88,8 +85,11 @@ class Countermeasure(nn.Module, ABC):
         """Return utterance vectors (batch, d) of waveforms (batch, time)."""
 
     def classify(self, embedding: Tensor) -> Tensor:
-        """Return logits (batch, 2) of utterance vectors (batch, d); losses on vectors need it."""
-        raise TypeError(f"{type(self).__name__} must have `classify`, from vectors to logits.")
+        """Return logits (batch, 2) of utterance vectors (batch, d)."""
+        head: Any = getattr(self, "classifier", None)
+        if head is None:
+            raise TypeError(f"{type(self).__name__} must have `classifier` or `classify`.")
+        return head(embedding)
 
     def forward(self, waveform: Tensor) -> Tensor:
         """Return logits (batch, 2) of waveforms (batch, time); index 0 spoof, 1 bonafide."""
@@ -98,8 +98,8 @@ class Countermeasure(nn.Module, ABC):
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the trainable parameters in groups for the optimiser.
 
-        A group is a dict with ``params`` and, where it differs from the recipe's, ``lr_scale``, a
-        factor on the learning rate at every step, or ``weight_decay``.
+        A group has ``params`` and may have ``lr_scale``, a factor on the recipe's learning rate, or
+        a ``weight_decay`` of its own.
         """
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]
 
@@ -119,14 +119,12 @@ def build_model(name: str, config: Mapping[str, Any] | None = None) -> Counterme
     """Return a new model from its name and the plain values of its configuration.
 
     Example:
-        >>> from asvspoof_cm.models import build_model
         >>> type(build_model("TFPARN", {"pooling": "mean"})).__name__
         'TFPARN'
     """
     built = build_config(name, config or {})
     kind: Any = _REGISTRY[name]
-    model: Countermeasure = kind(built)
-    return model
+    return kind(built)
 
 
 def build_config(name: str, values: Mapping[str, Any]) -> Any:
@@ -147,11 +145,7 @@ def build_config(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def check_config(config: Any) -> None:
-    """Raise unless the fields of a model's configuration are what their types say.
-
-    A whole number is at least 1, a `Literal` one of its values, a rate of dropout in [0, 1); and
-    the frames of a spectrum touch, and each fits in memory.
-    """
+    """Raise unless whole numbers, choices and rates of dropout in a configuration are possible."""
     for name, kind in get_type_hints(type(config)).items():
         value = getattr(config, name)
         if kind is int and (type(value) is not int or value < 1):
@@ -162,21 +156,18 @@ def check_config(config: Any) -> None:
             check_choice(name, value, get_args(kind))
         if name.endswith("dropout") and not 0 <= value < 1:
             raise ValueError(f"`{name}` must lie in [0, 1); got {value!r}.")
-    if hasattr(config, "n_fft"):
-        check_between("n_fft", config.n_fft, 2, 2**15)
-        check_between("hop_length", config.hop_length, 1, config.n_fft)
 
 
 def complete_config(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored configuration with the values that its missing fields had then."""
-    kind = _REGISTRY.get(name)
-    added, removed = (kind.added_fields, kind.removed_fields) if kind is not None else ({}, {})
+    kind = _REGISTRY.get(name, Countermeasure)
+    removed = kind.removed_fields
     left = {k: v for k, v in config.items() if k not in removed or v != removed[k]}
-    return {**added, **left}
+    return {**kind.added_fields, **left}
 
 
 def describe_model(model: Countermeasure) -> tuple[str, dict[str, Any]]:
-    """Return the name and the plain values that `build_model` builds a model like this from."""
+    """Return the name and the plain values from which `build_model` builds such a model."""
     if not isinstance(model, Countermeasure):
         raise TypeError(
             f"`model` must be a Countermeasure; got {type(model).__name__}. Derive its class from "
@@ -196,24 +187,23 @@ def describe_model(model: Countermeasure) -> tuple[str, dict[str, Any]]:
     return kind.__name__, asdict(model.config)
 
 
-def _config_type(kind: type[Countermeasure]) -> type[Any]:
-    found: Any = getattr(kind, "config_type", None)
+def _config_type(kind: type[Countermeasure]) -> Any:
+    found = getattr(kind, "config_type", None)
     if not is_dataclass(found):
         raise TypeError(f"{kind.__name__} must name its configuration: config_type = a dataclass.")
-    return found  # type: ignore[return-value]
+    return found
 
 
 class SpeechEncoder(nn.Module, ABC):
     """A network from waveforms (batch, time) of peak 1 to layers (batch, time // 320, width).
 
     Attributes:
+        is_normalized: Whether it normalises its layers itself.
         widths: The channels of each layer.
         n_least: The fewest samples it takes.
     """
 
     is_normalized: ClassVar[bool] = False
-    """Whether the layers come normalised; otherwise each frame is, to mean 0 and variance 1."""
-
     widths: Sequence[int]
     n_least: int
 
@@ -241,7 +231,11 @@ def find_weights(
     Raises:
         FileNotFoundError: They are nowhere; the message has the `advice`.
     """
-    installed = [path for path in map(_in_package, parts) if path is not None]
+    installed = []
+    for package, _, rest in (part.partition("/") for part in parts):
+        spec = find_spec(package)
+        folders = (spec.submodule_search_locations if spec is not None else None) or ()
+        installed += [path for path in (Path(f) / rest for f in folders) if path.is_file()][:1]
     if parts and len(installed) == len(parts):
         return installed
     chosen = os.environ.get("ASVSPOOF_CM_WEIGHTS")
@@ -254,13 +248,6 @@ def find_weights(
         f"No weights of {name} were found. {advice}, put the file in {cache / 'asvspoof-cm'}, or "
         "set ASVSPOOF_CM_WEIGHTS to its folder."
     )
-
-
-def _in_package(part: str) -> Path | None:
-    package, _, rest = part.partition("/")
-    spec = find_spec(package)
-    folders = spec.submodule_search_locations if spec is not None else None
-    return next((f for f in (Path(folder) / rest for folder in folders or []) if f.is_file()), None)
 
 
 def check_waveform_batch(waveform: Tensor, n_least: int) -> None:

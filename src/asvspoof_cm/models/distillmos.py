@@ -30,9 +30,8 @@ def compressed_spectrum(waveform: Tensor, window: Tensor) -> Tensor:
 class DistillMOSEncoder(SpeechEncoder):
     """DistillMOS's convolutions; its Transformer layers, which tell less, are left out.
 
-    Its one layer is the 1024 channels that the convolutions give, normalised by the statistics that
-    DistillMOS holds (two batch norms, folded into one factor and one summand per channel, which
-    are not trained). Images and weights are channels-last, which a CPU convolves faster.
+    Its one layer is the 1024 channels that the convolutions give, through DistillMOS's two batch
+    norms, folded. Images and weights are channels-last, which a CPU convolves faster.
 
     Example:
         >>> (layer,) = DistillMOSEncoder()(torch.randn(1, 32000))
@@ -86,19 +85,20 @@ class DistillMOSEncoder(SpeechEncoder):
             )
         content = torch.load(path, map_location="cpu", weights_only=True)
         try:
-            self._load(content["model"])
+            self.load_state_dict(self._renamed(content["model"]))
         except (KeyError, TypeError, RuntimeError) as error:
             raise ValueError(f"{path} does not hold the weights of DistillMOS: {error}.") from error
 
-    def _load(self, theirs: dict[str, Tensor]) -> None:
-        weights = {}
-        for k in range(len(self.convolutions)):
-            for kind in ("weight", "bias"):
-                weights[f"convolutions.{k}.{kind}"] = theirs[f"cnn.cnn.{2 * k}.{kind}"]
+    def _renamed(self, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+        weights = {
+            f"convolutions.{k}.{kind}": theirs[f"cnn.cnn.{2 * k}.{kind}"]
+            for k in range(len(self.convolutions))
+            for kind in ("weight", "bias")
+        }
         scale, shift = torch.ones(_WIDTH), torch.zeros(_WIDTH)
         for norm in ("norm_input", "transformer.norm"):
             name = f"transformer_pool_attn.{norm}"
             factor = theirs[f"{name}.weight"] / (theirs[f"{name}.running_var"] + 1e-5).sqrt()
             shift = (shift - theirs[f"{name}.running_mean"]) * factor + theirs[f"{name}.bias"]
             scale = scale * factor
-        self.load_state_dict({**weights, "scale": scale, "shift": shift})
+        return {**weights, "scale": scale, "shift": shift}

@@ -38,27 +38,22 @@ Freeze = int | Literal["none", "all"]
 class EncoderConfig:
     """Which encoders an `Encoder` has, and the size of its head.
 
-    What is said for each encoder (`n_layers`, `freeze`) is one value for all, or a tuple with one
-    for each.
+    `n_layers` and `freeze` have one value for all encoders, or a tuple of one for each.
 
     Attributes:
         encoder: "distillmos", "whisper-tiny", "whisper-base", "whisper-small" (each also with
             ".en"), or the name or folder of a transformers model; a tuple joins several.
-        n_layers: The Transformer layers; those above are neither built nor stored. None is 3 for
-            Whisper and all of a transformers model; DistillMOS, whose convolutions hear most, has
-            none.
+        n_layers: The Transformer layers that are built and stored, from the lowest. None is 3 for
+            Whisper and all of a transformers model; DistillMOS has none.
         freeze: What is not trained: "none", "all", or the lowest n stages. A stage is a convolution
             of DistillMOS, all convolutions of another encoder, or a Transformer layer.
         d_projection: The channels that each encoder's frames are projected to.
         d_attention: The hidden channels of the attention that pools the frames.
         dropout: In the head.
         encoder_lr: The learning rate of the encoders, as a share of the head's.
-        frame_head: Whether the model has a head that tells human from synthetic speech in each
-            frame: `Encoder.outputs`.
-        speech_head: Whether it has a head that tells speech from its absence. Both heads
-            together also tell it for each frame.
-        architecture: The configurations of transformers models, by name. `Encoder` fills it in, so
-            that a checkpoint needs neither network nor folder.
+        frame_head: Whether a head tells human from synthetic speech in each frame; see `outputs`.
+        speech_head: Whether a head tells speech from its absence; with both, in each frame too.
+        architecture: The configurations of transformers models, by name; `Encoder` fills it in.
 
     Example:
         >>> EncoderConfig(encoder=("distillmos", "whisper-base"), n_layers=(0, 3)).encoder
@@ -85,16 +80,13 @@ class EncoderConfig:
             raise ValueError(f"`encoder` must be a name or a tuple of names; got {self.encoder!r}.")
         check_config(self)
         check_between("encoder_lr", self.encoder_lr, 0, 1)
-        for n_layers in self.each("n_layers"):
-            if n_layers is not None and (type(n_layers) is not int or n_layers < 0):
-                raise ValueError(
-                    f"`n_layers` must be a whole number of at least 0, or None; got {n_layers!r}."
-                )
-        for freeze in self.each("freeze"):
-            if freeze not in ("none", "all") and (type(freeze) is not int or freeze < 0):
-                raise ValueError(
-                    f'`freeze` must be "none", "all" or a number of stages; got {freeze!r}.'
-                )
+        for name, words, rule in (
+            ("n_layers", (None,), "a whole number of at least 0, or None"),
+            ("freeze", ("none", "all"), '"none", "all" or a number of stages'),
+        ):
+            for value in self.each(name):
+                if value not in words and (type(value) is not int or value < 0):
+                    raise ValueError(f"`{name}` must be {rule}; got {value!r}.")
 
     @property
     def encoders(self) -> tuple[str, ...]:
@@ -120,8 +112,7 @@ class LayerMixture(nn.Module):
         super().__init__()
         self.weights = nn.Parameter(torch.zeros(len(widths))) if len(widths) > 1 else None
         self.dropout = nn.Dropout(p_dropout)
-        # By its width, as stored states name it.
-        self.width = str(widths[0])
+        self.width = str(widths[0])  # by which stored states name the projection
         self.projections = nn.ModuleDict({self.width: nn.Linear(widths[0], d_projection)})
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
@@ -131,8 +122,7 @@ class LayerMixture(nn.Module):
             shares = self.weights.softmax(dim=0)
             parts = [share * layer for share, layer in zip(shares, layers, strict=True)]
             mixed = sum(parts[1:], parts[0])
-        frames: Tensor = self.projections[self.width](self.dropout(mixed))
-        return frames
+        return self.projections[self.width](self.dropout(mixed))
 
 
 class FrameHead(nn.Module):
@@ -152,42 +142,36 @@ class FrameHead(nn.Module):
         x = self.project(self.norm(frames)).transpose(1, 2)
         for convolution in self.convolutions:
             x = x + convolution(functional.gelu(x))
-        logits: Tensor = self.score(functional.gelu(x).transpose(1, 2)).squeeze(-1)
-        return logits
+        return self.score(functional.gelu(x).transpose(1, 2)).squeeze(-1)
 
 
 class Frames(NamedTuple):
-    """What the heads for frames say. Frame k stands for the time from k to k + 1 hops."""
+    """Log-odds (batch, n_frames) of frames, each of `hop_s` seconds: human speech, and speech."""
 
     logits: Tensor
-    """The log-odds of human against synthetic speech in each frame, shape (batch, n_frames)."""
     hop_s: float
-    """Seconds from frame to frame."""
     speech_logits: Tensor | None
-    """The log-odds that a frame holds speech, of that shape; None without a speech head."""
 
 
 class Outputs(NamedTuple):
-    """The outputs of all heads of an `Encoder`, from one pass through its encoders."""
+    """What `embed`, the model and its optional heads return; None where there is no such head.
+
+    `speech_logits` are the log-odds that a waveform holds speech, shape (batch,).
+    """
 
     embedding: Tensor
-    """As `Encoder.embed` returns it."""
     logits: Tensor
-    """As the model itself returns them."""
     frames: Frames | None
-    """None without a frame head."""
     speech_logits: Tensor | None
-    """The log-odds that a waveform holds speech, shape (batch,); None without a speech head."""
 
 
 class Encoder(Countermeasure):
     """Pretrained speech encoders, a softmax-weighted sum of their layers, attentive statistics.
 
-    Each encoder's layers are normalised, weighted, summed and projected; the frames of several
-    encoders are put side by side. Mean and standard deviation over time, weighted by attention for
-    each channel, are batch-normalised and classified. Waveforms are divided by their peak first.
-
-    A new model has random weights: `load_published` loads the published ones of its encoders.
+    Waveforms are divided by their peak. Each encoder's layers are normalised, weighted, summed and
+    projected; the frames of several encoders stand side by side. Mean and standard deviation over
+    time, weighted by attention, are batch-normalised and classified. A new model has random
+    weights: `load_published` loads the published ones of its encoders.
 
     Example:
         >>> model = Encoder(EncoderConfig(encoder="whisper-base", n_layers=3)).eval()
@@ -211,10 +195,7 @@ class Encoder(Countermeasure):
             for name, n_layers in zip(config.encoders, config.each("n_layers"), strict=True)
         )
         for encoder, freeze in zip(self._encoders(), config.each("freeze"), strict=True):
-            if freeze == "all":
-                encoder.requires_grad_(False)
-            elif freeze != "none":
-                _freeze(encoder, freeze)
+            _freeze(encoder, freeze)
         self.mixtures = nn.ModuleList(
             LayerMixture(encoder.widths, config.d_projection, config.dropout)
             for encoder in self._encoders()
@@ -233,9 +214,9 @@ class Encoder(Countermeasure):
         """Load the published weights of the encoders.
 
         Args:
-            *paths: A file, or a folder for a transformers model, for each encoder. Without, they
-                are looked for in installed packages, in the folder ASVSPOOF_CM_WEIGHTS and in the
-                user's cache; transformers models where transformers looks.
+            *paths: A file or folder for each encoder. Without, they are looked for in installed
+                packages, in the folder ASVSPOOF_CM_WEIGHTS, in the user's cache and where
+                transformers looks.
 
         Raises:
             FileNotFoundError: They are nowhere; the message says where to get them.
@@ -259,10 +240,9 @@ class Encoder(Countermeasure):
         """
         if not isinstance(other, Encoder):
             raise TypeError(f"`other` must be an Encoder; got {type(other).__name__}.")
-        state = other.state_dict()
         own = {name: v for name, v in self.state_dict().items() if name.startswith(_HEADS)}
         try:
-            self.load_state_dict({**own, **state})
+            self.load_state_dict({**own, **other.state_dict()})
         except RuntimeError as error:
             raise ValueError(
                 f"`other` must be like this model but for optional heads: {one_line(error)}"
@@ -270,9 +250,9 @@ class Encoder(Countermeasure):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the trainable parameters: the head's, and the encoders', which learn slower."""
-        slow = [p for p in self.encoders.parameters() if p.requires_grad]
-        ids = {id(p) for p in slow}
-        head = [p for p in self.parameters() if p.requires_grad and id(p) not in ids]
+        trained = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        slow = [p for name, p in trained.items() if name.startswith("encoders.")]
+        head = [p for name, p in trained.items() if not name.startswith("encoders.")]
         encoders = {"params": slow, "lr_scale": self.config.encoder_lr}
         return [{"params": head}, *([encoders] if slow else [])]
 
@@ -282,8 +262,7 @@ class Encoder(Countermeasure):
 
     def classify(self, embedding: Tensor) -> Tensor:
         """Return logits (batch, 2) of utterance vectors."""
-        logits: Tensor = self.classifier(self.dropout(embedding))
-        return logits
+        return self.classifier(self.dropout(embedding))
 
     def outputs(self, waveform: Tensor) -> Outputs:
         """Return the outputs of all heads for waveforms (batch, time), from one pass.
@@ -295,15 +274,14 @@ class Encoder(Countermeasure):
         """
         frames = self._frames(waveform)
         embedding = self._pool(frames)
-        logits, scored, speech = self.classify(embedding), None, None
+        logits, scored = self.classify(embedding), None
         if self.frame_head is not None:
-            of_frames, spoken = self.frame_head(self.dropout(frames)), None
-            if self.frame_speech_head is not None:
-                spoken = self.frame_speech_head(self.dropout(frames)).squeeze(-1)
-            scored = Frames(of_frames, _HOP_S, spoken)
-        if self.speech_head is not None:
-            speech = self.speech_head(self.dropout(embedding)).squeeze(-1)
-        return Outputs(embedding, logits, scored, speech)
+            of_frames = self.frame_head(self.dropout(frames))
+            scored = Frames(of_frames, _HOP_S, self._speech(self.frame_speech_head, frames))
+        return Outputs(embedding, logits, scored, self._speech(self.speech_head, embedding))
+
+    def _speech(self, head: nn.Module | None, x: Tensor) -> Tensor | None:
+        return None if head is None else head(self.dropout(x)).squeeze(-1)
 
     def _encoders(self) -> list[SpeechEncoder]:
         return list(self.encoders)  # type: ignore[arg-type]
@@ -322,12 +300,14 @@ class Encoder(Countermeasure):
 
     def _pool(self, frames: Tensor) -> Tensor:
         weights = self.attention(frames)
-        embedding: Tensor = self.norm(attentive_statistics(frames.to(weights.dtype), weights))
-        return embedding
+        return self.norm(attentive_statistics(frames.to(weights.dtype), weights))
 
 
-def _freeze(encoder: SpeechEncoder, n_stages: int) -> None:
-    stages = encoder.stages()
+def _freeze(encoder: SpeechEncoder, freeze: Freeze) -> None:
+    if freeze == "all":
+        encoder.requires_grad_(False)
+        return
+    stages, n_stages = encoder.stages(), 0 if freeze == "none" else freeze
     if n_stages > len(stages):
         raise ValueError(
             f"`freeze` must not exceed the {len(stages)} stages of the encoder; got {n_stages}."

@@ -34,13 +34,12 @@ def read_architecture(name: str) -> dict[str, Any]:
 class HuggingFaceEncoder(SpeechEncoder):
     """The convolutions and the first Transformer layers of wav2vec 2.0, XLS-R, HuBERT or WavLM.
 
-    Its layers are the input of the Transformer and what each of its layers gives.
+    Its layers are the input of the Transformer and the output of each of its layers.
 
     Note:
-        Nothing is dropped or masked in training, whatever the configuration says. The norm after
-        the last layer of XLS-R and other large models is left out, so that layer k is the same
-        however many follow. Those models (``feat_extract_norm="layer"``) get waveforms of mean 0
-        and variance 1, as in their own training.
+        Nothing is dropped or masked in training. Large models (``feat_extract_norm="layer"``) get
+        waveforms of mean 0 and variance 1; their norm after the last layer is left out, so that
+        layer k is the same however many follow.
     """
 
     def __init__(self, name: str, architecture: Mapping[str, Any], n_layers: int | None) -> None:

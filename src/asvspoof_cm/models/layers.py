@@ -1,4 +1,4 @@
-"""Layers that more than one model uses: pooling, the Transformer layer."""
+"""Pooling, positions, and the Transformer layer with its dropout."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ class AttentionPooling(nn.Module):
         self.score = nn.Linear(d_model // 2, 1)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Return α (batch, n_frames) of frames (batch, n_frames, d_model)."""
-        scores: Tensor = self.score(torch.tanh(self.hidden(frames)))
-        return scores.squeeze(-1).softmax(dim=-1)
+        """Return weights (batch, n_frames) of frames (batch, n_frames, d_model)."""
+        return self.score(torch.tanh(self.hidden(frames))).squeeze(-1).softmax(dim=-1)
 
 
 class MeanPooling(nn.Module):
@@ -73,12 +72,8 @@ class ChannelAttention(nn.Module):
 def attentive_statistics(frames: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted mean and standard deviation of each channel, (batch, 2 · d).
 
-    μ = Σ_t α_t h_t and σ = √(Σ_t α_t (h_t − μ)² + 1e-5) (Okabe et al., Interspeech 2018).
-
-    Args:
-        frames: Tensor h of shape (batch, n_frames, d).
-        weights: Tensor α of shape (batch, n_frames, d), or (batch, n_frames, 1); over the frames
-            they add up to 1.
+    μ = Σ_t α_t h_t and σ = √(Σ_t α_t (h_t − μ)² + 1e-5) of frames h and weights α, both
+    (batch, n_frames, d) (Okabe et al., Interspeech 2018).
     """
     mean = (weights * frames).sum(dim=1)
     variance = (weights * (frames - mean[:, None]).square()).sum(dim=1)
@@ -98,10 +93,7 @@ def sinusoidal_positions(n_frames: int, d_model: int, *, like: Tensor) -> Tensor
 
 
 class TransformerLayer(nn.Module):
-    """A post-norm Transformer encoder layer: `torch.nn.TransformerEncoderLayer`, faster on a CPU.
-
-    Equal to it in evaluation, parameters and initialisation included.
-    """
+    """`torch.nn.TransformerEncoderLayer` with post-norm, equal in evaluation, faster on a CPU."""
 
     def __init__(self, d_model: int, n_heads: int, d_feedforward: int, p_dropout: float) -> None:
         super().__init__()
@@ -121,15 +113,13 @@ class TransformerLayer(nn.Module):
         """Return new frames (batch, n_frames, d_model)."""
         frames = self.norm1(frames + self._drop(self._attend(frames)))
         hidden = self._drop(functional.relu(self.expand(frames)))
-        result: Tensor = self.norm2(frames + self._drop(self.contract(hidden)))
-        return result
+        return self.norm2(frames + self._drop(self.contract(hidden)))
 
     def _attend(self, frames: Tensor) -> Tensor:
         heads = self.qkv(frames).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
         query, key, value = heads.unbind(0)
         attended = attention(query, key, value, p=self.p_dropout, training=self.training)
-        result: Tensor = self.out(attended.transpose(1, 2).flatten(2))
-        return result
+        return self.out(attended.transpose(1, 2).flatten(2))
 
     def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.p_dropout, training=self.training)
@@ -140,7 +130,7 @@ def dropout(x: Tensor, p: float, *, training: bool) -> Tensor:
     threshold = round(p * _LEVELS)
     if not training or not 0 < threshold < _LEVELS or not _is_fast(x):
         return functional.dropout(x, p, training)
-    return _apply(_Dropout, x, random_bytes(x.shape), threshold)
+    return _Dropout.apply(x, random_bytes(x.shape), threshold)  # type: ignore[no-untyped-call]
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, *, p: float, training: bool) -> Tensor:
@@ -157,7 +147,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, *, p: float, training: 
     if not 0 < threshold < _LEVELS or not _is_fast(query):
         return functional.scaled_dot_product_attention(query, key, value, dropout_p=p)
     noise = random_bytes((*query.shape[:-1], query.shape[-2]))
-    return _apply(_Attention, query, key, value, noise, threshold)
+    return _Attention.apply(query, key, value, noise, threshold)  # type: ignore[no-untyped-call]
 
 
 def random_bytes(shape: tuple[int, ...]) -> Tensor:
@@ -173,11 +163,6 @@ def _is_fast(x: Tensor) -> bool:
         and x.dtype in (torch.bfloat16, torch.float32, torch.float64)
         and not torch.compiler.is_compiling()
     )
-
-
-def _apply(function: Any, *args: Any) -> Tensor:
-    result: Tensor = function.apply(*args)
-    return result
 
 
 class _Dropout(torch.autograd.Function):
@@ -211,7 +196,7 @@ class _Attention(torch.autograd.Function):
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, noise: Tensor, threshold: int
     ) -> Tensor:
         output = torch.empty_like(value)
-        kept, weights = _scratch(noise, value)
+        kept, weights = (value.new_empty(noise.shape[1:]) for _ in range(2))
         for row in range(len(query)):
             _softmax(query[row], key[row], weights)
             torch.ge(noise[row], threshold, out=kept)
@@ -230,8 +215,7 @@ class _Attention(torch.autograd.Function):
         grad = grads[0] * (_LEVELS / (_LEVELS - ctx.threshold))
         grad_query, grad_key = torch.empty_like(query), torch.empty_like(key)
         grad_value = torch.empty_like(value)
-        kept, weights = _scratch(noise, value)
-        grad_weights = torch.empty_like(weights)
+        kept, weights, grad_weights = (value.new_empty(noise.shape[1:]) for _ in range(3))
         for row in range(len(query)):
             _softmax(query[row], key[row], weights)
             torch.ge(noise[row], ctx.threshold, out=kept)
@@ -242,10 +226,6 @@ class _Attention(torch.autograd.Function):
             weights.mul_(kept)
             torch.matmul(weights.transpose(-1, -2), grad[row], out=grad_value[row])
         return grad_query.mul_(scale), grad_key.mul_(scale), grad_value, None, None
-
-
-def _scratch(noise: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    return like.new_empty(noise.shape[1:]), like.new_empty(noise.shape[1:])
 
 
 def _softmax(query: Tensor, key: Tensor, out: Tensor) -> None:

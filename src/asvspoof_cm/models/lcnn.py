@@ -20,9 +20,8 @@ class LCNNConfig:
     """The variant of an LCNN; the defaults are the published "LSTM-sum" model's.
 
     Attributes:
-        head: "sigmoid", one logit of the mean over time: the logits are (0, that one). Or "cosine",
-            the cosines of a 64-vector, from the sum over time, to a vector for each class: what was
-            published trained with P2SGrad.
+        head: "sigmoid", the logits 0 and one of the mean over time; or "cosine", the cosines of a
+            64-vector, from the sum over time, to a vector for each class (trained with P2SGrad).
         dropout: Before the LSTMs.
 
     Example:
@@ -110,12 +109,10 @@ class LCNN(Countermeasure):
         check_waveform_batch(waveform, 15 * _HOP)
         image = self.convolutions(self.lfcc(waveform).transpose(1, 2)[:, None])
         frames = image.transpose(1, 2).flatten(2)
-        recurrent = self.lstm2(self.lstm1(frames)[0])[0]
-        summed: Tensor = frames + recurrent
+        summed = frames + self.lstm2(self.lstm1(frames)[0])[0]
         if self.config.head == "sigmoid":
             return summed.mean(dim=1)
-        embedding: Tensor = self.output(summed.sum(dim=1))
-        return embedding
+        return self.output(summed.sum(dim=1))
 
     def classify(self, embedding: Tensor) -> Tensor:
         """Return logits (batch, 2) of utterance vectors."""

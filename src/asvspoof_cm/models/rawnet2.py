@@ -21,9 +21,8 @@ class RawNet2Config:
     """The size of a RawNet2; the defaults are the published anti-spoofing baseline's.
 
     Note:
-        The TFPARN paper lists "Global Max" as RawNet2's pooling; the published model takes the
-        last step of the GRU. ``pooling="last"`` is the published model, ``pooling="max"`` takes
-        the maximum over the GRU's steps. Both have the same parameters.
+        The TFPARN paper lists "Global Max" as RawNet2's pooling: ``pooling="max"`` takes the
+        maximum over the steps of the GRU, the published model the last one.
 
     Example:
         >>> RawNet2Config().pooling
@@ -84,12 +83,10 @@ class RawNet2(Countermeasure):
         self.sinc = SincConv(config.n_sinc_filters, config.sinc_kernel_size)
         self.first_bn = nn.BatchNorm1d(config.n_sinc_filters)
         widths = [config.n_sinc_filters, first, first, *[n_channels] * 4]
-        blocks = list(itertools.pairwise(widths))
-        self.n_blocks = len(blocks)
-        for k, (n_in, n_out) in enumerate(blocks):
+        for k, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
             block = ResidualBlock(n_in, n_out, first=k == 0)
             self.add_module(f"block{k}", nn.Sequential(block))
-        for k, (_, n_out) in enumerate(blocks):
+        for k, n_out in enumerate(widths[1:]):
             self.add_module(f"fc_attention{k}", nn.Sequential(nn.Linear(n_out, n_out)))
         self.bn_before_gru = nn.BatchNorm1d(n_channels)
         self.gru = nn.GRU(n_channels, config.d_gru, config.n_gru_layers, batch_first=True)
@@ -98,8 +95,7 @@ class RawNet2(Countermeasure):
 
     def classify(self, embedding: Tensor) -> Tensor:
         """Return logits (batch, 2) of utterance vectors (batch, d_embedding)."""
-        logits: Tensor = self.fc2_gru(embedding)
-        return logits
+        return self.fc2_gru(embedding)
 
     def embed(self, waveform: Tensor) -> Tensor:
         """Return the utterance vectors (batch, d_embedding) of waveforms (batch, time)."""
@@ -107,12 +103,11 @@ class RawNet2(Countermeasure):
         check_waveform_batch(waveform, self.sinc.kernel_size - 1 + 3**7)
         x = functional.max_pool1d(self.sinc(waveform).abs(), 3)
         x = functional.selu(self.first_bn(x))
-        for k in range(self.n_blocks):
+        for k in range(6):
             x = self.get_submodule(f"block{k}")(x)
             gate = torch.sigmoid(self.get_submodule(f"fc_attention{k}")(x.mean(dim=-1)))
             x = x * gate[..., None] + gate[..., None]
         x = functional.selu(self.bn_before_gru(x))
         steps, _ = self.gru(x.transpose(1, 2))
         pooled = steps[:, -1] if self.config.pooling == "last" else steps.amax(dim=1)
-        embedding: Tensor = self.fc1_gru(pooled)
-        return embedding
+        return self.fc1_gru(pooled)

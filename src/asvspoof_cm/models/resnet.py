@@ -20,46 +20,31 @@ class ResNetConfig:
     """The size of a ResNet; the defaults are WeDefense's ResNet18 with a plain classifier.
 
     Attributes:
-        sample_rate: Of the waveforms, in Hz.
-        n_fft: The FFT size.
-        n_window: The samples of a window, Hamming's.
-        hop_length: Samples from frame to frame.
         scale: Bands equally spaced in "mel" or in Hz, "linear".
         n_bands: Their number.
-        log_floor: The least power of a band.
         n_blocks: The residual blocks of each of the four stages.
         width: The channels of the first stage; each later one has twice those before it.
         attention: What gates the output of a block: "none", or "channel", squeeze and excitation
             (Hu et al., 2018).
-        reduction: The factor by which a gate's hidden layer is narrower.
         pooling: "statistics", mean and standard deviation over time, or "attentive", both weighted
             by attention.
-        d_attention: The hidden channels of that attention.
         d_embedding: The size of the utterance vector.
 
     Note:
         The published features are Kaldi's, with dither and a pre-emphasis; these are plain log
-        bands, of which the mean over time is subtracted as there. The defaults keep the shape: 80
-        bands, 25 ms windows every 10 ms.
+        bands, of which the mean over time is subtracted as there, in windows of 25 ms every 10 ms.
 
     Example:
         >>> ResNetConfig.resnet34(n_bands=160, scale="linear").n_blocks
         (3, 4, 6, 3)
     """
 
-    sample_rate: int = 16000
-    n_fft: int = 1024
-    n_window: int = 400
-    hop_length: int = 160
     scale: Literal["mel", "linear"] = "mel"
     n_bands: int = 80
-    log_floor: float = 1e-6
     n_blocks: tuple[int, int, int, int] = (2, 2, 2, 2)
     width: int = 32
     attention: Literal["none", "channel"] = "none"
-    reduction: int = 8
     pooling: Literal["statistics", "attentive"] = "statistics"
-    d_attention: int = 128
     d_embedding: int = 256
 
     def __post_init__(self) -> None:
@@ -68,10 +53,6 @@ class ResNetConfig:
         check_config(self)
         if len(self.n_blocks) != 4 or not all(type(n) is int and n > 0 for n in self.n_blocks):
             raise ValueError(f"`n_blocks` must be four positive numbers; got {self.n_blocks}.")
-        if self.n_window > self.n_fft:
-            raise ValueError(
-                f"`n_window` must not exceed `n_fft`; got {self.n_window} and {self.n_fft}."
-            )
 
     @classmethod
     def resnet18(cls, **changes: Any) -> ResNetConfig:
@@ -87,10 +68,10 @@ class ResNetConfig:
 class Gate(nn.Module):
     """Scale each channel by a number in (0, 1) that depends on the means of all."""
 
-    def __init__(self, n: int, reduction: int) -> None:
+    def __init__(self, n: int) -> None:
         super().__init__()
-        self.reduce = nn.Linear(n, max(n // reduction, 1))
-        self.expand = nn.Linear(max(n // reduction, 1), n)
+        self.reduce = nn.Linear(n, max(n // 8, 1))
+        self.expand = nn.Linear(max(n // 8, 1), n)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x (batch, channels, bands, frames) scaled."""
@@ -101,15 +82,13 @@ class Gate(nn.Module):
 class BasicBlock(nn.Module):
     """Two 3 × 3 convolutions and a shortcut."""
 
-    def __init__(self, n_in: int, n_out: int, *, stride: int, config: ResNetConfig) -> None:
+    def __init__(self, n_in: int, n_out: int, *, stride: int, has_gate: bool) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(n_out)
         self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(n_out)
-        self.gate = None
-        if config.attention == "channel":
-            self.gate = Gate(n_out, config.reduction)
+        self.gate = Gate(n_out) if has_gate else None
         self.shortcut = None
         if stride != 1 or n_in != n_out:
             self.shortcut = nn.Sequential(
@@ -138,19 +117,21 @@ class ResNet(Countermeasure):
     """
 
     config_type = ResNetConfig
+    removed_fields = {  # noqa: RUF012 - declared in the base class
+        "sample_rate": 16000,
+        "n_fft": 1024,
+        "n_window": 400,
+        "hop_length": 160,
+        "log_floor": 1e-6,
+        "reduction": 8,
+        "d_attention": 128,
+    }
 
     def __init__(self, config: ResNetConfig | None = None) -> None:
         super().__init__()
         self.config = config = ResNetConfig() if config is None else config
         self.bands = LogMel(
-            sample_rate=config.sample_rate,
-            n_fft=config.n_fft,
-            hop_length=config.hop_length,
-            n_mels=config.n_bands,
-            floor=config.log_floor,
-            n_window=config.n_window,
-            window=torch.hamming_window,
-            scale=config.scale,
+            n_mels=config.n_bands, n_window=400, window=torch.hamming_window, scale=config.scale
         )
         self.conv1 = nn.Conv2d(1, config.width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(config.width)
@@ -159,14 +140,13 @@ class ResNet(Countermeasure):
             n_out = config.width * 2**k
             stride = 1 if k == 0 else 2
             n_bands = -(-n_bands // stride)
-            block = functools.partial(BasicBlock, n_out=n_out, config=config)
+            has_gate = config.attention == "channel"
+            block = functools.partial(BasicBlock, n_out=n_out, has_gate=has_gate)
             later = (block(n_out, stride=1) for _ in range(n_blocks - 1))
             self.add_module(f"layer{k + 1}", nn.Sequential(block(n_in, stride=stride), *later))
             n_in = n_out
         d_frames = n_in * n_bands
-        self.attention = None
-        if config.pooling == "attentive":
-            self.attention = ChannelAttention(d_frames, config.d_attention)
+        self.attention = ChannelAttention(d_frames) if config.pooling == "attentive" else None
         self.seg_1 = nn.Linear(2 * d_frames, config.d_embedding)
         self.classifier = nn.Linear(config.d_embedding, 2)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -178,21 +158,15 @@ class ResNet(Countermeasure):
     def _log_bands(self, waveform: Tensor) -> Tensor:
         """Return what the network sees, (batch, n_bands, n_frames)."""
         # Two steps must be left after three strides of two, for a deviation over time.
-        check_waveform_batch(waveform, max(self.config.n_fft, 8 * self.config.hop_length))
-        bands: Tensor = self.bands(waveform)
+        check_waveform_batch(waveform, 8 * self.bands.hop_length)
+        bands = self.bands(waveform)
         return bands - bands.mean(dim=-1, keepdim=True)
 
     def _embed(self, bands: Tensor) -> Tensor:
-        x: Tensor = functional.relu(self.bn1(self.conv1(bands[:, None])))
+        x = functional.relu(self.bn1(self.conv1(bands[:, None])))
         for k in range(4):
             x = self.get_submodule(f"layer{k + 1}")(x)
-        embedding: Tensor = self.seg_1(self._pool(x))
-        return embedding
-
-    def classify(self, embedding: Tensor) -> Tensor:
-        """Return logits (batch, 2) of utterance vectors (batch, d_embedding)."""
-        logits: Tensor = self.classifier(embedding)
-        return logits
+        return self.seg_1(self._pool(x))
 
     def _pool(self, image: Tensor) -> Tensor:
         """Return mean and deviation over time, (batch, 2 · d), of (batch, channels, bands, …)."""

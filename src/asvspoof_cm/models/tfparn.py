@@ -32,7 +32,7 @@ class TFPARNConfig:
 
     Attributes:
         sample_rate: Of the waveforms, in Hz.
-        n_fft: The FFT size, which is the window too.
+        n_fft: The samples of a window and of its FFT.
         hop_length: Samples from frame to frame.
         n_mels: The Mel bands.
         mel_filters: Triangles on the frequency axis, "continuous", or between FFT "bins".
@@ -49,14 +49,11 @@ class TFPARNConfig:
         d_classifier: The hidden channels of the classifier.
         classifier_dropout: In the classifier.
         initial_weights: "xavier" for every matrix, with a gain of 0.5 for the projection of the
-            features, or "default", PyTorch's and for the Transformer as in its own.
-        normalization: What `model.input` of a new model begins with: the peak of each "crop" or
-            that of the "utterance".
+            features, or "default", PyTorch's.
+        normalization: By the peak of each "crop" or of the "utterance", in `input` of a new model.
 
     Note:
-        The paper gives neither the scale of the logarithm nor the rate of dropout in the layers
-        nor initial weights: those of the authors' code are used. The activation of the feed-forward
-        block, ReLU, is theirs too. `authors` has what their code does otherwise than the text.
+        docs/differences.md says which values are the paper's and which its authors'.
 
     Example:
         >>> TFPARNConfig(pooling="mean").d_model
@@ -85,6 +82,8 @@ class TFPARNConfig:
 
     def __post_init__(self) -> None:
         check_config(self)
+        check_between("n_fft", self.n_fft, 2, 2**15)
+        check_between("hop_length", self.hop_length, 1, self.n_fft)
         check_between("top_k_share", self.top_k_share, 0, 1)
         if self.d_model % self.n_heads or self.d_model % 2:
             raise ValueError(
@@ -94,22 +93,13 @@ class TFPARNConfig:
 
     @classmethod
     def authors(cls, **changes: Any) -> Self:
-        """Return the model that the authors' code builds, with some fields changed.
-
-        Mel filters between FFT bins, and the level of the whole utterance.
+        """Return what the authors' code does where the text says otherwise, with some changes.
 
         Example:
             >>> TFPARNConfig.authors(pooling="top-k").mel_filters
             'bins'
         """
         return cls(**{"mel_filters": "bins", "normalization": "utterance", **changes})
-
-
-_POOLINGS: dict[str, Callable[[TFPARNConfig], nn.Module]] = {
-    "attention": lambda config: AttentionPooling(config.d_model),
-    "mean": lambda config: MeanPooling(),
-    "top-k": lambda config: TopKPooling(config.top_k_share),
-}
 
 
 class TFPARN(Countermeasure):
@@ -147,16 +137,20 @@ class TFPARN(Countermeasure):
             floor=config.log_floor if config.log_scale == "natural" else _LEAST_POWER,
         )
         if config.mel_filters == "bins":
-            self.log_mel.filterbank = bin_filterbank(
-                config.n_mels, config.n_fft, config.sample_rate
-            )
+            filters = bin_filterbank(config.n_mels, config.n_fft, config.sample_rate)
+            self.log_mel.filterbank = filters
         self.norm = nn.LayerNorm(config.n_mels)
         self.projection = nn.Linear(config.n_mels, config.d_model)
         self.layers = nn.ModuleList(
             TransformerLayer(config.d_model, config.n_heads, config.d_feedforward, config.dropout)
             for _ in range(config.n_layers)
         )
-        self.pooling = _POOLINGS[config.pooling](config)
+        poolings: dict[str, Callable[[], nn.Module]] = {
+            "attention": lambda: AttentionPooling(config.d_model),
+            "mean": MeanPooling,
+            "top-k": lambda: TopKPooling(config.top_k_share),
+        }
+        self.pooling = poolings[config.pooling]()
         self.classifier = nn.Sequential(
             nn.Linear(config.d_model, config.d_classifier),
             nn.ReLU(),
@@ -173,11 +167,6 @@ class TFPARN(Countermeasure):
         """Return the pooled utterance vectors (batch, d_model) of waveforms (batch, time)."""
         return self._pool(self._features(waveform))[0]
 
-    def classify(self, embedding: Tensor) -> Tensor:
-        """Return logits (batch, 2) of utterance vectors (batch, d_model)."""
-        logits: Tensor = self.classifier(embedding)
-        return logits
-
     def attend(self, waveform: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits (batch, 2) of waveforms, and the frames' weights (batch, n_frames)."""
         embedding, weights = self._pool(self._features(waveform))
@@ -186,7 +175,7 @@ class TFPARN(Countermeasure):
     def _features(self, waveform: Tensor) -> Tensor:
         """Return log-Mel features (batch, n_mels, n_frames), in bel or nepers."""
         check_waveform_batch(waveform, self.config.n_fft)
-        features: Tensor = self.log_mel(waveform)
+        features = self.log_mel(waveform)
         if self.config.log_scale == "decibels":  # of the power and its least value together
             least = features.new_tensor(math.log(_LEAST_POWER))
             features = torch.logaddexp(features, least) / math.log(10)
@@ -195,8 +184,7 @@ class TFPARN(Countermeasure):
 
     def _pool(self, log_mel: Tensor) -> tuple[Tensor, Tensor]:
         """Return utterance vectors and the weights of the frames."""
-        # In evaluation on a CPU a few utterances at a time stay in the cache; a traced graph, and
-        # one that is differentiated, takes all.
+        # Without gradients a few utterances at a time stay in the cache; a traced graph takes all.
         is_whole = torch.is_grad_enabled() or torch.compiler.is_compiling()
         if is_whole or log_mel.device.type != "cpu" or log_mel.shape[0] <= _CPU_BATCH:
             return self._encode(log_mel)

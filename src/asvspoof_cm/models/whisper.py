@@ -50,11 +50,7 @@ _N_FFT, _HOP, _N_MELS = 400, 160, 80
 
 
 def whisper_log_mel(waveform: Tensor, filterbank: Tensor, window: Tensor) -> Tensor:
-    """Return Whisper's log-Mel features (batch, n_mels, time // 160) of waveforms (batch, time).
-
-    The decimal logarithm of the Mel power, no more than 8 below the largest value of its utterance,
-    plus 4 and divided by 4.
-    """
+    """Return Whisper's log-Mel features (batch, n_mels, time // 160) of waveforms (batch, time)."""
     with no_autocast(waveform.device.type):
         power = power_spectrogram(waveform, window, hop_length=_HOP)[..., :-1]
         mel = (filterbank.to(power.dtype) @ power).clamp(min=1e-10).log10()
@@ -89,8 +85,7 @@ class _Attention(nn.Module):
             for layer in (self.query, self.key, self.value)
         )
         attended = attention(query, key, value, p=0.0, training=self.training)
-        result: Tensor = self.out(attended.transpose(1, 2).flatten(2))
-        return result
+        return self.out(attended.transpose(1, 2).flatten(2))
 
 
 class _Block(nn.Module):
@@ -107,15 +102,13 @@ class _Block(nn.Module):
 
     def forward(self, frames: Tensor) -> Tensor:
         frames = frames + self.attn(self.attn_ln(frames))
-        result: Tensor = frames + self.mlp(self.mlp_ln(frames))
-        return result
+        return frames + self.mlp(self.mlp_ln(frames))
 
 
 class WhisperEncoder(SpeechEncoder):
-    """Whisper's two convolutions and its first Transformer layers.
+    """Whisper's two convolutions and its first Transformer layers, without the norm after the last.
 
-    Its layers are what the convolutions give, positions added, and what each Transformer layer
-    gives; the norm after the last layer, which belongs to the decoder's input, is left out.
+    Its layers are the output of the convolutions, positions added, and of each Transformer layer.
 
     Example:
         >>> layers = WhisperEncoder("tiny.en", n_layers=2)(torch.randn(1, 32000))
@@ -160,15 +153,16 @@ class WhisperEncoder(SpeechEncoder):
         """Load the weights of openai's ``.pt`` or of a CTranslate2 ``model.bin``."""
         size = self.size
         hub = f"huggingface/hub/models--Systran--faster-whisper-{size}/snapshots/*/model.bin"
-        if path is not None:
-            paths = [path]
-        else:
-            paths = find_weights(
+        paths = (
+            [path]
+            if path is not None
+            else find_weights(
                 f"whisper-{size}",
                 parts=_PACKAGES.get(size, ()),
                 patterns=(f"{size}.pt", f"whisper/{size}.pt", f"whisper-{size}.bin", hub),
                 advice=_INSTALL.get(size, f"Get {size}.pt of openai-whisper"),
             )
+        )
         if paths[0].suffix == ".pt":
             content = torch.load(paths[0], map_location="cpu", weights_only=True)
             if not isinstance(content, Mapping) or "model_state_dict" not in content:
@@ -218,9 +212,6 @@ def read_ctranslate2(paths: Sequence[Path]) -> dict[str, Tensor]:
 
     The file holds a version, the name and revision of the model's specification and the number of
     variables; each variable a name, its shape, a type, the number of bytes and the bytes.
-
-    Raises:
-        ValueError: The file is damaged or something else.
     """
     content = memoryview(b"".join(path.read_bytes() for path in paths))
     position = 0

@@ -109,10 +109,8 @@ def test_protocol(run, tmp_path):
     assert "6 utterances scored" in err
     assert json.loads((tmp_path / "dev.tsv.run.json").read_text())["score"] == "llr"
     assert len(read_scores(out).cm) == 6
-    code, _, err = run(*arguments, "--score", "llr")
+    code, _, err = run(*arguments)
     assert (code, "6 utterances scored, 6 of them before" in err) == (0, True)
-    code, _, err = run(*arguments, "--score", "log-odds")
-    assert (code, "was begun with another score" in err) == (2, True)
     code, _, err = run(*arguments, "--worst")
     assert (code, "was begun with another worst" in err) == (2, True)
     out.unlink()
@@ -276,8 +274,7 @@ def test_errors_of_the_model_are_not_those_of_a_file_along_time(run, files, monk
     monkeypatch.setattr(Scorer, "timeline", lambda *_: [][0])
     with pytest.raises(IndexError):
         run(files[0], "--timeline")
-    code, _, err = run(files[0], "--segments", "--score", "log-odds")
-    assert code == 0
+    assert run(files[0], "--segments")[0] == 0
 
     def broken(*_):
         raise ValueError("the model is broken")

@@ -152,8 +152,9 @@ def test_a_loss_and_a_model_of_ones_own(tmp_path, data, monkeypatch, config):
 
 def test_the_authors_version(tmp_path, data, config):
     out = tmp_path / "run"
-    arguments = ["train", "--config", config, "--version", "authors", "--out", str(out)]
-    assert main([*arguments, *data]) == 0
+    content = {**json.loads(Path(config).read_text()), "version": "authors"}
+    Path(config).write_text(json.dumps(content))
+    assert main(["train", "--config", config, "--out", str(out), *data]) == 0
     run = run_of(out)
     assert run["model"]["config"]["mel_filters"] == "bins"
     assert run["model"]["input"]["normalization"] == "utterance"
@@ -260,7 +261,7 @@ def test_a_sample_of_dev_is_always_the_same_and_keeps_the_shares(paths):
         (["--protocol", "T", "--dev-protocol", "x"], "--protocol stands for --train-protocol and"),
         (["--protocol", "P"], "--train-protocol must hold both bonafide and spoof; the rows of"),
         (["--protocol", "T", "--model", "nothing"], "`name` must be one of "),
-        (["--protocol", "T", "--model", "S", "--version", "text"], "--version belongs to --system"),
+        (["--protocol", "T", "--model", "S", "--config", "V"], "version belongs to a system"),
         (["--protocol", "T", "--config", "C"], "has unknown settings epoch; it may have audio, "),
         (["--protocol", "T", "--config", "R"], "`recipe` must have fields of Recipe: "),
         (["--protocol", "T", "--config", "T"], "is neither JSON nor TOML"),
@@ -281,7 +282,10 @@ def test_what_train_refuses(tmp_path, data, table, capsys, options, message):
     (tmp_path / "R.json").write_text('{"recipe": {"epochs": 3}}')
     files = {"T": str(table), "P": data[1]}
     (tmp_path / "L.json").write_text("[1]")
-    files |= {name[0]: str(tmp_path / name) for name in ("S.pt", "C.json", "R.json", "L.json")}
+    (tmp_path / "V.json").write_text('{"version": "text"}')
+    files |= {
+        name[0]: str(tmp_path / name) for name in ("S.pt", "C.json", "R.json", "L.json", "V.json")
+    }
     given = [files.get(option, option) for option in options]
     assert main(["train", "--out", str(tmp_path / "run"), "--quiet", *given]) == 2
     error = capsys.readouterr().err

@@ -42,8 +42,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         >>> main([])
         2
     """
+    from asvspoof_cm import __version__
+
     arguments = sys.argv[1:] if argv is None else list(argv)
-    parser, of_command = _build_parser(next((word for word in arguments if word in COMMANDS), None))
+    chosen = next((word for word in arguments if word in COMMANDS), None)
+    parser = argparse.ArgumentParser(
+        prog="asvspoof-cm", description="Tell human speech from synthetic speech."
+    )
+    parser.add_argument("--version", action="version", version=f"asvspoof-cm {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    of_command = {name: subparsers.add_parser(name, help=text) for name, text in COMMANDS.items()}
+    if chosen is not None:
+        module = import_module(f"{__name__}.{chosen}")
+        module.add_arguments(of_command[chosen])
     args = parser.parse_args(arguments)
     if args.command is None:
         parser.print_help(sys.stderr)
@@ -60,42 +71,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show
-            return int(args.run(args))
+            return int(module.run(args))
     except BrokenPipeError:  # whoever read the output has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except (ValueError, OSError, ImportError, ArithmeticError, RecursionError) as error:
-        text = _by_option(one_line(error), of_command)
+        actions = of_command[args.command]._actions
+        # The library's errors name parameters; here they are options.
+        option = {a.dest: a.option_strings[-1] for a in actions if a.option_strings}
+        text = re.sub(r"`(\w+)`", lambda m: option.get(m[1], m[0]), one_line(error))
         sys.stderr.write(f"asvspoof-cm {args.command}: {text}\n")
         return 2
     except KeyboardInterrupt:
         return 130
-
-
-def _by_option(text: str, parser: argparse.ArgumentParser | None) -> str:
-    """Return an error that names options where it named parameters."""
-    named = {} if parser is None else {a.dest: a.option_strings for a in parser._actions}
-    option = {dest: strings[-1] for dest, strings in named.items() if strings}
-    return re.sub(r"`(\w+)`", lambda match: option.get(match[1], match[0]), text)
-
-
-def _build_parser(
-    chosen: str | None,
-) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser | None]:
-    """Return the parser, and that of the chosen command, which alone describes its arguments."""
-    from asvspoof_cm import __version__
-
-    parser = argparse.ArgumentParser(
-        prog="asvspoof-cm", description="Tell human speech from synthetic speech."
-    )
-    parser.add_argument("--version", action="version", version=f"asvspoof-cm {__version__}")
-    its_own = None
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for command, summary in COMMANDS.items():
-        of_command = subparsers.add_parser(command, help=summary)
-        if command == chosen:
-            module = import_module(f"{__name__}.{command}")
-            module.add_arguments(of_command)
-            of_command.set_defaults(run=module.run)
-            its_own = of_command
-    return parser, its_own

@@ -6,13 +6,12 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asvspoof_cm.cli.options import add_device, add_model, load_scorer
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 
 if TYPE_CHECKING:
-    from asvspoof_cm.calibration import Calibration
     from asvspoof_cm.scorer import Scorer
 
 LEAST_FOR_SLOPE = 30
@@ -42,50 +41,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score, fit, write, and say what the recordings show."""
-    from asvspoof_cm.calibration import costs_at, save_settings, threshold_for
+    from asvspoof_cm.calibration import (
+        adapt_calibration,
+        costs_at,
+        fit_calibration,
+        save_settings,
+        threshold_for,
+    )
     from asvspoof_cm.checkpoint import save_checkpoint
 
     form = args.output.suffix.lower()
     if form not in (".pt", ".json"):
         raise ValueError(f"--out must end in .pt or .json; got {args.output.name}.")
-    if form == ".pt" and args.model is not None and args.model.lower().endswith(".onnx"):
+    if form == ".pt" and (args.model or "").lower().endswith(".onnx"):
         raise ValueError("--out must end in .json: an ONNX file keeps the calibration it has.")
     scorer = load_scorer(args.model, device=args.device, score="log-odds")
     human, fake = _scores(scorer, args.human), _scores(scorer, args.fake) if args.fake else []
     own = scorer.calibration
     if own is None and not fake:
         raise ValueError("--fake is needed: the model has no calibration to begin from.")
-    calibration = _fit(own, human, fake)
-    about: Any = {"name": args.name or args.output.stem, "fitted_for": scorer.conditions()}
-    calibration = replace(calibration, **about)
+    if own is not None and min(len(human), len(fake)) < LEAST_FOR_SLOPE:
+        fitted = adapt_calibration(own, own.apply(human), own.apply(fake))
+    else:
+        labels = [BONAFIDE] * len(human) + [SPOOF] * len(fake)
+        fitted = fit_calibration([*human, *fake], labels, towards=own)
+    name = args.name or args.output.stem
+    calibration = replace(fitted, name=name, fitted_for=scorer.conditions())
+    found = threshold_for(calibration.apply(human), args.refuse_at_most)
     if form == ".json":
         save_settings(args.output, calibration)
     else:
         save_checkpoint(args.output, scorer.model, calibration=calibration.as_dict())
-    llr = calibration.apply(human)
-    found = threshold_for(llr, args.refuse_at_most)
-    lines = [f"{calibration.name}: {calibration}, from {len(human)} people and {len(fake)} fakes"]
+    lines = [f"{name}: {calibration}, from {len(human)} people and {len(fake)} fakes"]
     if calibration.covariance:
-        lines.append(_interval(calibration))
+        low, high = calibration.interval(-calibration.offset / calibration.scale)
+        lines.append(f"what it calls 0 lies between {low:.2f} and {high:.2f} (95 %)")
     lines.append(str(found))
     if fake:
         n_passed = int((calibration.apply(fake) >= found.threshold).sum())
         lines.append(f"of {len(fake)} fakes, {n_passed} pass there")
-    lines.append(
-        f"to decide at it: --prior 0.05 --c-miss 1 --c-fa {costs_at(found.threshold).c_fa:.9g}"
-    )
+    c_fa = costs_at(found.threshold).c_fa
+    lines.append(f"to decide at it: --prior 0.05 --c-miss 1 --c-fa {c_fa:.9g}")
     sys.stdout.write("\n".join([*lines, f"written: {args.output}", ""]))
     return 0
-
-
-def _fit(own: Calibration | None, human: list[float], fake: list[float]) -> Calibration:
-    """Return a calibration; few recordings move the model's own by a constant only."""
-    from asvspoof_cm.calibration import adapt_calibration, fit_calibration
-
-    if own is not None and min(len(human), len(fake)) < LEAST_FOR_SLOPE:
-        return adapt_calibration(own, own.apply(human), own.apply(fake))
-    labels = [BONAFIDE] * len(human) + [SPOOF] * len(fake)
-    return fit_calibration([*human, *fake], labels, towards=own)
 
 
 def _scores(scorer: Scorer, paths: list[str]) -> list[float]:
@@ -100,10 +98,3 @@ def _scores(scorer: Scorer, paths: list[str]) -> list[float]:
     if not scores:
         raise ValueError(f"{', '.join(paths)}: none of the recordings can be scored.")
     return scores
-
-
-def _interval(calibration: Calibration) -> str:
-    """Say how sure the fit is of a ratio of 0."""
-    middle = -calibration.offset / calibration.scale
-    low, high = calibration.interval(middle)
-    return f"what it calls 0 lies between {low:.2f} and {high:.2f} (95 %)"

@@ -13,8 +13,8 @@ import numpy as np
 
 from asvspoof_cm import metrics
 from asvspoof_cm._tables import Quantity, Table
-from asvspoof_cm._util import FloatArray, IntArray, as_labels, as_plain
-from asvspoof_cm.data.protocol import Protocol, read_protocol
+from asvspoof_cm._util import FloatArray, as_labels, as_plain
+from asvspoof_cm.data.protocol import read_protocol
 from asvspoof_cm.data.segments import read_segments
 from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
 from asvspoof_cm.metrics.files import find_trials
@@ -24,6 +24,9 @@ _LEAST_REPLICATES = 100
 _N_COMPARED = 1000
 _N_PICTURES = 4
 _WITHIN = Quantity("eer_within_sources", "EER, mean within sources", "%", 100.0, 3)
+
+Result = tuple[dict[str, Any], list[Table | str], dict[str, Any]]
+"""The report, the parts of its text, and pictures by name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     draws = f"replicates for 95 %% intervals (default: none; {_N_COMPARED} for a comparison)"
     add("--bootstrap", type=int, metavar="N", help=draws)
     add("--cluster", choices=COLUMNS, help="draw whole clusters of this column")
-    add("--seed", type=int, default=0, help="seed of the draws (default: 0)")
     add("--skip-missing", action="store_true", help="leave out and count trials without a score")
     add("--form", choices=("text", "markdown", "csv", "latex"), default="text", help="of tables")
     add("--json", action="store_true", help="print JSON instead of tables")
@@ -72,7 +74,12 @@ def run(args: argparse.Namespace) -> int:
         warnings.simplefilter("always", UserWarning)
         report, parts, pictures = compute(args)
     if pictures:
-        report["pictures"] = _save(args.plots, pictures)
+        taken: set[Path] = set()
+        report["pictures"] = []
+        for name, ax in pictures.items():
+            path = plots.picture_path(args.plots, name, taken)
+            plots.save_figure(ax, path)
+            report["pictures"].append(str(path))
         parts.append("\n".join(report["pictures"]))
     if args.json:
         text = json.dumps(as_plain(report), indent=1, ensure_ascii=False, allow_nan=False)
@@ -82,8 +89,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-Result = tuple[dict[str, Any], list[Table | str], dict[str, Any]]
-"""The report, the parts of its text, and pictures by name."""
+def _refuse(args: argparse.Namespace, when: str, *names: str) -> None:
+    """Refuse options that would have no effect."""
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and value is not False and value != []:
+            raise ValueError(f"`{name}` has no effect {when}; leave it out.")
 
 
 def _track1(args: argparse.Namespace) -> Result:
@@ -93,7 +104,7 @@ def _track1(args: argparse.Namespace) -> Result:
         _refuse(args, "without --protocol", "by", "cluster", "expect")
     if args.cluster and not args.bootstrap and len(args.scores) == 1:
         raise ValueError("`cluster` is for intervals; add --bootstrap N.")
-    if not set(args.match) <= {name for names in args.by for name in names.split(",")}:
+    if not {*args.match} <= {name for names in args.by for name in names.split(",")}:
         raise ValueError(f"`match` must name columns of --by; got {', '.join(args.match)}.")
     protocol = None if args.protocol is None else read_protocol(args.protocol, expect=args.expect)
     if args.key is not None:
@@ -106,22 +117,32 @@ def _track1(args: argparse.Namespace) -> Result:
     systems = _read_systems(args, key)
     is_scored = np.isfinite(systems.sum(axis=0))
     systems, labels = systems[:, is_scored], key.cm_label[is_scored]
+    columns = {}
     if protocol is not None:
-        protocol = _in_order(protocol, key).select(is_scored)
+        order = find_trials(key.filename.tolist(), protocol.utterance.tolist())
+        if (order < 0).any():
+            raise ValueError(
+                f"`protocol` must hold every trial of the key; {int((order < 0).sum())} are "
+                f"missing, the first is {key.filename[np.argmax(order < 0)]}."
+            )
+        protocol = protocol.select(order[is_scored])
+        wanted = {"source", *(name for by in args.by for name in by.split(","))}
+        columns = {name: protocol.column(name) for name in wanted}
     clusters = protocol.clusters(args.cluster) if protocol and args.cluster else None
-    results = [_evaluate(args, values, labels, protocol, clusters) for values in systems]
+    results = [_evaluate(args, values, labels, columns, clusters) for values in systems]
     report: dict[str, Any] = {}
     parts: list[Table | str] = []
     if args.skip_missing:
         counts = [int((key.cm_label[~is_scored] == label).sum()) for label in (BONAFIDE, SPOOF)]
         report["left_out"] = dict(zip(("bonafide", "spoof"), counts, strict=True))
         parts.append("left out, without a score: {} bonafide, {} spoof".format(*counts))
-    names = _names(args.scores)
+    stems = [path.stem for path in args.scores]
+    names = stems if len({*stems}) == len(stems) else [str(path) for path in args.scores]
     if len(systems) == 1:
         report |= results[0]
         parts += _tables(results[0])
     else:
-        draws: Any = {"n": args.bootstrap or _N_COMPARED, "clusters": clusters, "seed": args.seed}
+        draws: Any = {"n": args.bootstrap or _N_COMPARED, "clusters": clusters}
         differences = [
             metrics.compare(systems[0], values, labels, metrics.METRICS, **draws)
             for values in systems[1:]
@@ -138,13 +159,13 @@ def _track1(args: argparse.Namespace) -> Result:
 
 def _read_systems(args: argparse.Namespace, key: metrics.Key) -> FloatArray:
     """Return the scores of each file for the trials of the key, (n_systems, n_trials)."""
-    found, units = [], {}
+    found = []
+    units: dict[str, Path] = {}
     for path in args.scores:
         scores = metrics.read_scores(path).for_key(key, skip_missing=args.skip_missing)
         if scores.cm is None or key.asv_label is not None:
             raise ValueError(f"{path} holds scores of Track 2; add --track 2.")
-        if scores.unit is not None:
-            units[scores.unit] = path
+        units |= {} if scores.unit is None else {scores.unit: path}
         found.append(scores.cm)
     if len(units) > 1:
         held = " and ".join(f"{path} holds {unit}" for unit, path in units.items())
@@ -158,35 +179,30 @@ def _read_systems(args: argparse.Namespace, key: metrics.Key) -> FloatArray:
 def _evaluate(
     args: argparse.Namespace,
     values: FloatArray,
-    labels: IntArray,
-    protocol: Protocol | None,
+    labels: Any,
+    columns: dict[str, Any],
     clusters: Any,
 ) -> dict[str, Any]:
     """Return the results of one system by their names in the report."""
-    n = args.bootstrap or 0
-    draws: Any = {"clusters": clusters, "seed": args.seed, "n_bootstrap": n}
+    n, is_bonafide = args.bootstrap or 0, labels == BONAFIDE
+    draws: Any = {"clusters": clusters, "n_bootstrap": n}
     report: dict[str, Any] = {"track1": metrics.evaluate(values, labels)}
     if n and len(args.scores) == 1:
-        of_class = labels == BONAFIDE, labels == SPOOF
-        pair = None if clusters is None else (clusters[of_class[0]], clusters[of_class[1]])
-        options: Any = {"clusters": pair, "seed": args.seed}
-        bonafide, spoof = values[of_class[0]], values[of_class[1]]
-        report["intervals"] = metrics.bootstrap(metrics.METRICS, bonafide, spoof, n, **options)
-    if protocol is not None:
-        within = metrics.within_sources(
-            values, labels, protocol.source, n_bootstrap=n, seed=args.seed
-        )
+        pair = None if clusters is None else (clusters[is_bonafide], clusters[~is_bonafide])
+        classes = values[is_bonafide], values[~is_bonafide]
+        report["intervals"] = metrics.bootstrap(metrics.METRICS, *classes, n, clusters=pair)
+    if columns:
+        within = metrics.within_sources(values, labels, columns["source"], n_bootstrap=n)
         report |= {} if within is None else {"within_source": within}
     if args.threshold is not None:
         report["decisions"] = metrics.decisions(values, labels, args.threshold, **draws)
     for by in args.by:
-        columns = {name: protocol.column(name) for name in by.split(",")} if protocol else {}
-        name, match = "_".join(columns), [name for name in args.match if name in columns]
-        report[f"by_{name}"] = metrics.breakdown(values, labels, columns, match=match, **draws)
+        groups = {name: columns[name] for name in by.split(",")}
+        name, match = "_".join(groups), [name for name in args.match if name in groups]
+        report[f"by_{name}"] = metrics.breakdown(values, labels, groups, match=match, **draws)
         if args.threshold is not None:
-            report[f"decisions_by_{name}"] = metrics.decisions(
-                values, labels, args.threshold, groups=columns, **draws
-            )
+            decisions = metrics.decisions(values, labels, args.threshold, groups=groups, **draws)
+            report[f"decisions_by_{name}"] = decisions
     return report
 
 
@@ -198,12 +214,6 @@ def _tables(report: dict[str, Any]) -> list[Table | str]:
         for name, part in report.items()
         if name != "intervals"
     ]
-
-
-def _names(paths: list[Path]) -> list[str]:
-    """Return what the systems are called: the stems of their files, or the paths."""
-    stems = [path.stem for path in paths]
-    return stems if len({*stems}) == len(stems) else [str(path) for path in paths]
 
 
 def _comparison(
@@ -225,7 +235,7 @@ def _comparison(
 
 
 def _pictures(
-    names: list[str], systems: FloatArray, labels: IntArray, results: list[dict[str, Any]]
+    names: list[str], systems: FloatArray, labels: Any, results: list[dict[str, Any]]
 ) -> dict[str, Any]:
     from asvspoof_cm import plots
 
@@ -233,12 +243,15 @@ def _pictures(
     ax: Any = None
     for name, pair in zip(names, pairs, strict=True):
         ax = plots.det(*pair, ax, label=name if len(pairs) > 1 else None)
-    pictures = {"det": ax}
-    if len(pairs) == 1:
-        pictures |= {"scores": plots.scores(*pairs[0]), "calibration": plots.calibration(*pairs[0])}
-        groups = {name: part for name, part in results[0].items() if name.startswith("by_")}
-        pictures |= {name: plots.breakdown(part) for name, part in groups.items()}
-    return pictures
+    if len(pairs) > 1:
+        return {"det": ax}
+    groups = {name: part for name, part in results[0].items() if name.startswith("by_")}
+    return {
+        "det": ax,
+        "scores": plots.scores(*pairs[0]),
+        "calibration": plots.calibration(*pairs[0]),
+        **{name: plots.breakdown(part) for name, part in groups.items()},
+    }
 
 
 def _along_time(args: argparse.Namespace) -> Result:
@@ -250,8 +263,7 @@ def _along_time(args: argparse.Namespace) -> Result:
     truth = read_segments(args.segments, gaps=args.gaps)
     scores = metrics.read_frame_scores(args.scores[0])
     threshold = metrics.ASVSPOOF5.threshold if args.threshold is None else args.threshold
-    draws: Any = {"n_bootstrap": args.bootstrap or 0, "seed": args.seed}
-    result = metrics.evaluate_segments(truth, scores, threshold, **draws)
+    result = metrics.evaluate_segments(truth, scores, threshold, n_bootstrap=args.bootstrap or 0)
     pictures = {}
     if args.plots is not None:
         from asvspoof_cm import plots
@@ -260,9 +272,8 @@ def _along_time(args: argparse.Namespace) -> Result:
         f1 = {name: metrics.segment_rates(truth[name], found[name])["f1"] for name in truth}
         for name in sorted(f1, key=lambda name: np.nan_to_num(f1[name], nan=1.0))[:_N_PICTURES]:
             known = [(a, min(b, scores[name][-1, 1]), label) for a, b, label, _ in truth[name]]
-            pictures[name] = plots.timeline(
-                scores[name], threshold=threshold, truth=known, found=found[name]
-            )
+            segments: Any = {"truth": known, "found": found[name]}
+            pictures[name] = plots.timeline(scores[name], threshold=threshold, **segments)
     return {"segments": result}, [result.table()], pictures
 
 
@@ -301,32 +312,3 @@ def _track2(args: argparse.Namespace) -> Result:
         }
     rows = [(Quantity(name, name), value) for name, value in result.items()]
     return {"track2": result}, [Table(("track 2", "value"), rows)], {}
-
-
-def _refuse(args: argparse.Namespace, when: str, *names: str) -> None:
-    """Refuse options that would have no effect."""
-    for name in names:
-        value = getattr(args, name)
-        if value is not None and value is not False and value != []:
-            raise ValueError(f"`{name}` has no effect {when}; leave it out.")
-
-
-def _in_order(protocol: Protocol, key: metrics.Key) -> Protocol:
-    """Return the protocol's rows in the order of the key."""
-    order = find_trials(key.filename.tolist(), protocol.utterance.tolist())
-    if (order < 0).any():
-        raise ValueError(
-            f"`protocol` must hold every trial of the key; {int((order < 0).sum())} are missing, "
-            f"the first is {key.filename[np.argmax(order < 0)]}."
-        )
-    return protocol.select(order)
-
-
-def _save(folder: Path, pictures: dict[str, Any]) -> list[str]:
-    from asvspoof_cm import plots
-
-    taken: set[Path] = set()
-    paths = [plots.picture_path(folder, name, taken) for name in pictures]
-    for path, ax in zip(paths, pictures.values(), strict=True):
-        plots.save_figure(ax, path)
-    return [str(path) for path in paths]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from asvspoof_cm.cli.options import add_model, load_model
 
@@ -14,9 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Write a checkpoint as ONNX: waveform (batch, time) in, logits (batch, 2) out."
     )
     add_model(parser)
-    parser.add_argument(
-        "--out", dest="path", metavar="ONNX", type=Path, required=True, help="file to write"
-    )
+    parser.add_argument("--out", dest="path", metavar="ONNX", required=True, help="file to write")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,10 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ".zip, into a submission to the challenge. All shards must be there, finished, and of one "
         "model, settings and list. The exit code is 1 where any utterance could not be scored."
     )
-    parser.add_argument("parts", nargs="+", metavar="TABLE", help="what score --out wrote")
-    parser.add_argument(
-        "--out", dest="output", required=True, metavar="PATH", help=".tsv or .zip to write"
-    )
+    add = parser.add_argument
+    add("parts", nargs="+", metavar="TABLE", help="what score --out wrote")
+    add("--out", dest="output", required=True, metavar="PATH", help=".tsv or .zip to write")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,20 +13,18 @@ if TYPE_CHECKING:
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add ``--device``."""
-    parser.add_argument(
-        "--device", default="auto", help="auto (CUDA, then MPS, then CPU), cpu, cuda, cuda:1, mps"
-    )
+    text = "auto (CUDA, then MPS, then CPU), cpu, cuda, cuda:1, mps"
+    parser.add_argument("--device", default="auto", help=text)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add ``--model``."""
-    parser.add_argument(
-        "--model",
-        metavar="M",
-        help="a checkpoint (.pt), an exported model (.onnx), owner/name or owner/name@COMMIT on "
-        "the Hugging Face hub, or a model of the package by its name (default: the first that "
-        "`models` lists)",
+    text = (
+        "a checkpoint (.pt), an exported model (.onnx), owner/name or owner/name@COMMIT on the "
+        "Hugging Face hub, or a model of the package by its name (default: the first that `models` "
+        "lists)"
     )
+    parser.add_argument("--model", metavar="M", help=text)
 
 
 def load_model(name: str | None) -> Countermeasure:

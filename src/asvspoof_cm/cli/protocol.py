@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from asvspoof_cm.data.protocol import OFFICIAL_COUNTS, Protocol, read_protocol, write_protocol
+from asvspoof_cm.data.protocol import OFFICIAL_COUNTS, read_protocol, write_protocol
 from asvspoof_cm.labels import ABSENT
 
 _N_SHOWN = 5
@@ -42,39 +42,28 @@ def _pair(text: str) -> tuple[str, str]:
 
 def run(args: argparse.Namespace) -> int:
     """Print what the protocol holds."""
-    protocol = read_protocol(
-        args.path,
-        expect=args.expect,
-        require_labels=False,
-        columns=dict(args.columns),
-        labels=dict(args.labels),
-    )
-    lines = [("format", protocol.format), ("utterances", f"{len(protocol):,}")]
-    lines += [(name, f"{n:,}") for name, n in protocol.counts().items()]
+    named: Any = {"columns": dict(args.columns), "labels": dict(args.labels)}
+    protocol = read_protocol(args.path, expect=args.expect, require_labels=False, **named)
+    lines = {"format": protocol.format, "utterances": f"{len(protocol):,}"}
+    lines |= {name: f"{n:,}" for name, n in protocol.counts().items()}
     for name in ("speaker", "attack", "codec"):
-        lines += _distinct(protocol, name)
+        values = [v for v in np.unique(protocol.column(name)).tolist() if v != ABSENT]
+        few = f" ({', '.join(values)})" if name != "speaker" and len(values) <= 40 else ""
+        lines |= {f"{name}s": f"{len(values):,}{few}"} if values else {}
     if args.expect:
-        lines.append(("counts", f"those of the {args.expect} set of ASVspoof 5"))
+        lines["counts"] = f"those of the {args.expect} set of ASVspoof 5"
     missing: list[int] = []
     if args.audio is not None:
         from asvspoof_cm.data.folder import AudioFolder
 
         folder = AudioFolder(protocol, args.audio)
         missing = folder.missing()
-        names = ", ".join(folder.path(row).name for row in missing[:_N_SHOWN])
-        more = ", …" if len(missing) > _N_SHOWN else ""
-        lines.append(("audio", str(folder.folder)))
-        lines.append(("missing files", f"{len(missing):,}{': ' if names else ''}{names}{more}"))
+        names = [folder.path(row).name for row in missing[:_N_SHOWN]]
+        names += ["…"] if len(missing) > _N_SHOWN else []
+        lines["audio"] = str(folder.folder)
+        lines["missing files"] = f"{len(missing):,}{': ' if names else ''}{', '.join(names)}"
     if args.out is not None:
         write_protocol(args.out, protocol)
-        lines.append(("written to", args.out))
-    sys.stdout.write("".join(f"{name:<14} {value}\n" for name, value in lines))
+        lines["written to"] = args.out
+    sys.stdout.write("".join(f"{name:<14} {value}\n" for name, value in lines.items()))
     return 1 if missing else 0
-
-
-def _distinct(protocol: Protocol, column: str) -> list[tuple[str, str]]:
-    values = [value for value in np.unique(getattr(protocol, column)).tolist() if value != ABSENT]
-    if not values:
-        return []
-    few = f" ({', '.join(values)})" if column != "speaker" and len(values) <= 40 else ""
-    return [(f"{column}s", f"{len(values):,}{few}")]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from asvspoof_cm._util import one_line
 from asvspoof_cm.cli.options import add_device, add_model, load_scorer
 from asvspoof_cm.data.segments import SEGMENT_NAMES, Segment
-from asvspoof_cm.labels import ABSENT, UNITS
+from asvspoof_cm.labels import ABSENT
 
 if TYPE_CHECKING:
     from asvspoof_cm.data.folder import Entry
@@ -32,13 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "where one failed."
     )
     add = parser.add_argument
-    add(
-        "files",
-        nargs="*",
-        metavar="FILE",
-        help="audio files, folders, lists of files (.txt; .csv or .tsv with a column path); - is "
-        "audio on standard input",
+    text = (
+        "audio files, folders, lists (.txt; .csv or .tsv with a column path); - is standard input"
     )
+    add("files", nargs="*", metavar="FILE", help=text)
     add("--protocol", metavar="P", help="score the utterances that it lists")
     text = "where the files of the protocol, or of lists, are (default: the list's folder)"
     add("--audio", metavar="DIR", help=text)
@@ -49,18 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_device(parser)
     add("--crops", dest="n_crops", type=int, metavar="N", help="crops of each file (the model's)")
-    text = "unit of the scores (llr with a calibration, else log-odds)"
-    add("--score", choices=UNITS, help=text)
     add("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
     text = "of several channels: their mix (the default), each on its own, or one, from 0"
     add("--channel", type=_channel, default="mix", metavar="C", help=text)
-    for name, dest, default, text in (
-        ("--prior", "p_spoof", 0.05, "probability of spoof before listening"),
-        ("--c-miss", "c_miss", 1.0, "cost of taking bonafide for spoof"),
-        ("--c-fa", "c_fa", 10.0, "cost of taking spoof for bonafide"),
-    ):
-        text = f"{text} ({default:g})"
-        add(name, dest=dest, type=float, default=default, metavar="X", help=text)
+    costs: Any = {"type": float, "metavar": "X"}
+    text = "probability of spoof before listening (0.05)"
+    add("--prior", dest="p_spoof", default=0.05, help=text, **costs)
+    add("--c-miss", default=1.0, help="cost of taking bonafide for spoof (1)", **costs)
+    add("--c-fa", default=10.0, help="cost of taking spoof for bonafide (10)", **costs)
     add("--worst", action="store_true", help="decide by the worst passage")
     add("--timeline", action="store_true", help="a row for each second instead")
     add("--segments", action="store_true", help="a row for each segment instead")
@@ -78,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     _refuse(args, is_along=is_along)
     if args.output is not None:
         files.check_table(args.output)
-    names = ("device", "n_crops", "score", "precision", "channel")
+    names = ("device", "n_crops", "precision", "channel")
     scorer = load_scorer(args.model, **{name: vars(args)[name] for name in names})
     if args.protocol is not None:
         entries: Iterable[Entry] = files.protocol_entries(args.protocol, args.audio)
@@ -87,28 +80,35 @@ def run(args: argparse.Namespace) -> int:
         entries = find_audio(given, root=args.audio, each_channel=args.channel == "each")
     if is_along:
         return _along(scorer, args, entries, costs)
-    if args.output is None:
-        return _print(scorer, args, entries, costs)
-    options: Any = {"costs": costs, "worst": args.worst, "shard": args.shard or (0, 1)}
-    done = files.write_table(scorer, entries, args.output, progress=True, say=_say_of, **options)
-    sys.stderr.write(f"{done}\n")
-    return 1 if done.n_failed or (args.protocol is None and done.n_without_speech) else 0
+    if args.output is not None:
+        options: Any = {"costs": costs, "worst": args.worst, "shard": args.shard or (0, 1)}
+        done = files.write_table(scorer, entries, args.output, progress=True, say=_say, **options)
+        sys.stderr.write(f"{done}\n")
+        return 1 if done.n_failed or (args.protocol is None and done.n_without_speech) else 0
+    n_doubtful = 0
+    if not args.json:
+        _write(sys.stdout, files.header(scorer.unit))
+    for scored in files.score_entries(scorer, entries):
+        n_doubtful += scored.result is None or not scored.result.has_speech
+        _say(scored)
+        if args.json:
+            _write(sys.stdout, json.dumps(scored.as_dict(costs, worst=args.worst)) + "\n")
+        elif scored.result is not None:
+            line = files.row_of(scored.name, scored.result, costs, worst=args.worst)
+            _write(sys.stdout, line)
+    return 1 if n_doubtful else 0
 
 
 def _refuse(args: argparse.Namespace, *, is_along: bool) -> None:
     """Refuse options that contradict each other or would have no effect."""
-    options = {"n_crops": "--crops", "worst": "--worst", "shard": "--shard"}
-    options["protocol"] = "--protocol"
-    for name, option in options.items() if is_along else ():
-        if vars(args)[name]:
-            raise ValueError(f"{option} has no effect along time.")
+    for option in ("crops", "worst", "shard", "protocol") if is_along else ():
+        if vars(args)["n_crops" if option == "crops" else option]:
+            raise ValueError(f"--{option} has no effect along time.")
     by_protocol, writes = args.protocol is not None, args.output is not None
+    is_whole = args.audio is not None and writes and not args.files
     for is_wrong, message in (
         (not by_protocol and not args.files, "give FILE… or --protocol."),
-        (
-            by_protocol and (args.files or args.audio is None or not writes),
-            "--protocol needs --audio and --out, and no FILE.",
-        ),
+        (by_protocol and not is_whole, "--protocol needs --audio and --out, and no FILE."),
         (
             by_protocol and args.channel == "each",
             "--channel each gives a name several scores, and a --protocol has one for each.",
@@ -127,40 +127,17 @@ def _refuse(args: argparse.Namespace, *, is_along: bool) -> None:
 
 
 def _shard(text: str) -> tuple[int, int]:
-    """Return (k, n) of ``K/N``."""
     k, _, n = text.partition("/")
     if not (k.isdecimal() and n.isdecimal() and int(k) < int(n)):
-        raise argparse.ArgumentTypeError(
-            f"must be K/N with K from 0 to N - 1, such as 0/16 to 15/16; got {text!r}"
-        )
+        rule = "must be K/N with K from 0 to N - 1, such as 0/16 to 15/16"
+        raise argparse.ArgumentTypeError(f"{rule}; got {text!r}")
     return int(k), int(n)
 
 
 def _channel(text: str) -> int | str:
-    """Return the number of a channel, or the word."""
     if text not in ("mix", "each") and not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be mix, each or a number from 0; got {text!r}")
     return text if text in ("mix", "each") else int(text)
-
-
-def _print(
-    scorer: Scorer, args: argparse.Namespace, entries: Iterable[Entry], costs: DetectionCosts
-) -> int:
-    """Print a row per file."""
-    from asvspoof_cm.scorer import files
-
-    n_doubtful = 0
-    if not args.json:
-        _write(sys.stdout, files.header(scorer.unit))
-    for scored in files.score_entries(scorer, entries, progress=not sys.stdout.isatty()):
-        n_doubtful += scored.result is None or not scored.result.has_speech
-        _say_of(scored)
-        if args.json:
-            _write(sys.stdout, json.dumps(scored.as_dict(costs, worst=args.worst)) + "\n")
-        elif scored.result is not None:
-            line = files.row_of(scored.name, scored.result, costs, worst=args.worst)
-            _write(sys.stdout, line)
-    return 1 if n_doubtful else 0
 
 
 def _along(
@@ -169,41 +146,43 @@ def _along(
     """Write a row per window or segment, and pictures."""
     from asvspoof_cm import plots
     from asvspoof_cm.audio import BAD_AUDIO
-    from asvspoof_cm.scorer import files
+    from asvspoof_cm.scorer import FileScore, files
 
     n_failed = 0
     drawn: set[Path] = set()
-    unit, last = ("llr", "label") if args.segments else (scorer.unit, "warnings")
+    last = ("llr", "label") if args.segments else (scorer.unit, "warnings")
     place: AbstractContextManager[TextIO] = nullcontext(sys.stdout)
     if args.output is not None:
         place = args.output.open("x", encoding="utf-8", newline="")
     with place as out:
         if not args.json:
-            _write(out, files.as_line(["filename", "start_s", "end_s", unit, last]))
+            _write(out, files.as_line(["filename", "start_s", "end_s", *last]))
         for entry in entries:
             try:
                 files.check_audio(scorer, entry)
             except BAD_AUDIO as error:  # of this file: the others go on
                 n_failed += 1
-                _say(files.error_of(entry.name, one_line(error)))
+                error_text = files.error_of(entry.name, one_line(error))
+                _say(FileScore(name=entry.name, error=error_text))
                 continue
             with files.open_entry(scorer, entry) as source:
                 found = scorer.segments(source) if args.segments else []
                 is_wanted = args.plot is not None or not args.segments
                 windows = scorer.timeline(source) if is_wanted else []
             for part in found or windows:
-                times = round(part.start_s, 6), round(part.end_s, 6)
+                times = {"start_s": round(part.start_s, 6), "end_s": round(part.end_s, 6)}
                 if isinstance(part, Segment):
                     score, note = part.llr, SEGMENT_NAMES[part.label]
+                    about = {**times, "llr": score, "label": note}
                 else:
                     score, note = part.score, "; ".join(part.warnings) or ABSENT
-                if not args.json:
-                    text = ABSENT if score is None else f"{score:.6f}"
-                    _write(out, files.as_line([entry.name, *map(str, times), text, note]))
-                    continue
-                about = {"start_s": times[0], "end_s": times[1], "llr": score, "label": note}
-                about = about if isinstance(part, Segment) else part.as_dict(costs)
-                _write(out, json.dumps({"filename": entry.name, **about}) + "\n")
+                    about = part.as_dict(costs)
+                if args.json:
+                    _write(out, json.dumps({"filename": entry.name, **about}) + "\n")
+                else:
+                    shown = ABSENT if score is None else f"{score:.6f}"
+                    cells = [entry.name, *map(str, times.values()), shown, note]
+                    _write(out, files.as_line(cells))
             if args.plot is not None:
                 threshold = costs.threshold if scorer.unit == "llr" else None
                 axes = plots.timeline(windows, threshold=threshold, found=found)
@@ -220,13 +199,9 @@ def _write(out: TextIO, text: str) -> None:
     out.flush()
 
 
-def _say_of(scored: FileScore) -> None:
+def _say(scored: FileScore) -> None:
     """Name a file that failed or is doubtful on standard error."""
-    if scored.result is None:
-        _say(str(scored.error))
-    elif scored.result.warnings:
-        _say(f"{scored.name}: {', '.join(scored.result.warnings)}")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"asvspoof-cm score: {text}\n")
+    warnings = scored.result.warnings if scored.result is not None else ()
+    text = scored.error or f"{scored.name}: {', '.join(warnings)}"
+    if scored.error or warnings:
+        sys.stderr.write(f"asvspoof-cm score: {text}\n")

@@ -9,7 +9,6 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from asvspoof_cm.training import FitResult, System
 
 ORDERS = ("shuffled", "balanced", "matched")
-IN_CONFIG = ("dev_clips", "model_config", "name", "parent_share", "recipe")
+IN_CONFIG = ("dev_clips", "model_config", "name", "parent_share", "recipe", "version")
 """Settings that a file may have beside those of the options."""
 
 
@@ -35,56 +34,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run after an interruption. "
         "Several GPUs: torchrun --nproc-per-node N -m asvspoof_cm train …"
     )
-    add = parser.add_argument
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--system", type=int, metavar="N", help="system of the paper, 1 to 6 (6)")
     which.add_argument("--model", metavar="M", help="a model by name, or a trained one")
-    add("--version", metavar="V", help="text (what the paper says) or authors (what they ran)")
+    add = parser.add_argument
     add("--loss", metavar="L", help="name of a loss; docs/losses.md has them (the system's)")
     add("--augment", metavar="A", help="none, or names joined by + (the system's)")
     add("--config", type=Path, metavar="FILE", help="JSON or TOML; an option overrides it")
     add("--out", metavar="DIR", help="folder of the run")
     add("--seed", type=int, metavar="N", help="seed of everything random (42)")
-    data = parser.add_argument_group("data")
-    data.add_argument("--train-protocol", metavar="FILE", help="what to train on")
-    data.add_argument("--dev-protocol", metavar="FILE", help="what to validate on")
-    data.add_argument(
-        "--protocol", metavar="FILE", help="instead, a table whose column split says train or dev"
-    )
-    data.add_argument("--audio", metavar="DIR", help="root of the audio (the folder of --protocol)")
-    data.add_argument("--order", choices=ORDERS, help="order of the clips (shuffled)")
-    data.add_argument("--epoch-clips", type=int, metavar="N", help="clips per epoch (all)")
-    data.add_argument("--workers", type=int, metavar="N", help="processes that read ahead")
-    recipe = parser.add_argument_group("recipe; --config may hold any field of it")
-    recipe.add_argument("--epochs", type=int, metavar="N", help="epochs at most (100)")
-    recipe.add_argument("--minutes", type=float, metavar="X", help="train so long instead")
-    recipe.add_argument("--lr", type=float, metavar="X", help="learning rate (the system's)")
-    recipe.add_argument("--batch-size", type=int, metavar="N", help="clips per step (64)")
-    recipe.add_argument(
-        "--crop-s", type=float, metavar="S", help="seconds of a crop (the model's, else 4)"
-    )
-    recipe.add_argument(
-        "--crops", type=int, metavar="N", help="crops of each dev clip (the model's, else 5)"
-    )
-    recipe.add_argument("--precision", metavar="P", help="fp32, bf16 or auto (fp32)")
+    add = parser.add_argument_group("data").add_argument
+    add("--train-protocol", metavar="FILE", help="what to train on")
+    add("--dev-protocol", metavar="FILE", help="what to validate on")
+    add("--protocol", metavar="FILE", help="instead, a table whose column split says train or dev")
+    add("--audio", metavar="DIR", help="root of the audio (the folder of --protocol)")
+    add("--order", choices=ORDERS, help="order of the clips (shuffled)")
+    add("--epoch-clips", type=int, metavar="N", help="clips per epoch (all)")
+    add("--workers", type=int, metavar="N", help="processes that read ahead")
+    add = parser.add_argument_group("recipe; --config may hold any field of it").add_argument
+    add("--epochs", type=int, metavar="N", help="epochs at most (100)")
+    add("--minutes", type=float, metavar="X", help="train so long instead")
+    add("--lr", type=float, metavar="X", help="learning rate (the system's)")
+    add("--batch-size", type=int, metavar="N", help="clips per step (64)")
+    add("--crop-s", type=float, metavar="S", help="seconds of a crop (the model's, else 4)")
+    add("--crops", type=int, metavar="N", help="crops of each dev clip (the model's, else 5)")
+    add("--precision", metavar="P", help="fp32, bf16 or auto (fp32)")
     add_device(parser)
-    add("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def run(args: argparse.Namespace) -> int:
     """Train, and say where the best checkpoint is."""
     settings = read_settings(args.config) if args.config is not None else {}
-    own = ("command", "config", "run", "device", "quiet")
+    own = ("command", "config", "device", "quiet")
     given = {k: v for k, v in vars(args).items() if v is not None and k not in own}
     # An option takes the place of the file's model or system, with all that describes it.
     which, is_other = {"model", "system"}, settings.get("model") != given.get("model")
     if is_other and which & settings.keys() and which & given.keys():
         which |= {"version", "model_config"}
         settings = {k: v for k, v in settings.items() if k not in which}
-    settings |= given
     if not args.quiet:
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    result = train(settings, device=args.device, progress=not args.quiet)
+    result = train(settings | given, device=args.device, progress=not args.quiet)
     if result is not None:
         best = result.history[result.best_epoch - 1]["dev"]
         figures = ", ".join(f"{name} {value:.4f}" for name, value in [*best.items()][:4])
@@ -102,13 +93,12 @@ def read_settings(path: Path) -> dict[str, Any]:
         content = dict(tomllib.loads(text) if path.suffix == ".toml" else json.loads(text))
     except (ValueError, TypeError) as error:
         raise ValueError(f"--config: {path} is neither JSON nor TOML ({error}).") from None
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(add_help=False)
     add_arguments(parser)
-    known = {action.dest for action in parser._actions} - {"help", "config", "device", "quiet"}
+    known = {action.dest for action in parser._actions} - {"config", "device", "quiet"}
     known |= {*IN_CONFIG}
     settings = {name.replace("-", "_"): value for name, value in content.items()}
-    unknown = sorted(settings.keys() - known)
-    if unknown:
+    if unknown := sorted(settings.keys() - known):
         raise ValueError(
             f"--config: {path} has unknown settings {', '.join(unknown)}; it may have "
             f"{', '.join(sorted(known))}."
@@ -123,9 +113,9 @@ def train(
 
     Args:
         settings: Values by the names of the options, and those of `IN_CONFIG`: ``recipe`` and
-            ``model_config`` are dicts of fields, ``dev_clips`` limits the development set to a
-            sample that is always the same, ``parent_share`` is that of `matched_pairs`, ``name``
-            the system's in the tables.
+            ``model_config`` are dicts of fields, ``version`` is that of a system ("text" or
+            "authors"), ``dev_clips`` limits the development set to a sample that is always the
+            same, ``parent_share`` is that of `matched_pairs`, ``name`` the system's in the tables.
         device: Where to train.
         progress: Show progress and log a line per epoch.
     """
@@ -140,11 +130,9 @@ def train(
     from asvspoof_cm.training import fit, process_group
     from asvspoof_cm.training.distributed import rank_and_size
 
-    seed, n_workers = settings.get("seed", 42), settings.get("workers")
-    order = settings.get("order", "shuffled")
+    seed, order = settings.get("seed", 42), settings.get("order", "shuffled")
     check_choice("order", order, ORDERS)
-    if n_workers is not None:
-        check_between("workers", n_workers, 0)
+    check_between("workers", settings.get("workers") or 0, 0)
     if "out" not in settings:
         raise ValueError("give --out, the folder of the run.")
     train_set, dev_set, audio_dir = _protocols(settings)
@@ -158,25 +146,19 @@ def train(
         model = chosen.model.to(place)
         sizes = {"crop_s": settings.get("crop_s"), "n_crops": settings.get("crops")}
         model.input = replace(model.input, **{k: v for k, v in sizes.items() if v is not None})
-        load = partial(
-            make_loader,
-            batch_size=batch_size // n_processes,
-            seed=seed,
-            n_workers=n_workers,
-            device=place,
-        )
-        make_order: Any = {"balanced": group_balanced, "matched": matched_pairs}.get(order)
         drawn = {"n_rows": settings.get("epoch_clips")}
         if order == "matched":
             drawn["parent_share"] = settings.get("parent_share", 0.0)
-        options: Any = {"input": model.input, "seed": seed}
+        orders: Any = dict(zip(ORDERS, (shuffled, group_balanced, matched_pairs), strict=True))
+        load: Any = {"batch_size": batch_size // n_processes, "seed": seed, "device": place}
+        load["n_workers"] = settings.get("workers")
+        of_both: Any = {"input": model.input, "seed": seed}
+        train_clips = SpoofDataset(train_set, audio_dir, crop="random", **of_both)
+        dev_clips = SpoofDataset(dev_set, audio_dir, n_crops=model.input.n_crops, **of_both)
         result = fit(
             model,
-            load(
-                SpoofDataset(train_set, audio_dir, crop="random", **options),
-                order=(make_order or shuffled)(train_set, **drawn),
-            ),
-            load(SpoofDataset(dev_set, audio_dir, n_crops=model.input.n_crops, **options)),
+            make_loader(train_clips, order=orders[order](train_set, **drawn), **load),
+            make_loader(dev_clips, **load),
             loss=chosen.loss,
             recipe=chosen.recipe,
             augment=chosen.augment,
@@ -199,67 +181,54 @@ def _choose(settings: Mapping[str, Any], seed: int, train_set: Protocol) -> tupl
     from asvspoof_cm.training import MODELS, model_system, system
 
     model, loss = settings.get("model"), settings.get("loss")
-    config = settings.get("model_config")
     is_new = model is None or model in (*MODELS, *model_names())
     batch_size = settings.get("batch_size", 64 if is_new else 16)
-    options: Any = {"seed": seed, "batch_size": batch_size}
+    options: Any = {"config": settings.get("model_config"), "seed": seed, "batch_size": batch_size}
     if model is None:
-        chosen = system(
-            settings.get("system", 6),
-            version=settings.get("version", "text"),
-            config=config,
-            counts=train_set.counts(),
-            **options,
-        )
+        version, counts = settings.get("version", "text"), train_set.counts()
+        chosen = system(settings.get("system", 6), version=version, counts=counts, **options)
         if loss is not None:
             check_choice("loss", loss, tuple(LOSSES))
-            chosen = chosen._replace(loss=LOSSES[loss], about={**chosen.about, "loss": loss})
-    elif settings.get("version") is not None:
-        raise ValueError("--version belongs to --system; leave it out with --model.")
+            chosen = chosen._replace(loss=LOSSES[loss])
+    elif "version" in settings:
+        raise ValueError("--config: version belongs to a system; leave it out with a model.")
     else:
         begun = model if is_new else load_model(model)
-        chosen = model_system(begun, config, loss=loss or "focal_pairwise", **options)
+        chosen = model_system(begun, loss=loss or "focal_pairwise", **options)
     if "augment" in settings:
-        name = settings["augment"]
-        about = {**chosen.about, "augment": name}
-        chosen = chosen._replace(augment=augmentation(name), about=about)
-    if "name" in settings:
-        chosen = chosen._replace(about={**chosen.about, "name": settings["name"]})
+        chosen = chosen._replace(augment=augmentation(settings["augment"]))
+    about = {k: settings[k] for k in ("loss", "augment", "name") if k in settings}
     changes = dict(settings.get("recipe", {}))
-    for option, name in (("epochs", "n_epochs"), *((n, n) for n in ("minutes", "lr", "precision"))):
-        if option in settings:
-            changes[name] = settings[option]
+    names = {"epochs": "n_epochs", "minutes": "minutes", "lr": "lr", "precision": "precision"}
+    changes |= {name: settings[option] for option, name in names.items() if option in settings}
     try:
-        return chosen._replace(recipe=replace(chosen.recipe, **changes)), batch_size
+        recipe = replace(chosen.recipe, **changes)
     except TypeError as error:
         raise ValueError(f"`recipe` must have fields of Recipe: {error}.") from None
+    return chosen._replace(recipe=recipe, about={**chosen.about, **about}), batch_size
 
 
 def _protocols(settings: Mapping[str, Any]) -> tuple[Protocol, Protocol, str]:
     """Return the training and the development set, and the root of their audio."""
     from asvspoof_cm.data import read_protocol
 
-    given = {name: settings.get(name) for name in ("train_protocol", "dev_protocol", "audio")}
-    table = settings.get("protocol")
+    names = ("train_protocol", "dev_protocol", "audio")
+    table, (train_path, dev_path, audio_dir) = settings.get("protocol"), map(settings.get, names)
+    if table is not None and (train_path or dev_path):
+        raise ValueError(
+            "--protocol stands for --train-protocol and --dev-protocol: give it or them."
+        )
     if table is not None:
-        if given["train_protocol"] or given["dev_protocol"]:
-            raise ValueError(
-                "--protocol stands for --train-protocol and --dev-protocol: give it or them."
-            )
         whole = read_protocol(table)
         train_set, dev_set = (whole.select(whole.split == part) for part in ("train", "dev"))
-        audio_dir = given["audio"] or str(Path(table).parent)
-    else:
-        for name, value in given.items():
-            if value is None:
-                raise ValueError(
-                    "give --protocol, or --train-protocol, --dev-protocol and --audio; "
-                    f"--{name.replace('_', '-')} is missing."
-                )
-        train_set, dev_set = (
-            read_protocol(str(given[name])) for name in ("train_protocol", "dev_protocol")
+        audio_dir = audio_dir or str(Path(table).parent)
+    elif missing := [name for name in names if settings.get(name) is None]:
+        raise ValueError(
+            "give --protocol, or --train-protocol, --dev-protocol and --audio; "
+            f"--{missing[0].replace('_', '-')} is missing."
         )
-        audio_dir = str(given["audio"])
+    else:
+        train_set, dev_set = read_protocol(str(train_path)), read_protocol(str(dev_path))
     for part, protocol in (("train", train_set), ("dev", dev_set)):
         if min(protocol.counts().values()) == 0:
             where = f"of {table} with split {part}" if table else str(protocol.path)
@@ -268,7 +237,7 @@ def _protocols(settings: Mapping[str, Any]) -> tuple[Protocol, Protocol, str]:
                 f"{protocol.counts()}."
             )
     most = settings.get("dev_clips")
-    return train_set, dev_set if most is None else _sample(dev_set, most), audio_dir
+    return train_set, dev_set if most is None else _sample(dev_set, most), str(audio_dir)
 
 
 def _sample(protocol: Protocol, most: int) -> Protocol:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +27,7 @@ def score_batch_function(
 
     It adds two columns: the score, named by its unit (``scorer.unit``: `llr` or `log-odds`), and
     `cm_error`, empty where all is well. Audio that can't be scored has the score NaN, which no
-    metric takes for a score, and the error says why; the rest goes on. Streaming datasets and
-    several processes (``num_proc=``) work too.
+    metric takes for a score, and the error says why; the rest goes on.
 
     Args:
         scorer: The scorer.
@@ -44,28 +44,20 @@ def score_batch_function(
         >>> batch = score({"audio": [{"array": np.zeros(16000), "sampling_rate": 16000}, b"?"]})
         >>> math.isnan(batch["log-odds"][1]), batch["cm_error"][0]
         (True, '')
-        >>> batch["cm_error"][1].startswith("the audio is not an audio file")
-        True
     """
-    return _ScoreCells(scorer, column, n_threads)
+    return partial(_score_batch, scorer, column, n_threads)
 
 
-class _ScoreCells:
-    """Scores a column of a batch of rows; a class and not a closure, because engines pickle it."""
-
-    def __init__(self, scorer: Scorer, column: str, n_threads: int | None) -> None:
-        self.scorer, self.column, self.n_threads = scorer, column, n_threads
-
-    def __call__(self, batch: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
-        """Return the scores, named by their unit, NaN where there is none, and `cm_error`."""
-        if self.column not in batch:
-            raise ValueError(f"`column` must be one of {[*batch]}; got {self.column!r}.")
-        entries = map(_entry, batch[self.column])
-        scored = [*score_entries(self.scorer, entries, n_threads=self.n_threads)]
-        return {
-            self.scorer.unit: [math.nan if each.score is None else each.score for each in scored],
-            "cm_error": [each.error or "" for each in scored],
-        }
+def _score_batch(
+    scorer: Scorer, column: str, n_threads: int | None, batch: Mapping[str, Iterable[Any]]
+) -> dict[str, list[Any]]:
+    if column not in batch:
+        raise ValueError(f"`column` must be one of {[*batch]}; got {column!r}.")
+    scored = [*score_entries(scorer, map(_entry, batch[column]), n_threads=n_threads)]
+    return {
+        scorer.unit: [math.nan if each.score is None else each.score for each in scored],
+        "cm_error": [each.error or "" for each in scored],
+    }
 
 
 def _entry(cell: Any) -> Entry:
@@ -99,19 +91,15 @@ def score_ray(
 ) -> Any:
     """Return a Ray dataset with the scores of another one.
 
-    The rows lose `column` and get the score, in a column named by its unit, `llr` with a
-    calibration and else `log-odds` (see `Scorer`), and `cm_error`, empty where all is well.
-    Audio that can't be scored has the score NaN. Rows may come in another order. Nothing is
-    computed until the result is used, as always in Ray Data. An actor that dies is replaced and
-    its rows are scored again; Ray does so without end, whatever the reason.
+    The rows lose `column` and get those of `score_batch_function`; they may come in another order.
+    Nothing is computed until the result is used, as always in Ray Data. An actor that dies is
+    replaced and its rows are scored again; Ray does so without end, whatever the reason.
 
     Args:
         dataset: A ``ray.data.Dataset`` with the audio in `column`, as in `score_batch_function`.
             Paths must be of files that every node sees; the actors read them.
-        model: A checkpoint that every node sees, or a model; None is the one that comes with the
-            package.
-        concurrency: The number of actors; None is one for each GPU of the cluster, or one for each
-            core where there is none.
+        model: A checkpoint that every node sees, or a model; None is that of the package.
+        concurrency: The number of actors; None is one for each GPU, or for each core without one.
         column: The column of the audio.
         n_rows: Rows that an actor decodes and scores at a time.
         **options: Arguments of `Scorer`.
@@ -163,10 +151,11 @@ class _Actor:
             scorer = Scorer(model, **options)
         else:
             scorer = Scorer.from_checkpoint(model, **options)
-        self.score = _ScoreCells(scorer, column, n_threads)
+        self.column = column
+        self.score = score_batch_function(scorer, column=column, n_threads=n_threads)
 
     def __call__(self, batch: dict[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
-        kept = {name: values for name, values in batch.items() if name != self.score.column}
+        kept = {name: values for name, values in batch.items() if name != self.column}
         return kept | self.score(batch)
 
 

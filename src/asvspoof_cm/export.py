@@ -15,10 +15,8 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from asvspoof_cm._util import atomic_path, check_numbers, import_extra, one_line
@@ -26,27 +24,42 @@ from asvspoof_cm.audio import Array, InputSettings
 from asvspoof_cm.calibration import Calibration
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from asvspoof_cm.models import Countermeasure
 
 __all__ = ["export_onnx", "load_onnx"]
 
 INPUT = "waveform"
-# Of them a file has "logits" and what its model has heads for.
-OUTPUTS = ("logits", "speech", "frames", "frame_speech")
 _DESCRIPTION, _SHA256 = "asvspoof-cm", "asvspoof-cm.sha256"
 _NO_HASH = b"0" * 64  # in the place of the hash while the file is hashed
 _LEAST_SAMPLES, _MOST_SAMPLES = 4096, 1 << 24
+
+
+def heads_of(model: Any, waveforms: Any) -> dict[str, Any]:
+    """Return what all heads of a model say of a batch (batch, time), by name, from one pass.
+
+    That is ``logits`` (batch, 2) and, where the model has such heads, ``speech`` (batch,), the
+    log-odds that there is any; ``frames`` (batch, n_frames), the log-odds of human against
+    synthetic speech in frames of ``hop_s``, and ``frame_speech``.
+    """
+    if isinstance(model, OnnxModel):
+        return model.heads(waveforms)
+    if not hasattr(model, "outputs"):
+        return {"logits": model(waveforms)}
+    _, logits, frames, speech = model.outputs(waveforms)
+    heads = {"logits": logits, "speech": speech}
+    if frames is not None:
+        heads |= {"frames": frames.logits, "frame_speech": frames.speech_logits}
+        heads["hop_s"] = frames.hop_s
+    return {name: found for name, found in heads.items() if found is not None}
 
 
 def export_onnx(model: Countermeasure, path: str | os.PathLike[str]) -> None:
     """Write a model as ONNX: waveform (batch, time) in, logits (batch, 2) out.
 
     The front-end is part of the graph. Batch and time may be any; for AASIST, RawNet2 and LCNN,
-    whose graphs have a node for each stretch of time, time is that of a crop. The file holds
-    everything: weights and, in its metadata, rate, crops and level, the calibration where the model
-    has one, and a hash of the file that `load_onnx` checks. The model itself is not changed.
+    whose graphs have a node for each stretch of time, time is that of a crop. The metadata have
+    rate, crops and level, the calibration where the model has one, and a hash of the file that
+    `load_onnx` checks. The model itself is not changed.
 
     Args:
         model: The model.
@@ -61,14 +74,7 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str]) -> None:
     """
     import_extra("onnxscript", "onnx")
     onnx = import_extra("onnx", "onnx")
-    import torch
-
-    model = copy.deepcopy(model).cpu().eval()
-    # The batch of the example must not be 1, which export takes for a constant.
-    example = torch.zeros(2, model.input.n_samples)
-    heads, names, hop_s = _heads(model, example)
-    with _quiet():
-        proto = _capture(heads, example, names, model.any_length)
+    proto, hop_s = _capture(copy.deepcopy(model).cpu().eval())
     # Shapes of inner values only help readers, and some contradict ONNX's own inference.
     del proto.graph.value_info[:]
     kept = {name: model.meta.get(name) for name in ("calibration", "segments")}
@@ -80,12 +86,54 @@ def export_onnx(model: Countermeasure, path: str | os.PathLike[str]) -> None:
         temporary.write_bytes(content.replace(_NO_HASH, found.encode()))
 
 
+def _capture(model: Any) -> tuple[Any, float]:
+    """Return the graph of a model with an output for each head, and the hop of its frames."""
+    import torch
+
+    class Heads(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, waveform: Any) -> tuple[Any, ...]:
+            return tuple(x for name, x in heads_of(self.model, waveform).items() if name != "hop_s")
+
+    # The batch of the example must not be 1, which export takes for a constant.
+    example = torch.zeros(2, model.input.n_samples)
+    with torch.no_grad():
+        heads = heads_of(model, example)
+    hop_s = float(heads.pop("hop_s", 0.0))
+    shapes = {0: torch.export.Dim("batch", min=1)}
+    if model.any_length:
+        shapes[1] = torch.export.Dim("time", min=_LEAST_SAMPLES, max=_MOST_SAMPLES)
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # the exporters' own hints, as their progress and warnings
+    try:
+        with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
+            program: Any = torch.onnx.export(
+                Heads().eval(),
+                (example,),
+                dynamo=True,
+                optimize=False,  # it takes for zero what keeps a divisor above zero
+                dynamic_shapes=(shapes,),
+                input_names=[INPUT],
+                output_names=[*heads],
+            )
+    finally:
+        logging.disable(level)
+    # The exporter fixes an axis rather than fail where a model turns out to depend on it.
+    axes = program.model_proto.graph.input[0].type.tensor_type.shape.dim
+    if not all(axes[k].dim_param for k in shapes):
+        raise RuntimeError(f"the model was traced for one size only: {axes}.")
+    return program.model_proto, hop_s
+
+
 class OnnxModel:
     """An ONNX file of `export_onnx`: waveforms to logits, arrays both, on the CPU."""
 
     takes_arrays = True
 
-    def __init__(self, path: str | os.PathLike[str], *, n_threads: int | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], n_threads: int | None) -> None:
         runtime = import_extra("onnxruntime", "onnx")
         content = Path(path).read_bytes()
         _check_hash(content, path)
@@ -112,26 +160,20 @@ class OnnxModel:
         self._names = [node.name for node in self._session.get_outputs()]
         self.frame_head = "frames" in self._names
 
-    def __call__(self, waveform: Array) -> Array:
+    def __call__(self, waveforms: Array) -> Array:
         """Return logits (batch, 2) of waveforms (batch, time)."""
-        logits: Array = self.outputs(waveform).logits
+        logits: Array = self.heads(waveforms)["logits"]
         return logits
 
-    def outputs(self, waveform: Array) -> Any:
-        """Return what all heads say, named as `Encoder.outputs` names them."""
+    def heads(self, waveforms: Array) -> dict[str, Any]:
+        """Return what `heads_of` does."""
         try:
-            found = self._session.run(self._names, {INPUT: waveform})
+            found = self._session.run(self._names, {INPUT: waveforms})
         except Exception as error:  # one of onnxruntime's own, as in loading
             raise ValueError(
-                f"{self._path} can't be run on waveforms {waveform.shape} ({one_line(error)})."
+                f"{self._path} can't be run on waveforms {waveforms.shape} ({one_line(error)})."
             ) from error
-        of = dict.fromkeys(OUTPUTS) | dict(zip(self._names, found, strict=True))
-        frames = None
-        if self.frame_head:
-            frames = SimpleNamespace(
-                logits=of["frames"], speech_logits=of["frame_speech"], hop_s=self._hop_s
-            )
-        return SimpleNamespace(logits=of["logits"], speech_logits=of["speech"], frames=frames)
+        return {**dict(zip(self._names, found, strict=True)), "hop_s": self._hop_s}
 
 
 def load_onnx(path: str | os.PathLike[str], *, n_threads: int | None = None) -> OnnxModel:
@@ -152,7 +194,7 @@ def load_onnx(path: str | os.PathLike[str], *, n_threads: int | None = None) -> 
         >>> from asvspoof_cm.scorer import Scorer
         >>> scorer = Scorer(load_onnx("tfparn.onnx"))  # doctest: +SKIP
     """
-    return OnnxModel(path, n_threads=n_threads)
+    return OnnxModel(path, n_threads)
 
 
 def _check_hash(content: bytes, path: str | os.PathLike[str]) -> None:
@@ -165,66 +207,3 @@ def _check_hash(content: bytes, path: str | os.PathLike[str]) -> None:
             f"{path} is damaged, or export_onnx did not write it: the hash in its metadata is "
             "not its own. Export the checkpoint again."
         )
-
-
-def _heads(model: Any, example: Any) -> tuple[nn.Module, list[str], float]:
-    """Return what to export, a module with a tuple of outputs, their names, and a frame's hop."""
-    import torch
-
-    if not hasattr(model, "outputs"):
-        return model, ["logits"], 0.0
-
-    def every(outputs: Any) -> tuple[Any, ...]:
-        _, logits, frames, speech = outputs
-        of_frames = (None, None) if frames is None else (frames.logits, frames.speech_logits)
-        return (logits, speech, *of_frames)
-
-    class Heads(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, waveform: Any) -> Any:
-            return tuple(each for each in every(model.outputs(waveform)) if each is not None)
-
-    with torch.no_grad():
-        outputs = model.outputs(example)
-    frames = outputs.frames
-    names = [name for name, each in zip(OUTPUTS, every(outputs), strict=True) if each is not None]
-    return Heads().eval(), names, 0.0 if frames is None else float(frames.hop_s)
-
-
-def _capture(heads: nn.Module, example: Any, names: list[str], any_length: bool) -> Any:
-    """Return the graph of a module."""
-    import torch
-
-    shapes = {0: torch.export.Dim("batch", min=1)}
-    if any_length:
-        shapes[1] = torch.export.Dim("time", min=_LEAST_SAMPLES, max=_MOST_SAMPLES)
-    program: Any = torch.onnx.export(
-        heads,
-        (example,),
-        dynamo=True,
-        optimize=False,  # it takes for zero what keeps a divisor above zero: silence was NaN
-        dynamic_shapes=(shapes,),
-        input_names=[INPUT],
-        output_names=names,
-    )
-    # The exporter fixes an axis rather than fail where a model turns out to depend on it.
-    axes = program.model_proto.graph.input[0].type.tensor_type.shape.dim
-    if not all(axes[k].dim_param for k in shapes):
-        raise RuntimeError(f"the model was traced for one size only: {axes}.")
-    return program.model_proto
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporters' own progress, hints and deprecations from the user."""
-    level = logging.root.manager.disable
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        logging.disable(logging.WARNING)
-        try:
-            yield
-        finally:
-            logging.disable(level)

@@ -371,7 +371,7 @@ def test_key_or_protocol_is_needed(trials, capsys):
 
 def test_columns_that_are_none(trials, protocol, capsys):
     assert main(arguments(trials, *protocol, "--by", "atack")) == 2
-    assert "must be one of speaker, gender, codec" in capsys.readouterr().err
+    assert "must be one of 'speaker', 'gender', 'codec'" in capsys.readouterr().err
     assert main(arguments(trials, *protocol, "--cluster", "speaker")) == 2
     assert "--cluster is for intervals; add --bootstrap N" in capsys.readouterr().err
 

@@ -97,7 +97,7 @@ def test_protocol_command_counts_missing_files(paths, tmp_path, capsys):
 
 def test_protocol_command_says_what_is_wrong(paths, tmp_path, capsys):
     assert main(["protocol", str(paths.dev_protocol), "--expect", "dev"]) == 2
-    assert "expected 140,950 utterances" in capsys.readouterr().err
+    assert "expected utterances" in capsys.readouterr().err
     bad = tmp_path / "bad.tsv"
     bad.write_text("D_1 D_1 F - - - - A01 fake -\n")
     assert main(["protocol", str(bad)]) == 2

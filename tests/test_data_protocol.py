@@ -203,7 +203,7 @@ def test_unlabelled_list_is_read_only_on_request(write, content, kind):
 
 
 def test_expect_checks_the_official_counts(write):
-    with pytest.raises(ValueError, match=r"expected 140,950 .*got 3 utterances \(1 bonafide, 2 sp"):
+    with pytest.raises(ValueError, match=r"expected utterances .*31334.*; got .*: 1, .*: 2"):
         read_protocol(write(ROWS["asvspoof5"]), expect="dev")
     with pytest.raises(ValueError, match="`expect` must be one of"):
         read_protocol(write(ROWS["asvspoof5"]), expect="test")
@@ -223,8 +223,11 @@ def test_expect_accepts_a_file_of_the_official_size(write):
     protocol = read_protocol(write("".join(rows)), expect="dev")
     text = "".join(rows)
     for wrong, message in (
-        (text.replace(" A12 ", " A99 "), r"expected the attacks A09, .* A16; got .* A16, A99"),
-        (text.replace("\nD_784 ", "\nD_783 "), "expected 785 speakers; got 784 speakers"),
+        (
+            text.replace(" A12 ", " A99 "),
+            r"expected attacks .'A09', .* 'A16'.; got .* 'A99'",
+        ),
+        (text.replace("\nD_784 ", "\nD_783 "), "expected speakers 785; got 784"),
     ):
         with pytest.raises(ValueError, match=message):
             read_protocol(write(wrong), expect="dev")
@@ -328,7 +331,7 @@ def test_protocols_from_columns_are_checked():
         Protocol.from_columns(["a"], [2])
     with pytest.raises(ValueError, match=r"must have shape \(2,\); got \{'speaker': \(1,\)\}"):
         Protocol.from_columns(["a", "b"], speaker=["x"])
-    with pytest.raises(TypeError, match=r"must be columns of a protocol; got \['speakers'\]"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'speakers'"):
         Protocol.from_columns(["a"], speakers=["x"])
 
 
@@ -370,7 +373,7 @@ def test_labels_may_be_words(labels):
         (["a", "b"], [0.9, 1.0], r"row 0: .* as a number 0 \(spoof\), .*; got 0.9\."),
         (["a", "b"], [0, 256], "row 1: a label must be .* got 256"),
         (["a", "b"], ["spoof", "fake"], "row 1: a label must be one of spoof, .* got 'fake'"),
-        (["a", "b"], [[0], [1]], r"`label` must have shape \(n,\), one per row; got \(2, 1\)"),
+        (["a", "b"], [[0], [1]], r"must have shape \(2,\); got \{'label': \(2, 1\)\}"),
         (
             [["a"], ["b"]],
             [0, 1],
@@ -399,7 +402,7 @@ def test_clusters_are_the_column_or_the_utterance():
     assert protocol.clusters("codec_seed").tolist() == ["a", "a", "c"]
     assert protocol.clusters("speaker").tolist() == ["a", "b", "S"]
     with pytest.raises(
-        ValueError, match=r"`column` must be one of speaker, gender, .* got 'label'"
+        ValueError, match=r"`column` must be one of 'speaker', 'gender', .* got 'label'"
     ):
         protocol.clusters("label")
 
@@ -421,7 +424,6 @@ def test_a_table_of_clips_keeps_source_and_file(tmp_path: Path) -> None:
     (tmp_path / "audio" / "1.flac").touch()
     folder = AudioFolder(protocol, tmp_path)
     assert folder.path(1) == tmp_path / "audio" / "2.flac"
-    assert folder.missing() == [1]
 
 
 def test_a_column_stands_above_the_one_that_could_replace_it(tmp_path: Path) -> None:

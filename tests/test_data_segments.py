@@ -83,7 +83,10 @@ def test_gaps_are_errors_or_have_a_label(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0 2 1\n1 3 0\n", r"a.txt: a: segments must not overlap; 0 to 2 s and 1 to 3 s do"),
+        (
+            "0 2 1\n1 3 0\n",
+            r"a.txt: a: segments must not overlap; that from 1 to 3 s starts before 2 s",
+        ),
         ("0 1 1\n1.5 2 0\n", "a.txt: a: .* there is none from 1 to 1.5 s"),
         ("0 1 1\n1 1 0\n", r"line 2: a segment must end after it starts; got 1, 1"),
         ("0 1 1\n1 x 0\n", "line 2: could not convert string to float: 'x'"),

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         from asvspoof_cm.data.folder import AudioFolder
 
         folder = AudioFolder(protocol, args.audio)
-        missing = folder.missing()
+        missing = [row for row in range(len(folder)) if not folder.path(row).is_file()]
         names = [folder.path(row).name for row in missing[:_N_SHOWN]]
         names += ["…"] if len(missing) > _N_SHOWN else []
         lines["audio"] = str(folder.folder)

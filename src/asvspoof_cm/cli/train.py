@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asvspoof_cm._util import check_between, check_choice
+from asvspoof_cm._util import check_between, check_choice, digest
 from asvspoof_cm.cli.options import add_device, load_model
 from asvspoof_cm.labels import SPOOF
 
@@ -257,7 +257,7 @@ def _described(protocol: Protocol) -> dict[str, Any]:
     return {
         "protocol": None if protocol.path is None else protocol.path.name,
         "format": protocol.format,
-        "sha256": protocol.sha256(),
+        "sha256": digest([*protocol.utterance.tolist(), *map(str, protocol.label.tolist())]),
         **protocol.counts(),
         "speakers": len(set(protocol.speaker.tolist())),
         "attacks": len(set(protocol.attack[protocol.label == SPOOF].tolist())),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -84,30 +82,22 @@ class Place(NamedTuple):
 class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
     """The utterances of a protocol as crops of one length.
 
-    Item `row` is ``(waveform (n_samples,), label, row)``: a crop (section III-B.1 of the paper) at
-    the level that `input` says. In evaluation it is what a `Scorer` hears: without the digital
-    silence at the ends, and where `input` says. In training only the crop is decoded.
-
-    A random crop follows from `seed`, the epoch and the row alone, so an epoch is the same whatever
-    the number of workers and the order of the items. A copy (column `codec_seed`, or `parent`) is
-    cut where its own recording is. `make_loader` tells the dataset the epoch with each row.
+    Item `row` is ``(waveform (n_samples,), label, row)``. In evaluation the crop is what a `Scorer`
+    hears. In training nothing else is decoded; it follows from `seed`, the epoch and the row alone,
+    and a copy (column `codec_seed`, or `parent`) is cut where its own recording is.
 
     Args:
-        protocol: The utterances: a `Protocol`, or the file of one.
-        audio_dir: The folder of their files, the root of the corpus (see `AudioFolder`); or a list
+        protocol: The utterances, or the file that lists them.
+        audio_dir: The folder of their files or the root of the corpus (see `AudioFolder`), a list
             of files, or pairs of a name and its audio (see `find_audio`).
         crop: "random" for training, "center" for evaluation.
         n_crops: Evenly spaced crops of each utterance, for evaluation: items are then
             (n_crops, n_samples). None is a single one.
         n_samples: The length of a crop; None is that of `input`.
-        input: Rate, length and level of the crops, such as ``model.input``; None is 4 s at 16 kHz,
-            divided by their own peak. The normalisation "utterance" reads the whole file.
+        input: Rate, length and level of the crops, such as ``model.input``.
         seed: The seed of the crops.
         in_memory: Keep what was decoded as 16-bit samples: 1 GB for each 9 hours at 16 kHz. It is
             then read in this process, without workers.
-
-    Attributes:
-        audio: Where utterances are read from: an `Entry` for each row.
 
     Example:
         >>> import tempfile
@@ -115,7 +105,7 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
         >>> paths = write_miniature(tempfile.mkdtemp(), n_train=4, n_dev=2)
         >>> dataset = SpoofDataset(paths.train_protocol, paths.audio_dir, crop="random", seed=42)
         >>> waveform, label, row = dataset[3]
-        >>> waveform.shape, label == int(dataset.protocol.label[3]), row
+        >>> waveform.shape, label in (0, 1), row
         (torch.Size([64000]), True, 3)
     """
 
@@ -143,9 +133,7 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
         self.protocol = read_protocol(protocol, require_labels=False)
         self._parents = self.protocol.parents()
         self.audio = audio_of(self.protocol, audio_dir)
-        self.crop: Literal["center", "random"] = crop
-        self.n_crops, self.n_samples, self.seed = n_crops, self.input.n_samples, seed
-        self.in_memory = in_memory
+        self.crop, self.n_crops, self.seed, self.in_memory = crop, n_crops, seed, in_memory
         self._kept: dict[int, NDArray[np.int16]] = {}
 
     def __len__(self) -> int:
@@ -153,14 +141,21 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
 
     def __getitem__(self, place: int | Place) -> tuple[Tensor, int, int]:
         row, epoch, n_samples = place if isinstance(place, tuple) else (place, 0, None)
-        row = operator.index(row)
         if not 0 <= row < len(self):
             raise IndexError(f"`row` must be from 0 to {len(self) - 1}; got {row}.")
-        n_samples = self.n_samples if n_samples is None else n_samples
+        settings = self.input
+        if n_samples is not None:
+            settings = replace(settings, crop_s=n_samples / settings.sample_rate)
         with self._open(row) as audio:
-            cut_from = self._random if self.crop == "random" else self._even
-            crops = cut_from(audio, row, epoch, n_samples)
-        return torch.from_numpy(crops), int(self.protocol.label[row]), row
+            if self.crop == "random":
+                # A copy is cut where its recording is.
+                seed = derive_seed(self.seed, epoch, int(self._parents[row]))
+                crops = _random_crop(audio, settings, torch.Generator().manual_seed(seed))
+            else:
+                heard = take_crops(audio, replace(settings, n_crops=self.n_crops or 1))
+                crops = heard.crops[[*heard.which]]
+                crops = crops[0] if self.n_crops is None else crops
+        return torch.from_numpy(crops), int(self.protocol.label[row]), int(row)
 
     def _open(self, row: int) -> AbstractContextManager[OpenAudio]:
         rate = self.input.sample_rate
@@ -172,23 +167,14 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
             self._kept[row] = scaled.astype(np.int16)
         return nullcontext(InMemory(self._kept[row] * np.float32(1 / _INT16), rate))
 
-    def _random(self, audio: OpenAudio, row: int, epoch: int, n_samples: int) -> Array:
-        # A copy is cut where its recording is.
-        seed = derive_seed(self.seed, epoch, int(self._parents[row]))
-        generator = torch.Generator().manual_seed(seed)
-        start = random_start(audio.n_samples, n_samples, generator)
-        level = self.input.normalization
-        if audio.n_samples >= n_samples and level != "utterance":
-            return set_level(audio.read(start, n_samples), level)
-        whole = audio.read()
-        return set_level(cut(whole, start, n_samples), level, float(np.abs(whole).max()))
 
-    def _even(self, audio: OpenAudio, row: int, epoch: int, n_samples: int) -> Array:
-        """Return what a scorer hears of an utterance."""
-        crop_s = n_samples / self.input.sample_rate
-        found = take_crops(audio, replace(self.input, crop_s=crop_s, n_crops=self.n_crops or 1))
-        crops = found.crops[[*found.which]]
-        return crops[0] if self.n_crops is None else crops
+def _random_crop(audio: OpenAudio, settings: InputSettings, generator: torch.Generator) -> Array:
+    n_samples, level = settings.n_samples, settings.normalization
+    start = random_start(audio.n_samples, n_samples, generator)
+    if audio.n_samples >= n_samples and level != "utterance":
+        return set_level(audio.read(start, n_samples), level)
+    whole = audio.read()
+    return set_level(cut(whole, start, n_samples), level, float(np.abs(whole).max()))
 
 
 def make_loader(
@@ -215,10 +201,10 @@ def make_loader(
             any number of them, repeated or left out.
         batch_size: The size of a batch of this process.
         crop_s: Lengths in seconds, of which each batch draws one; empty is the dataset's.
-        seed: The seed of the order and of the lengths; with the epoch it decides both.
+        seed: The seed of the order and of the lengths.
         n_workers: Processes that read ahead; None for one per core less one, at most 8, divided by
-            the processes on this machine. 0 reads in this process, as a dataset in memory wants.
-        device: Where the batches will go: memory is pinned for CUDA only.
+            the processes on this machine. A dataset in memory is read in this process.
+        device: Where the batches will go: memory is pinned for CUDA.
 
     Example:
         >>> import tempfile
@@ -226,19 +212,14 @@ def make_loader(
         >>> paths = write_miniature(tempfile.mkdtemp(), n_train=8, n_dev=2)
         >>> dataset = SpoofDataset(paths.train_protocol, paths.audio_dir)
         >>> loader = make_loader(dataset, shuffle=True, batch_size=4, n_workers=0)
-        >>> for epoch in range(2):
-        ...     loader.sampler.set_epoch(epoch)
-        ...     [batch.waveform.shape for batch in loader]
-        [torch.Size([4, 64000]), torch.Size([4, 64000])]
+        >>> loader.sampler.set_epoch(1)
+        >>> [batch.waveform.shape for batch in loader]
         [torch.Size([4, 64000]), torch.Size([4, 64000])]
     """
     check_between("batch_size", batch_size, 1)
     if shuffle and order is not None:
         raise ValueError("`shuffle` must be False where `order` is given.")
-    if shuffle:
-        order = shuffled(dataset.protocol)
-    rate = dataset.input.sample_rate
-    lengths = tuple(round(seconds * rate) for seconds in crop_s)
+    lengths = tuple(round(seconds * dataset.input.sample_rate) for seconds in crop_s)
     if min(lengths, default=1) < 1:
         raise ValueError(f"`crop_s` must be positive numbers of seconds; got {tuple(crop_s)}.")
     if dataset.in_memory and n_workers:
@@ -246,11 +227,11 @@ def make_loader(
             f"`n_workers` must be 0 for a dataset with in_memory=True, of which each worker would "
             f"keep a copy; got {n_workers}."
         )
+    order = shuffled(dataset.protocol) if shuffle else order
     sampler = EpochSampler(len(dataset), batch_size, order, lengths, seed)
-    if dataset.in_memory:
-        n_workers = 0
     if n_workers is None:
         n_workers = min(_default_workers(sampler.world_size), -(-len(sampler) // batch_size))
+    n_workers = 0 if dataset.in_memory else n_workers
     return DataLoader(
         dataset,
         batch_size=batch_size,
@@ -264,8 +245,8 @@ def make_loader(
     )
 
 
-def _collate(items: Sequence[tuple[Tensor, int, int]]) -> Batch:
-    return Batch(*default_collate([tuple(item) for item in items]))
+def _collate(items: list[tuple[Tensor, int, int]]) -> Batch:
+    return Batch(*default_collate(items))
 
 
 class EpochSampler(Sampler[Place]):
@@ -278,12 +259,7 @@ class EpochSampler(Sampler[Place]):
         if dist.is_available() and dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self._n_rows, self._batch_size = n_rows, batch_size
-        self._order, self._lengths, self._seed = order, lengths, seed
-        if n_rows < (self.world_size if order else 1):
-            raise ValueError(
-                f"`dataset` must hold an utterance for each of {self.world_size} processes; "
-                f"it holds {n_rows}."
-            )
+        self._order, self._lengths, self._seed = order, lengths or (None,), seed
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
@@ -292,10 +268,9 @@ class EpochSampler(Sampler[Place]):
         self.epoch = epoch
         generator = torch.Generator().manual_seed(derive_seed(self._seed, epoch))
         self._rows = self._share(generator)
-        self._length_of: list[int | None] = [None] * -(-len(self._rows) // self._batch_size)
-        if self._lengths:
-            drawn = torch.randint(len(self._lengths), (len(self._length_of),), generator=generator)
-            self._length_of = [self._lengths[k] for k in drawn.tolist()]
+        n_batches = -(-len(self._rows) // self._batch_size)
+        drawn = torch.randint(len(self._lengths), (n_batches,), generator=generator)
+        self._length_of = [self._lengths[k] for k in drawn.tolist()]
 
     def _share(self, generator: torch.Generator) -> list[int]:
         if self._order is None:
@@ -323,8 +298,5 @@ class EpochSampler(Sampler[Place]):
 
 
 def _default_workers(world_size: int) -> int:
-    """Return the number of processes that read ahead."""
-    if multiprocessing.current_process().daemon:
-        return 0
     n_processes = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
     return max(0, min(_MAX_WORKERS, n_cores() // n_processes - 1))

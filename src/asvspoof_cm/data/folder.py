@@ -1,7 +1,6 @@
 """Where audio is found: folders, lists, iterables, and the files of a protocol below one folder.
 
-None of the audio is read here. A list that does not say where its files may lie keeps them below
-its own folder, and what can't be found is an `Entry` with an error that stops no other.
+None of the audio is read here. What can't be found is an `Entry` with an error that stops no other.
 """
 
 from __future__ import annotations
@@ -15,23 +14,20 @@ from contextlib import AbstractContextManager
 from pathlib import Path, PureWindowsPath
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
-import numpy as np
-
 from asvspoof_cm._util import text_of
 from asvspoof_cm.audio import AUDIO_EXTENSIONS, BAD_AUDIO, OpenAudio, Waveform, open_audio
 from asvspoof_cm.data.protocol import Protocol, read_protocol
-from asvspoof_cm.labels import ABSENT, SAMPLE_RATE
+from asvspoof_cm.labels import SAMPLE_RATE
 
 AudioPath: TypeAlias = str | os.PathLike[str]
 Audio: TypeAlias = "AudioPath | bytes | BinaryIO | Waveform"
 """A file, an open one, the bytes of one, or a waveform."""
 Item: TypeAlias = "AudioPath | tuple[str, Audio] | tuple[str, Audio, int]"
 
-LISTS: Final = (".txt", ".csv", ".tsv")
-"""How the names of lists of audio files end."""
-
+# How the names of lists of audio files end.
+_LISTS: Final = (".txt", ".csv", ".tsv")
 # Where the public corpora keep their files, below the folder that they unpack into.
-SUBFOLDERS: Final = ("flac_T", "flac_D", "flac_E_eval", "flac_E_prog", "flac")
+_SUBFOLDERS: Final = ("flac_T", "flac_D", "flac_E_eval", "flac_E_prog", "flac")
 _N_PROBED = 100
 _N_SHOWN = 5
 # What a name that leaves its folder has; hardly any name has it, and a closer look is slow.
@@ -82,7 +78,7 @@ def find_audio(
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
         >>> (folder / "a.flac").touch()
-        >>> [entry.name for entry in find_audio([folder, ("noise", np.zeros(16000))])]
+        >>> [entry.name for entry in find_audio([folder, ("noise", [0.1] * 16000)])]
         ['a', 'noise']
     """
     if isinstance(items, str | bytes | os.PathLike):
@@ -100,7 +96,7 @@ def _expand(item: Item, root: AudioPath | None) -> Iterator[Entry]:
     try:
         if path.is_dir():
             yield from _folder(path)
-        elif path.suffix.lower() in LISTS:
+        elif path.suffix.lower() in _LISTS:
             yield from _listed(path, (path.parent if root is None else Path(root)).absolute())
         else:
             yield Entry(os.fspath(item), path)
@@ -127,39 +123,38 @@ def _folder(folder: Path) -> Iterator[Entry]:
             f"names and are not read: {shown}{more}.",
             stacklevel=2,
         )
-    names_ = [path.relative_to(folder).as_posix() for path in found]
-    stems = [name[: -len(Path(name).suffix)] for name in names_]
-    counts = Counter(stems)
-    for path, name, stem in zip(found, names_, stems, strict=True):
-        yield Entry(stem if counts[stem] == 1 else name, path)
+    counts = Counter(path.with_suffix("") for path in found)
+    for path in found:
+        named = path.with_suffix("") if counts[path.with_suffix("")] == 1 else path
+        yield Entry(named.relative_to(folder).as_posix(), path)
 
 
 def _listed(path: Path, root: Path) -> Iterator[Entry]:
     if path.suffix.lower() == ".txt":
         with text_of(path) as data:
-            lines = data.decode().split("\n")
-        for number, name in enumerate(map(str.strip, lines), start=1):
-            if name:
-                yield _below(root, name, name, f"{path}, line {number}")
-        return
-    protocol = read_protocol(path, require_labels=False)
-    for name, file in zip(protocol.utterance.tolist(), protocol.file.tolist(), strict=True):
-        yield _below(root, name, name if file == ABSENT else file, f"{path}, {name!r}")
-
-
-def _below(root: Path, name: str, file: str, where: str) -> Entry:
-    """Return the entry of a file that a list names, refused where it leaves the folder."""
-    if _leaves(file) and not (Path(file).is_relative_to(root) and ".." not in Path(file).parts):
-        error = ValueError(
-            f"{where}: a file must lie below {root}; got {file!r}. Give another root if the list "
-            "may be trusted."
-        )
-        return Entry(name, error)
-    return Entry(name, root / file, root=root)
+            lines = enumerate(data.decode().split("\n"), start=1)
+        rows = [(line.strip(), line.strip(), f"line {number}") for number, line in lines]
+    else:
+        protocol = read_protocol(path, require_labels=False)
+        pairs = zip(protocol.utterance.tolist(), protocol.files().tolist(), strict=True)
+        rows = [(name, file, repr(name)) for name, file in pairs]
+    for name, file, where in rows:
+        if not name:  # a blank line
+            continue
+        if _leaves(file) and not (Path(file).is_relative_to(root) and ".." not in Path(file).parts):
+            error = ValueError(
+                f"{path}, {where}: a file must lie below {root}; got {file!r}. Give another root "
+                "if the list may be trusted."
+            )
+            yield Entry(name, error)
+        else:
+            yield Entry(name, root / file, root=root)
 
 
 def _leaves(name: str) -> bool:
     """Return whether a name may lead out of its folder: Windows paths know both separators."""
+    if not _SUSPECT.search(name):
+        return False
     path = PureWindowsPath(name)
     return bool(path.anchor) or ".." in path.parts or "\0" in name
 
@@ -182,9 +177,8 @@ class AudioFolder:
     The file of an utterance is what the protocol's column `file` says, else its name. A name
     without the extension of an audio format gets ``.flac``, or else that of the files that are
     there. Files are looked for in `audio_dir` itself or in the one of its folders flac_T, flac_D,
-    flac_E_eval, flac_E_prog and flac that holds any of the first hundred utterances, so the root of
-    a corpus serves for all its protocols. A name that leaves the folder, by ``..`` or as an
-    absolute path, is an error; links inside the folder are followed.
+    flac_E_eval, flac_E_prog and flac that holds any of the first hundred utterances. A name that
+    leaves the folder, by ``..`` or as an absolute path, is an error; links are followed.
 
     Example:
         >>> import tempfile
@@ -197,47 +191,34 @@ class AudioFolder:
     def __init__(self, protocol: Protocol, audio_dir: AudioPath) -> None:
         if len(protocol) == 0:
             raise ValueError("`protocol` must hold at least one utterance; it holds none.")
-        self._utterances = protocol.utterance
-        self._names = np.where(protocol.file == ABSENT, protocol.utterance, protocol.file)
-        for name in filter(_SUSPECT.search, self._names.tolist()):
-            if _leaves(name):
-                raise ValueError(
-                    f"{protocol.path or '`protocol`'}: the name of an utterance must stay below "
-                    f"`audio_dir`; got {name!r}. Write names relative to that folder."
-                )
-        self.folder, self._extension = self._find(Path(audio_dir))
+        self._utterances, self._files = protocol.utterance, protocol.files()
+        for name in filter(_leaves, self._files.tolist()):
+            raise ValueError(
+                f"{protocol.path or '`protocol`'}: the name of an utterance must stay below "
+                f"`audio_dir`; got {name!r}. Write names relative to that folder."
+            )
+        root = Path(audio_dir)
+        if not root.is_dir():
+            raise NotADirectoryError(f"`audio_dir` must be a folder; {root} is not one.")
+        rows = range(min(_N_PROBED, len(self)))
+        for self._extension in AUDIO_EXTENSIONS:
+            for self.folder in (root, *(root / name for name in _SUBFOLDERS)):
+                if any(self.path(row).is_file() for row in rows):
+                    return
+        raise FileNotFoundError(
+            f"`audio_dir`: neither {root} nor its folders {', '.join(_SUBFOLDERS)} hold any of the "
+            f"first {len(rows)} utterances, such as {_with_extension(self._files[0], '.flac')}."
+        )
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._files)
 
     def __getitem__(self, row: int) -> Entry:
         return Entry(str(self._utterances[row]), self.path(row))
 
     def path(self, row: int) -> Path:
         """Return the file of a row, whether it exists or not."""
-        return self.folder / self._file_name(row, self._extension)
-
-    def missing(self) -> list[int]:
-        """Return the rows whose file does not exist."""
-        return [row for row in range(len(self)) if not self.path(row).is_file()]
-
-    def _file_name(self, row: int, extension: str) -> str:
-        name = str(self._names[row])
-        return name if name.lower().endswith(AUDIO_EXTENSIONS) else name + extension
-
-    def _find(self, root: Path) -> tuple[Path, str]:
-        """Return the folder and the extension of files that exist, the first of each."""
-        if not root.is_dir():
-            raise NotADirectoryError(f"`audio_dir` must be a folder; {root} is not one.")
-        rows = range(min(_N_PROBED, len(self)))
-        for extension in AUDIO_EXTENSIONS:
-            for folder in (root, *(root / name for name in SUBFOLDERS)):
-                if any((folder / self._file_name(row, extension)).is_file() for row in rows):
-                    return folder, extension
-        raise FileNotFoundError(
-            f"`audio_dir`: neither {root} nor its folders {', '.join(SUBFOLDERS)} hold any of the "
-            f"first {len(rows)} utterances, such as {self._file_name(0, AUDIO_EXTENSIONS[0])}."
-        )
+        return self.folder / _with_extension(self._files[row], self._extension)
 
 
 def audio_of(
@@ -248,7 +229,7 @@ def audio_of(
     In the latter two utterances are found by their names, with or without an audio extension.
     """
     if isinstance(audio, str | os.PathLike):
-        if Path(audio).suffix.lower() not in LISTS or Path(audio).is_dir():
+        if Path(audio).suffix.lower() not in _LISTS or Path(audio).is_dir():
             return AudioFolder(protocol, audio)
         audio = [audio]
     found: dict[str, Entry] = {}
@@ -262,13 +243,14 @@ def audio_of(
             f"`audio_dir` holds none of the {len(names)} utterances, such as {names[0]!r}; it "
             f"has {len(found)} others, such as {next(iter(found), None)!r}."
         )
-    return [found.get(_stem(name)) or _missing(name) for name in names]
-
-
-def _missing(name: str) -> Entry:
-    return Entry(name, FileNotFoundError(f"`audio_dir` has no audio of the name {name!r}."))
+    no = "`audio_dir` has no audio of the name {!r}.".format
+    return [found.get(_stem(n)) or Entry(n, FileNotFoundError(no(n))) for n in names]
 
 
 def _stem(name: str) -> str:
     """Return a name without the extension of an audio format."""
     return name[: name.rindex(".")] if name.lower().endswith(AUDIO_EXTENSIONS) else name
+
+
+def _with_extension(name: str, extension: str) -> str:
+    return name if name.lower().endswith(AUDIO_EXTENSIONS) else name + extension

@@ -2,7 +2,7 @@
 
 Each function takes a protocol and returns an order, ``order(epoch, generator) -> rows``. It depends
 on the generator alone, so processes that share an epoch draw the same rows and take their shares.
-An epoch has `n_rows` draws, by default one for each utterance: of a large corpus a small number
+`n_rows` is how many an epoch has, None for one for each utterance: of a large corpus a small number
 makes epochs that are validated, saved and resumed often.
 """
 
@@ -22,11 +22,7 @@ from asvspoof_cm.labels import BONAFIDE, SPOOF
 Order: TypeAlias = Callable[[int, Generator], Tensor | Sequence[int]]
 """What gives the rows of an epoch, shape (n,), from its number and a generator seeded for it."""
 
-N_PAIRS = 8
-"""Pairs in a block: first their bonafide rows, then their spoofs."""
-
-POWER = 0.5
-"""Small groups are drawn more often, by their size to the power of minus this."""
+_N_PAIRS = 8  # in a block: first their bonafide rows, then their spoofs
 
 
 def shuffled(protocol: Protocol, *, n_rows: int | None = None) -> Order:
@@ -37,7 +33,7 @@ def shuffled(protocol: Protocol, *, n_rows: int | None = None) -> Order:
         >>> sorted(order(0, torch.Generator().manual_seed(0)).tolist())
         [0, 1, 2, 3]
     """
-    n_total, n_drawn = len(protocol), _check_n_rows(protocol, n_rows)
+    n_total, n_drawn = len(protocol), _n_drawn(protocol, n_rows)
 
     def order(epoch: int, generator: Generator) -> Tensor:
         rounds = range(-(-n_drawn // n_total))
@@ -53,10 +49,6 @@ def group_balanced(protocol: Protocol, *, n_rows: int | None = None) -> Order:
     bonafide; an utterance is drawn, with replacement, with a probability in inverse proportion to
     the root of its group's size.
 
-    Args:
-        protocol: The utterances of the dataset, of both classes.
-        n_rows: Draws per epoch; None is one for each utterance.
-
     Example:
         >>> attack = ["-", "A1", "A1", "A1", "A1", "A2"]
         >>> protocol = Protocol.from_columns([*"abcdef"], [1, 0, 0, 0, 0, 0], attack=attack)
@@ -64,10 +56,10 @@ def group_balanced(protocol: Protocol, *, n_rows: int | None = None) -> Order:
         >>> rows.bincount().div(1000).round(decimals=1)
         tensor([0.5000, 0.1000, 0.1000, 0.1000, 0.1000, 0.2000])
     """
-    weights, n_drawn = _class_weights(protocol), _check_n_rows(protocol, n_rows)
+    weights, n_drawn = torch.stack(_class_weights(protocol)).mean(0), _n_drawn(protocol, n_rows)
 
     def order(epoch: int, generator: Generator) -> Tensor:
-        return torch.multinomial(0.5 * weights, n_drawn, replacement=True, generator=generator)
+        return torch.multinomial(weights, n_drawn, replacement=True, generator=generator)
 
     return order
 
@@ -82,10 +74,8 @@ def matched_pairs(
     """Return an order of pairs: one bonafide and one spoofed utterance, mostly of one source.
 
     Utterances of one source share its rooms, codecs and habits, so what tells the two apart is the
-    synthesis. With a share of the pairs both come from one source, drawn with a probability in
-    proportion to the root of its size; the others are drawn as `group_balanced` does. A copy shares
-    most with its own recording, at the same place (`SpoofDataset` cuts it there): `parent_share`
-    pairs them.
+    synthesis. A source is drawn with a probability in proportion to the root of its size; pairs
+    that are not matched are drawn as `group_balanced` does.
 
     Rows come in blocks of 16: eight bonafide, then the eight spoofs of their pairs. A pair is in
     one batch if the batch size is a multiple of 16. Where 2, 4 or 8 processes share an epoch, it is
@@ -95,8 +85,9 @@ def matched_pairs(
         protocol: The utterances of the dataset, of both classes.
         share: The share of pairs that are matched.
         parent_share: The share of drawn copies (column `codec_seed`, or `parent`) whose bonafide
-            partner is their own recording instead, where the protocol has it.
-        n_rows: Draws per epoch, rounded up to whole blocks; None is one for each utterance.
+            partner is their own recording instead, where the protocol has it. `SpoofDataset` cuts
+            both at the same place.
+        n_rows: Draws per epoch, rounded up to whole blocks.
 
     Example:
         >>> protocol = Protocol.from_columns([*"abcd"], [1, 0, 1, 0], source=["x", "x", "y", "y"])
@@ -106,26 +97,25 @@ def matched_pairs(
     """
     check_between("share", share, 0, 1)
     check_between("parent_share", parent_share, 0, 1)
-    weights = _class_weights(protocol)
-    n_pairs = -(-_check_n_rows(protocol, n_rows) // (2 * N_PAIRS)) * N_PAIRS
+    unmatched = _class_weights(protocol)
+    n_pairs = -(-_n_drawn(protocol, n_rows) // (2 * _N_PAIRS)) * _N_PAIRS
     groups, codes = np.unique(protocol.clusters("source"), return_inverse=True)
     # For each class: its rows by group, where each group starts among them, and its size.
-    members, counts = [], []
+    members = []
     for label in (BONAFIDE, SPOOF):
         rows = np.flatnonzero(protocol.label == label)
-        rows = rows[np.argsort(codes[rows], kind="stable")]
         count = np.bincount(codes[rows], minlength=len(groups))
-        counts.append(count)
-        members.append([torch.from_numpy(a) for a in (rows, np.cumsum(count) - count, count)])
-    sizes = np.where((counts[0] > 0) & (counts[1] > 0), counts[0] + counts[1], 0)
+        members.append(
+            (rows[np.argsort(codes[rows], kind="stable")], count.cumsum() - count, count)
+        )
+    (*_, n_bonafide), (*_, n_spoof) = members
+    sizes = np.where((n_bonafide > 0) & (n_spoof > 0), n_bonafide + n_spoof, 0)
     if not sizes.any():
         raise ValueError(
             f"`protocol` must have a source with both classes; none of {len(groups)} has. Fill the "
             "column, or make copies of the bonafide utterances."
         )
     chance = torch.from_numpy(np.sqrt(sizes))
-    is_human = torch.from_numpy(protocol.label == BONAFIDE)
-    unmatched = [torch.where(of_class, weights, 0.0) for of_class in (is_human, ~is_human)]
     parents = protocol.parents()
     has_own = (protocol.label == SPOOF) & (protocol.label[parents] == BONAFIDE)
     own_row = torch.from_numpy(np.where(has_own, parents, -1))
@@ -134,7 +124,8 @@ def matched_pairs(
         is_matched = torch.rand(n_pairs, generator=generator) < share
         group = torch.multinomial(chance, n_pairs, replacement=True, generator=generator)
         drawn = []
-        for (rows, starts, count), chances in zip(members, unmatched, strict=True):
+        for of_class, chances in zip(members, unmatched, strict=True):
+            rows, starts, count = map(torch.from_numpy, of_class)
             place = torch.rand(n_pairs, generator=generator, dtype=torch.float64) * count[group]
             matched = rows[starts[group] + place.long()]
             other = torch.multinomial(chances, n_pairs, replacement=True, generator=generator)
@@ -143,14 +134,14 @@ def matched_pairs(
         own = own_row[spoof]
         takes_own = (torch.rand(n_pairs, generator=generator) < parent_share) & (own >= 0)
         pairs = (torch.where(takes_own, own, bonafide), spoof)
-        return torch.cat([rows.view(-1, N_PAIRS) for rows in pairs], dim=1).flatten()
+        return torch.cat([rows.view(-1, _N_PAIRS) for rows in pairs], dim=1).flatten()
 
     return order
 
 
-def _class_weights(protocol: Protocol) -> Tensor:
-    """Return weights of shape (n,) that sum to 1 over each class, by size^-POWER of its groups."""
-    weights = np.zeros(len(protocol))
+def _class_weights(protocol: Protocol) -> list[Tensor]:
+    """Return weights (n,) of bonafide and of spoofed rows, small groups more, each of sum 1."""
+    found = []
     for label, column in ((BONAFIDE, protocol.source), (SPOOF, protocol.attack)):
         rows = np.flatnonzero(protocol.label == label)
         if not len(rows):
@@ -158,12 +149,14 @@ def _class_weights(protocol: Protocol) -> Tensor:
                 f"`protocol` must hold utterances of both classes; got {protocol.counts()}."
             )
         _, codes, counts = np.unique(column[rows], return_inverse=True, return_counts=True)
-        weights[rows] = counts[codes] ** -POWER
-        weights[rows] /= weights[rows].sum()
-    return torch.from_numpy(weights)
+        weights = np.zeros(len(protocol))
+        weights[rows] = counts[codes] ** -0.5
+        found.append(torch.from_numpy(weights / weights.sum()))
+    return found
 
 
-def _check_n_rows(protocol: Protocol, n_rows: int | None) -> int:
-    if n_rows is not None:
-        check_between("n_rows", n_rows, 1)
-    return len(protocol) if n_rows is None else n_rows
+def _n_drawn(protocol: Protocol, n_rows: int | None) -> int:
+    if n_rows is None:
+        return len(protocol)
+    check_between("n_rows", n_rows, 1)
+    return n_rows

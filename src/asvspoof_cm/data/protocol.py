@@ -1,24 +1,21 @@
 """Protocols: the utterances of a corpus, who speaks them, and which are spoofed.
 
 A file's format is recognised by its content, never by its name; docs/data.md has the table of them.
-Those of `_HEADERLESS` are separated by white space. A header has the words of `_FIELD_OF` and
-`_FALLBACK_OF`, and beside ``utterance`` a column ``path``, the audio file; other columns are left
-alone.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
 from asvspoof_cm._tables import render
 from asvspoof_cm._util import (
-    digest,
+    check_choice,
     first_row,
     label_numbers,
     read_table,
@@ -52,43 +49,26 @@ OFFICIAL_COUNTS: Final[Mapping[str, Mapping[str, int]]] = {
 _OFFICIAL: Final = {"train": (1, 8, 400), "dev": (9, 16, 785), "eval": (17, 32, None)}
 
 _STRING_COLUMNS = ("speaker", "gender", "codec", "codec_seed", "attack", "source", "split", "file")
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Where a file keeps which column."""
-
-    format: str
-    column_names: Sequence[str]
-    delimiter: str | None = None
-    has_header: bool = False
-
-
-_HEADERLESS: Final[Sequence[_Layout]] = [
-    _Layout(name, columns.split())
-    for name, columns in (
-        ("asvspoof5", "speaker utterance gender codec . codec_seed . attack label ."),
-        ("asvspoof5-6", "speaker utterance gender . attack label"),
-        ("asvspoof2019", "speaker utterance . attack label"),
-        ("asvspoof2021-la", "speaker utterance codec . attack label . ."),
-        ("asvspoof2021-df", "speaker utterance codec source attack label . . . . . . ."),
-        ("key", "utterance label"),
-        ("names", "utterance"),
-    )
-]
-_FIELD_OF: Final[Mapping[str, str]] = {
-    **dict.fromkeys(NAME_COLUMNS, "utterance"),
-    **dict.fromkeys(("speaker", "speaker_id", "spk"), "speaker"),
-    **dict.fromkeys(("gender", "speaker_gender"), "gender"),
-    **dict.fromkeys(("attack", "attack_label"), "attack"),
-    **dict.fromkeys(LABEL_COLUMNS, "label"),
-    "codec": "codec",
-    "codec_seed": "codec_seed",
-    "source": "source",
-    "split": "split",
+# Files without a header, whose columns are separated by white space.
+_HEADERLESS: Final[Mapping[str, str]] = {
+    "asvspoof5": "speaker utterance gender codec . codec_seed . attack label .",
+    "asvspoof5-6": "speaker utterance gender . attack label",
+    "asvspoof2019": "speaker utterance . attack label",
+    "asvspoof2021-la": "speaker utterance codec . attack label . .",
+    "asvspoof2021-df": "speaker utterance codec source attack label . . . . . . .",
+    "key": "utterance label",
+    "names": "utterance",
 }
+_FIELD_OF: Final[Mapping[str, str]] = {
+    **{name: name for name in _STRING_COLUMNS},
+    **dict.fromkeys(NAME_COLUMNS, "utterance"),
+    **dict.fromkeys(("speaker_id", "spk"), "speaker"),
+    **dict.fromkeys(LABEL_COLUMNS, "label"),
+    "speaker_gender": "gender",
+    "attack_label": "attack",
+}
+# Columns that say as much as another, where a header does not have that other.
 _FALLBACK_OF: Final[Mapping[str, str]] = {"generator": "attack", "parent": "codec_seed"}
-"""Columns that say as much as another, where a header does not have that other."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -105,10 +85,8 @@ class Protocol:
         codec: The codec that the utterance went through.
         codec_seed: The utterance that it is a coded copy of; copies of one are not independent.
         attack: The spoofing attack.
-        source: Where the utterance was recorded or published: a corpus, a site, a collection. Those
-            of one source share rooms, codecs and habits.
-        split: The part that the utterance belongs to, such as "train" or "dev", where one file
-            lists several.
+        source: Where the utterance was recorded or published: a corpus, a site, a collection.
+        split: The part that the utterance belongs to, where one file lists several.
         file: The audio file, relative to the folder of the audio; "-" where the name gives it.
         label: `SPOOF`, `BONAFIDE` or, in a protocol without labels, `UNLABELLED`, as int8.
         format: Which format the file was recognised as.
@@ -140,33 +118,42 @@ class Protocol:
         cls,
         utterance: Sequence[str] | StringArray,
         label: Sequence[int] | Sequence[str] | LabelArray | None = None,
-        *,
-        format: str = "arrays",  # noqa: A002 — the name of the field
-        path: Path | None = None,
         **columns: Sequence[str] | StringArray,
     ) -> Self:
         """Build a protocol from sequences; `label` None makes it unlabelled, other columns "-".
 
         Labels are 0, 1, -1 or the words of `LABELS`, "spoof" and "bonafide".
-
-        Example:
-            >>> Protocol.from_columns(["x.wav"], speaker=["Ada"]).label.tolist()
-            [-1]
         """
-        if wrong := sorted(columns.keys() - set(_STRING_COLUMNS)):
-            raise TypeError(f"`columns` must be columns of a protocol; got {wrong}.")
-        given = {"utterance": utterance, **columns}
-        arrays: dict[str, Any] = {k: np.asarray(v, dtype=np.str_) for k, v in given.items()}
-        n_rows = len(utterance)
-        labels = np.full(n_rows, UNLABELLED) if label is None else label
-        arrays["label"] = _known_labels(labels, "row {}".format)
-        shapes = {k: v.shape for k, v in arrays.items() if v.shape != (n_rows,)}
-        if shapes:
-            raise ValueError(f"every column must have shape ({n_rows},); got {shapes}.")
-        if path is None:  # a file's names are checked with their lines
-            _check_names(arrays["utterance"], "row {}".format)
+        return cls._checked({"utterance": utterance, **columns}, label, "row {}".format, "arrays")
+
+    @classmethod
+    def _checked(
+        cls,
+        columns: Mapping[str, Any],
+        label: Any,
+        place: Callable[[int], str],
+        kind: str,
+        path: Path | None = None,
+    ) -> Self:
+        """Build a protocol whose errors name the `place` of a row."""
+        arrays: dict[str, Any] = {k: np.asarray(v, dtype=np.str_) for k, v in columns.items()}
+        n_rows = len(arrays["utterance"])
+        labels = np.asarray(np.full(n_rows, UNLABELLED) if label is None else label)
+        shapes = {k: v.shape for k, v in {**arrays, "label": labels}.items()}
+        if wrong := {k: shape for k, shape in shapes.items() if shape != (n_rows,)}:
+            raise ValueError(f"every column must have shape ({n_rows},); got {wrong}.")
+        _check_names(arrays["utterance"].tolist(), place)
+        arrays["label"], known = label_numbers(labels, (SPOOF, BONAFIDE, UNLABELLED))
+        if not known.all():
+            row = int(np.argmin(known))
+            raise ValueError(
+                f"{place(row)}: a label must be one of {', '.join(LABELS)}, or as a number {SPOOF} "
+                f"(spoof), {BONAFIDE} (bonafide) or {UNLABELLED} (unlabelled); got "
+                f"{labels.tolist()[row]!r}. Say what other words of a table mean: labels={{'real': "
+                "'bonafide', 'fake': 'spoof'} (--labels real=bonafide fake=spoof)."
+            )
         absent = {k: np.full(n_rows, ABSENT) for k in _STRING_COLUMNS if k not in arrays}
-        return cls(**arrays, **absent, format=format, path=path)
+        return cls(**arrays, **absent, format=kind, path=path)
 
     def select(self, rows: np.ndarray[Any, Any] | Sequence[int] | slice) -> Protocol:
         """Return the protocol of some rows: a mask of shape (n,), indexes or a slice."""
@@ -175,42 +162,29 @@ class Protocol:
         return replace(self, **{name: getattr(self, name)[keep] for name in columns})
 
     def counts(self) -> dict[str, int]:
-        """Return the number of utterances of each class, and of unlabelled ones if there are any.
-
-        Example:
-            >>> Protocol.from_columns(["a", "b"], [0, 0]).counts()
-            {'bonafide': 0, 'spoof': 2}
-        """
-        classes = (BONAFIDE, SPOOF)
-        counts = {LABEL_NAMES[label]: int((self.label == label).sum()) for label in classes}
+        """Return the number of utterances of each class, and of unlabelled ones if there are."""
+        counts = {LABEL_NAMES[k]: int((self.label == k).sum()) for k in (BONAFIDE, SPOOF)}
         n_unlabelled = len(self) - sum(counts.values())
         return {**counts, "unlabelled": n_unlabelled} if n_unlabelled else counts
-
-    def sha256(self) -> str:
-        """Return a hash of the utterances and their labels, in their order."""
-        return digest([*self.utterance.tolist(), *map(str, self.label.tolist())])
 
     def clusters(self, column: str) -> StringArray:
         """Return the cluster of each utterance, to draw whole clusters in a bootstrap.
 
-        The cluster is the value of `column` ("speaker", "source" or "codec_seed"), or the
-        utterance itself where the file has no value: an uncoded utterance is in one cluster with
-        its coded copies.
-
-        Example:
-            >>> protocol = Protocol.from_columns(["a", "b", "c"], codec_seed=["-", "a", "-"])
-            >>> protocol.clusters("codec_seed").tolist()
-            ['a', 'a', 'c']
+        The cluster is the value of `column`, or the utterance itself where the file has no value:
+        an uncoded utterance is in one cluster with its coded copies.
         """
         values = self.column(column)
         return np.where(values == ABSENT, self.utterance, values)
 
     def column(self, name: str) -> StringArray:
         """Return a column of words by its name."""
-        if name not in _STRING_COLUMNS:
-            raise ValueError(f"`column` must be one of {', '.join(_STRING_COLUMNS)}; got {name!r}.")
+        check_choice("column", name, _STRING_COLUMNS)
         values: StringArray = getattr(self, name)
         return values
+
+    def files(self) -> StringArray:
+        """Return the audio file of each utterance: what the column `file` says, else the name."""
+        return np.where(self.file == ABSENT, self.utterance, self.file)
 
     def parents(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the row of the recording that each utterance is a copy of; its own for others."""
@@ -248,37 +222,30 @@ def read_protocol(
     Raises:
         ValueError: The format is not known, or a line has an unknown label, another number of
             columns, or a name that stood before; the message gives the line. Or the file is empty,
-            has no labels, or is not what `expect` says.
-
-    Note:
-        Track 2 files of ASVspoof 5 are lists of trials, where utterances recur: they are refused.
+            has no labels, or is not what `expect` says. Lists of Track 2 trials are refused.
 
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "ASVspoof5.dev.track_1.tsv"
-        >>> _ = path.write_text(
-        ...     "D_0062 D_0000000001 F - - - AC1 A11 spoof -\n"
-        ...     "D_0461 D_0000000190 M - - - - bonafide bonafide -\n"
-        ... )
+        >>> _ = path.write_text("D_0062 D_0000000001 F - - - AC1 A11 spoof -\n")
         >>> protocol = read_protocol(path)
         >>> protocol.format, protocol.utterance.tolist(), protocol.attack.tolist()
-        ('asvspoof5', ['D_0000000001', 'D_0000000190'], ['A11', '-'])
+        ('asvspoof5', ['D_0000000001'], ['A11'])
     """
-    if expect is not None and expect not in OFFICIAL_COUNTS:
-        raise ValueError(f"`expect` must be one of {[*OFFICIAL_COUNTS]} or None; got {expect!r}.")
+    if expect is not None:
+        check_choice("expect", expect, OFFICIAL_COUNTS)
     if isinstance(path, Protocol):
         protocol = path
     else:
-        protocol = _read_file(Path(path), require_labels, columns or {}, labels or {})
+        protocol = _read_file(Path(path), columns or {}, labels or {})
     if require_labels and (protocol.label == UNLABELLED).all():
-        raise ValueError(f"`path` must have labels; {protocol} has none.")
+        raise ValueError(
+            f"{protocol.path or '`path`'}: there are no labels (recognised as "
+            f"{protocol.format!r}). Add a label column, say which column it is, columns={{'label': "
+            "…}, or pass require_labels=False to read a list of utterances to score."
+        )
     if expect is not None:
-        for expected, got in _official(protocol, expect):
-            if expected != got:
-                raise ValueError(
-                    f"{protocol.path or protocol} is not the whole {expect} set of ASVspoof 5: "
-                    f"expected {expected}; got {got}."
-                )
+        _check_official(protocol, expect)
     return protocol
 
 
@@ -302,30 +269,53 @@ def write_protocol(path: str | os.PathLike[str], protocol: Protocol) -> None:
     write_text(path, render(header, [*zip(*kept.values(), strict=True)], "csv") + "\n")
 
 
-def _official(protocol: Protocol, subset: Subset) -> Iterator[tuple[str, str]]:
-    """Yield what a subset of ASVspoof 5 must hold, and what a protocol holds."""
+def _check_official(protocol: Protocol, subset: Subset) -> None:
+    """Raise unless a protocol holds what a subset of ASVspoof 5 does."""
     first, last, n_speakers = _OFFICIAL[subset]
-    yield _describe(OFFICIAL_COUNTS[subset]), _describe(protocol.counts())
-    attacks = np.unique(protocol.attack[protocol.label == SPOOF]).tolist()
     names = [f"A{number:02d}" for number in range(first, last + 1)]
-    yield f"the attacks {', '.join(names)}", f"the attacks {', '.join(attacks)}"
     n_found = len(np.unique(protocol.speaker))
-    yield f"{n_speakers or n_found} speakers", f"{n_found} speakers"
+    attacks = np.unique(protocol.attack[protocol.label == SPOOF]).tolist()
+    for what, expected, got in (
+        ("utterances", dict(OFFICIAL_COUNTS[subset]), protocol.counts()),
+        ("attacks", names, attacks),
+        ("speakers", n_speakers or n_found, n_found),
+    ):
+        if expected != got:
+            raise ValueError(
+                f"{protocol.path or protocol} is not the whole {subset} set of ASVspoof 5: "
+                f"expected {what} {expected}; got {got}."
+            )
 
 
-def _read_file(
-    path: Path, require_labels: bool, named: Mapping[str, str], meant: Mapping[str, str]
-) -> Protocol:
+class _Layout(NamedTuple):
+    """The columns of a file, each by its field or "."; and where its rows begin."""
+
+    format: str
+    fields: Sequence[str]
+    delimiter: str | None = None
+    has_header: bool = False
+
+
+def _read_file(path: Path, named: Mapping[str, str], meant: Mapping[str, str]) -> Protocol:
     with text_of(path) as data:
         layout = _recognise(data, named)
-        if require_labels and "label" not in layout.column_names:
-            raise ValueError(
-                f"there are no labels (recognised as {layout.format!r}). Add a label column, say "
-                "which column it is, columns={'label': …}, or pass require_labels=False to read a "
-                "list of utterances to score."
-            )
-        columns = _read_columns(data, layout, meant)
-    return Protocol.from_columns(**columns, format=layout.format, path=path)
+        positions = {name: k for k, name in enumerate(layout.fields) if name != "."}
+        table, lines = read_table(data, layout.delimiter, positions, len(layout.fields))
+        if layout.has_header:
+            table, lines = {name: column[1:] for name, column in table.items()}, lines[1:]
+            if not len(lines):
+                raise ValueError("the file is empty: it holds a header but no utterance.")
+        label = table.pop("label", None)
+        if label is not None and meant:
+            label = np.array([meant.get(word, word) for word in label.tolist()])
+        if "attack" in table:
+            # ASVspoof 5 writes the label where other protocols write "-".
+            table["attack"][table["attack"] == LABEL_NAMES[BONAFIDE]] = ABSENT
+
+        def place(row: int) -> str:
+            return f"line {lines[row]}"
+
+        return Protocol._checked(table, label, place, layout.format, path)
 
 
 def _recognise(data: bytes, named: Mapping[str, str]) -> _Layout:
@@ -335,10 +325,6 @@ def _recognise(data: bytes, named: Mapping[str, str]) -> _Layout:
     header = [name.strip().lower() for name in row]
     fields = _fields(header, named)
     if "utterance" in fields:
-        for name in set(fields) - {"."}:
-            same = [h for h, field in zip(header, fields, strict=True) if field == name]
-            if len(same) > 1:
-                raise ValueError(f"several columns give the {name}: {same}. Keep one.")
         kind = {"\t": "tsv", None: "table"}.get(delimiter, "csv")
         return _Layout(kind, fields, delimiter, has_header=True)
     if named:
@@ -349,12 +335,12 @@ def _recognise(data: bytes, named: Mapping[str, str]) -> _Layout:
             "this is a list of Track 2 trials, which name an utterance several times. "
             "A countermeasure is trained and scored with the Track 1 protocol."
         )
-    for layout in _HEADERLESS:
-        # A comma means a CSV whose header is missing, not a list of names.
-        is_sure = delimiter is None if len(row) == 1 else len(row) > 2 or row[1] in LABELS
-        if len(row) == len(layout.column_names) and is_sure:
-            return layout
-    known = ", ".join(f"{len(layout.column_names)} ({layout.format})" for layout in _HEADERLESS)
+    # A comma means a CSV whose header is missing, not a list of names.
+    is_sure = delimiter is None if len(row) == 1 else len(row) > 2 or row[1] in LABELS
+    layouts = {len(fields.split()): (name, fields.split()) for name, fields in _HEADERLESS.items()}
+    if is_sure and len(row) in layouts:
+        return _Layout(*layouts[len(row)])
+    known = ", ".join(f"{n} ({name})" for n, (name, _) in layouts.items())
     raise ValueError(
         f"unknown format: the first line has {len(row)} columns, {row}. Without a header there are "
         f"{known}; any other file needs one, such as filename,label. If this is its header, say "
@@ -372,7 +358,7 @@ def _fields(header: list[str], named: Mapping[str, str]) -> list[str]:
             fields[header.index(name)] = field
     for word, column in named.items():
         field = _FIELD_OF.get(word, word)
-        if field not in {*_FIELD_OF.values(), "file"}:
+        if field not in _FIELD_OF.values():
             raise ValueError(
                 f"`columns` must name columns of a protocol, {', '.join(sorted({*_FIELD_OF}))}; "
                 f"got {word!r}."
@@ -383,38 +369,18 @@ def _fields(header: list[str], named: Mapping[str, str]) -> list[str]:
             )
         fields = ["." if each == field else each for each in fields]
         fields[header.index(column.lower())] = field
+    for field in {*fields} - {"."}:
+        same = [name for name, each in zip(header, fields, strict=True) if each == field]
+        if len(same) > 1 and "utterance" in fields:
+            raise ValueError(f"several columns give the {field}: {same}. Keep one.")
     return fields
 
 
-def _read_columns(
-    data: bytes, layout: _Layout, meant: Mapping[str, str]
-) -> dict[str, np.ndarray[Any, Any]]:
-    positions = {name: k for k, name in enumerate(layout.column_names) if name != "."}
-    table, lines = read_table(data, layout.delimiter, positions, len(layout.column_names))
-    if layout.has_header:
-        table, lines = {name: column[1:] for name, column in table.items()}, lines[1:]
-        if not len(lines):
-            raise ValueError("the file is empty: it holds a header but no utterance.")
-
-    def place(row: int) -> str:
-        return f"line {lines[row]}"
-
-    _check_names(table["utterance"], place)
-    if "label" in table:
-        words = [meant.get(word, word) for word in table["label"].tolist()]
-        table["label"] = _known_labels(words, place)
-    if "attack" in table:
-        # ASVspoof 5 writes the label where other protocols write "-".
-        table["attack"][table["attack"] == LABEL_NAMES[BONAFIDE]] = ABSENT
-    return table
-
-
-def _check_names(names: StringArray, place: Callable[[int], str]) -> None:
-    listed = names.tolist()
-    if len({"", *listed}) == len(listed) + 1:
+def _check_names(names: list[str], place: Callable[[int], str]) -> None:
+    if len({"", *names}) == len(names) + 1:
         return
     first: dict[str, int] = {}
-    for row, name in enumerate(listed):
+    for row, name in enumerate(names):
         if not name:
             raise ValueError(f"{place(row)}: the name of the utterance is empty.")
         if first.setdefault(name, row) != row:
@@ -422,25 +388,3 @@ def _check_names(names: StringArray, place: Callable[[int], str]) -> None:
                 f"{place(row)}: an utterance must stand once; {name!r} is also on "
                 f"{place(first[name])}."
             )
-
-
-def _known_labels(label: Any, place: Callable[[int], str]) -> LabelArray:
-    """Return numbers or words as int8, or say which is no label."""
-    values = np.asarray(label)
-    if values.ndim != 1:
-        raise ValueError(f"`label` must have shape (n,), one per row; got {values.shape}.")
-    labels, known = label_numbers(values, (SPOOF, BONAFIDE, UNLABELLED))
-    if not known.all():
-        row = int(np.argmin(known))
-        raise ValueError(
-            f"{place(row)}: a label must be one of {', '.join(LABELS)}, or as a number {SPOOF} "
-            f"(spoof), {BONAFIDE} (bonafide) or {UNLABELLED} (unlabelled); got "
-            f"{values.tolist()[row]!r}. Say what other words of a table mean: labels={{'real': "
-            "'bonafide', 'fake': 'spoof'} (--labels real=bonafide fake=spoof)."
-        )
-    return labels
-
-
-def _describe(counts: Mapping[str, int]) -> str:
-    classes = ", ".join(f"{n:,} {name}" for name, n in counts.items())
-    return f"{sum(counts.values()):,} utterances ({classes})"

@@ -1,16 +1,9 @@
 """Which stretches of a recording are synthetic: reading and writing them.
 
-======================= ==================================================== ====================
-format                  a line                                               recordings
-======================= ==================================================== ====================
-PartialSpoof, Audacity  ``start end label``, by spaces or tabs               one, named as the file
-RTTM                    ``SPEAKER name 1 start duration <NA> <NA> label …``  many
-CSV, TSV with a header  columns ``utterance,start,end,label``, maybe ``llr`` many
-======================= ==================================================== ====================
-
-Times are seconds. A label is 0 or spoof, 1 or bonafide, 2 or "no speech". The format is recognised
-by the content of the file, never by its name; a folder is read file by file. What
-``asvspoof-cm score --segments`` writes is such a table.
+The formats are PartialSpoof's and Audacity's lines ``start end label`` of one recording, RTTM, and
+tables with the columns ``utterance,start,end,label`` and maybe ``llr``, as the guide shows them.
+A file's format is recognised by its content.
+Times are seconds. A label is 0 or spoof, 1 or bonafide, 2 or "no speech".
 """
 
 from __future__ import annotations
@@ -18,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -34,17 +26,15 @@ _LABELS: Final[Mapping[str, int]] = {
     **{str(number): number for number in range(len(SEGMENT_NAMES))},
     **dict.fromkeys(("no speech", "nospeech", "nonspeech", "silence"), NO_SPEECH),
 }
-_COLUMNS: Final = (NAME_COLUMNS, ("start", "start_s"), ("end", "end_s"), LABEL_COLUMNS)
-# What rounding leaves: boundaries this close are one.
-_SAME_S = 1e-3
+_COLUMNS: Final = (NAME_COLUMNS, ("start", "start_s"), ("end", "end_s"), LABEL_COLUMNS, ("llr",))
+_SAME_S = 1e-3  # what rounding leaves: boundaries this close are one
 
 
 class Segment(NamedTuple):
     """A stretch of a recording, in seconds, and what it is: `SPOOF`, `BONAFIDE` or `NO_SPEECH`.
 
     `llr` is the mean log-likelihood ratio of a stretch that a detector found, None without speech
-    and for an annotation. A list of segments is what the functions of `asvspoof_cm.metrics` for
-    segments take.
+    and for an annotation.
     """
 
     start_s: float
@@ -83,18 +73,20 @@ def read_segments(
     known = {**_LABELS, **{word: _label(meant, _LABELS) for word, meant in (labels or {}).items()}}
     filled = None if gaps is None else _label(str(gaps), known)
     found: dict[str, list[Segment]] = {}
-    files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
-    for file in files:
-        for line, name, start, end, word, llr in _rows(file):
-            try:
-                start_s, end_s = float(start), float(end)
-                if not 0 <= start_s < end_s < math.inf:
-                    raise ValueError(f"a segment must end after it starts; got {start}, {end}.")
-                row = Segment(start_s, end_s, _label(word, known))
-                row = row if llr in ("", ABSENT) else row._replace(llr=float(llr))
+    for file in sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path]:
+        with text_of(file) as data:
+            for line, name, start, ends, word, llr in _rows(data, file.stem):
+                try:
+                    start_s, end_s = float(start), round(sum(map(float, ends)), 9)
+                    if not 0 <= start_s < end_s < math.inf:
+                        raise ValueError(
+                            f"a segment must end after it starts; got {start_s:g}, {end_s:g}."
+                        )
+                    value = None if llr in ("", ABSENT) else float(llr)
+                    row = Segment(start_s, end_s, _label(word, known), value)
+                except ValueError as error:
+                    raise ValueError(f"line {line}: {error}") from None
                 found.setdefault(name, []).append(row)
-            except ValueError as error:
-                raise ValueError(f"{file}, line {line}: {error}") from None
     if not found:
         raise ValueError(f"{path}: there is no segment.")
     return {name: _in_order(f"{path}: {name}", rows, filled) for name, rows in found.items()}
@@ -129,14 +121,12 @@ def write_segments(
             for name, row in rows
         )
     elif suffix == ".csv":
-        header = ["utterance", "start", "end", "label"]
-        cells: list[tuple[Any, ...]] = [
-            (name, float(a), float(b), SEGMENT_NAMES[k]) for name, (a, b, k, _) in rows
+        n_columns = 4 + any(row.llr is not None for _, row in rows)
+        header = ["utterance", "start", "end", "label", "llr"][:n_columns]
+        cells = [
+            (name, float(a), float(b), SEGMENT_NAMES[k], ABSENT if llr is None else llr)[:n_columns]
+            for name, (a, b, k, llr) in rows
         ]
-        if any(row.llr is not None for _, row in rows):
-            header.append("llr")
-            llrs = [ABSENT if row.llr is None else row.llr for _, row in rows]
-            cells = [(*cell, llr) for cell, llr in zip(cells, llrs, strict=True)]
         text = render(header, cells, "csv")
     else:
         raise ValueError(f"`path` must end with .rttm or .csv; got {path}.")
@@ -150,65 +140,53 @@ def _label(word: str, known: Mapping[str, int]) -> int:
         raise ValueError(f"a label must be one of {', '.join(known)}; got {word!r}.") from None
 
 
-def _rows(path: Path) -> Iterator[tuple[Any, ...]]:
-    """Yield line, name, start, end, label and LLR of each segment, as text."""
-    with text_of(path) as data:
-        text = data.decode()
-        header, delimiter = first_row(data)
-        names = [cell.strip().lower() for cell in header]
-        places = [next((k for k, c in enumerate(names) if c in known), -1) for known in _COLUMNS]
-        if min(places) >= 0:
-            places += [names.index("llr")] if "llr" in names else []
-            columns = {str(k): place for k, place in enumerate(places)}
-            table, lines = read_table(data, delimiter, columns, len(header))
-            cells = [column[1:].tolist() for column in table.values()]
-            cells += [] if "llr" in names else [[ABSENT] * (len(lines) - 1)]
-            yield from zip(lines[1:].tolist(), *cells, strict=True)
-            return
-    for number, line in enumerate(text.splitlines(), start=1):
+def _rows(data: bytes, stem: str) -> Iterator[tuple[int, str, str, Sequence[str], str, str]]:
+    """Yield line, name, start, what adds up to the end, label and LLR of each segment."""
+    header, delimiter = first_row(data)
+    names = [cell.strip().lower() for cell in header]
+    places = [next((k for k, c in enumerate(names) if c in known), -1) for known in _COLUMNS]
+    if min(places[:4]) >= 0:
+        columns = {str(k): place for k, place in enumerate(places) if place >= 0}
+        table, lines = read_table(data, delimiter, columns, len(header))
+        cells = [column.tolist() for column in table.values()]
+        cells += [[ABSENT] * len(lines)] * (5 - len(cells))
+        for line, name, start, end, word, llr in [*zip(lines.tolist(), *cells, strict=True)][1:]:
+            yield line, name, start, [end], word, llr
+        return
+    for number, line in enumerate(data.decode().splitlines(), start=1):
         words = line.split("\t") if "\t" in line else line.split(None, 9)
         if not line.strip() or line.startswith((";;", "\\")):  # a comment, Audacity's frequencies
             continue
         if words[0] == "SPEAKER" and len(words) >= 8:
-            end = _sum(words[3], words[4])
-            yield number, words[1], words[3], end, words[7], ABSENT
+            yield number, words[1], words[3], words[3:5], words[7], ABSENT
         elif len(words) == 3:
-            yield number, path.stem, *words, ABSENT
+            yield number, stem, words[0], [words[1]], words[2], ABSENT
         else:
             raise ValueError(
-                f"{path}, line {number}: a segment must be `start end label`, a line of RTTM, or a "
-                f"row under a header with utterance, start, end and label; got {line[:60]!r}."
+                f"line {number}: a segment must be `start end label`, a line of RTTM, or a row "
+                f"under a header with utterance, start, end and label; got {line[:60]!r}."
             )
-
-
-def _sum(start: str, duration: str) -> str:
-    try:
-        return repr(round(float(start) + float(duration), 9))
-    except ValueError:
-        return duration
 
 
 def _in_order(where: str, rows: list[Segment], filled: int | None) -> list[Segment]:
     """Return the segments by time, without overlaps, and with the gaps filled."""
-    rows = sorted(rows, key=lambda row: row[:2])
-    for before, after in pairwise(rows):
-        if before.end_s > after.start_s + _SAME_S:
-            raise ValueError(
-                f"{where}: segments must not overlap; {before.start_s:g} to {before.end_s:g} s and "
-                f"{after.start_s:g} to {after.end_s:g} s do."
-            )
     complete: list[Segment] = []
     end_s = 0.0
-    for row in rows:
-        if row.start_s > end_s + _SAME_S:
-            if filled is None:
-                raise ValueError(
-                    f"{where}: there must be a segment for every time; there is none from "
-                    f"{end_s:g} to {row.start_s:g} s. Label it, or say what such time is: "
-                    'gaps="bonafide".'
-                )
+    for row in sorted(rows, key=lambda row: row[:2]):
+        if row.start_s < end_s - _SAME_S:
+            raise ValueError(
+                f"{where}: segments must not overlap; that from {row.start_s:g} to {row.end_s:g} s "
+                f"starts before {end_s:g} s, where another ends."
+            )
+        if row.start_s <= end_s + _SAME_S:
+            row = row._replace(start_s=end_s)
+        elif filled is not None:
             complete.append(Segment(end_s, row.start_s, filled))
-            end_s = row.start_s
-        complete.append(row._replace(start_s=end_s))
+        else:
+            raise ValueError(
+                f"{where}: there must be a segment for every time; there is none from {end_s:g} to "
+                f'{row.start_s:g} s. Label it, or say what such time is: gaps="bonafide".'
+            )
+        complete.append(row)
         end_s = row.end_s
     return complete if filled is None else [*complete, Segment(end_s, math.inf, filled)]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from asvspoof_cm.metrics import ASVSPOOF5
+
+LIMITS: Final = ("max_body_bytes", "max_duration_s", "max_windows")
+"""The settings that clients are told."""
 
 
 def about(text: str, **limits: Any) -> Any:
@@ -24,20 +27,18 @@ Llr = Annotated[float | None, about("The log-likelihood ratio of human against s
 Window_s = Annotated[float | None, about("The length; a crop's unless given.", ge=0.1, le=60)]
 
 
-class ScoreQuery(BaseModel):
+class ScoreQuery(BaseModel, extra="forbid"):
     """The parameters of ``POST /v1/score``."""
 
-    model_config = ConfigDict(extra="forbid")
     prior: Prior = ASVSPOOF5.p_spoof
     c_miss: Annotated[Cost, about("What it costs to refuse a human.")] = ASVSPOOF5.c_miss
     c_fa: Annotated[Cost, about("What it costs to accept a spoof.")] = ASVSPOOF5.c_fa
     channel: Channel = None
 
 
-class TimelineQuery(BaseModel):
+class TimelineQuery(BaseModel, extra="forbid"):
     """The parameters of ``POST /v1/timeline``."""
 
-    model_config = ConfigDict(extra="forbid")
     window_s: Window_s = None
     hop_s: Annotated[float, about("From start to start.", ge=0.05, le=60)] = 1.0
     channel: Channel = None
@@ -102,30 +103,14 @@ class TimelineAnswer(_About):
     windows: Annotated[list[Window], Field(min_length=1)]
 
 
-class Costs(BaseModel):
-    """What errors cost, and the prior, unless a request says otherwise."""
-
-    c_miss: float
-    c_fa: float
-    p_spoof: float
-
-
-class Limits(BaseModel):
-    """The limits of a request."""
-
-    max_body_bytes: int
-    max_duration_s: float
-    max_windows: int
-
-
 class ModelAnswer(Identity):
     """The model in use, its costs and the limits of the service."""
 
     note: Annotated[str, about("What to know about the model.")]
     sample_rate: int
     crop_s: float
-    costs: Costs
-    limits: Limits
+    costs: Annotated[dict[str, float], about("And the prior, unless a request says otherwise.")]
+    limits: Annotated[dict[str, float], about("Of a request.")]
 
 
 class Status(BaseModel):
@@ -161,10 +146,14 @@ SCORING: Final[dict[int | str, dict[str, Any]]] = {
 }
 _FILE: Final = {"schema": {"type": "string", "format": "binary"}}
 _FORM: Final = {"type": "object", "properties": {"file": _FILE["schema"]}, "required": ["file"]}
-_BODIES: Final = {
-    "application/octet-stream": _FILE,
-    "audio/*": _FILE,
-    "multipart/form-data": {"schema": {**_FORM, "additionalProperties": False}},
+AUDIO: Final = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/octet-stream": _FILE,
+            "audio/*": _FILE,
+            "multipart/form-data": {"schema": {**_FORM, "additionalProperties": False}},
+        },
+    }
 }
-AUDIO: Final = {"requestBody": {"required": True, "content": _BODIES}}
 """A body that is a file, or a form with one."""

@@ -61,7 +61,9 @@ DESCRIPTION = (
 PART_WINDOWS = 16
 CLIENT_GONE = 499  # nobody receives it, but it is counted
 
-Work = Callable[[InMemory], Awaitable[dict[str, Any]]]
+Content = dict[str, Any]
+Work = Callable[[InMemory], Awaitable[Content]]
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
 def create_app(scorer: Scorer, settings: ServiceSettings | None = None) -> FastAPI:
@@ -83,33 +85,22 @@ def create_app(scorer: Scorer, settings: ServiceSettings | None = None) -> FastA
         ['/healthz', '/metrics', '/readyz', '/v1/model', '/v1/score', '/v1/timeline']
     """
     service = Service(scorer, settings or ServiceSettings())
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await service.start()
-        try:
-            yield
-        finally:
-            await service.close()
-
     app = FastAPI(
         title="asvspoof-cm",
         version="1",
         summary="Tells human speech from synthetic speech.",
         description=DESCRIPTION,
-        lifespan=lifespan,
+        lifespan=service.lifespan,
         docs_url=None,  # those pages ask other hosts
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.service = service
-    guarded = [Depends(service.authorize)]
-    told: Any = {"dependencies": guarded, "responses": {401: answers.UNAUTHORIZED}}
-    posted: Any = {
-        "dependencies": guarded,
-        "responses": answers.SCORING,
-        "openapi_extra": answers.AUDIO,
+    told: Any = {
+        "dependencies": [Depends(service.authorize)],
+        "responses": {401: answers.UNAUTHORIZED},
     }
+    posted: Any = {**told, "responses": answers.SCORING, "openapi_extra": answers.AUDIO}
     app.post("/v1/score", response_model=answers.ScoreAnswer, **posted)(service.score)
     app.post("/v1/timeline", response_model=answers.TimelineAnswer, **posted)(service.timeline)
     app.get("/v1/model", response_model=answers.ModelAnswer, **told)(service.model)
@@ -149,14 +140,9 @@ def serve(
             "the service behind something that asks.",
             host,
         )
-    uvicorn.run(
-        create_app(scorer, settings),
-        host=host,
-        port=port,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=math.ceil(settings.body_limit_s + settings.time_limit_s) + 1,
-    )
+    grace_s = math.ceil(settings.body_limit_s + settings.time_limit_s) + 1
+    options = {"access_log": False, "server_header": False, "timeout_graceful_shutdown": grace_s}
+    uvicorn.run(create_app(scorer, settings), host=host, port=port, **options)
 
 
 class Service:
@@ -182,56 +168,45 @@ class Service:
             max_batch=settings.max_batch,
             max_wait_s=settings.max_wait_s,
             n_coming=lambda: self.n_to_score,
-            on_batch=lambda n: self.batches.observe(n),
         )
         self.n_inside = self.n_to_score = self.n_buffered = 0
         self.is_ready = False
-        self._make_counters()
-
-    def _make_counters(self) -> None:
-        self.registry = registry = prometheus.CollectorRegistry()
-
-        def made(kind: Any, name: str, text: str, *labels: str, **options: Any) -> Any:
-            return kind(f"asvspoof_cm_{name}", text, labels, registry=registry, **options)
-
-        counter, histogram, gauge = prometheus.Counter, prometheus.Histogram, prometheus.Gauge
-        self.requests = made(counter, "requests", "By path and status.", "path", "status")
-        self.audio_s = made(counter, "audio_seconds", "Seconds of audio decoded.")
+        self.registry = prometheus.CollectorRegistry()
+        own: Any = {"namespace": "asvspoof_cm", "registry": self.registry}
+        named = ("path", "status")
+        self.requests = prometheus.Counter("requests", "By path and status.", named, **own)
+        self.audio_s = prometheus.Counter("audio_seconds", "Seconds of audio decoded.", **own)
         text = "From the first byte to the answer."
-        self.latency = made(histogram, "request_seconds", text)
-        sizes = (1, 2, 4, 8, 16, 32, 64)
-        self.batches = made(histogram, "batch_requests", "Requests in a batch.", buckets=sizes)
+        self.latency = prometheus.Histogram("request_seconds", text, **own)
+        sizes: Any = {**own, "buckets": (1, 2, 4, 8, 16, 32, 64)}
+        self.batches = prometheus.Histogram("batch_requests", "Requests in a batch.", **sizes)
         for name, text, value in (
             ("requests_inside", "Requests whose audio has arrived.", lambda: self.n_inside),
             ("queue", "Requests that wait for a batch.", lambda: self.batcher.n_waiting),
             ("buffered_bytes", "Bytes of bodies that are not decoded.", lambda: self.n_buffered),
             ("decoders_replaced", "Decoders that died.", lambda: self.decoders.n_replaced),
         ):
-            made(gauge, name, text).set_function(value)
-        names = ("name", "sha256")
-        model = made(gauge, "model_info", "The model that scores.", *names)
-        model.labels(*(str(self.identity[name]) for name in names)).set(1)
+            prometheus.Gauge(name, text, **own).set_function(value)
+        model = {name: str(self.identity[name]) for name in ("name", "sha256")}
+        about_model = prometheus.Gauge("model_info", "The model that scores.", [*model], **own)
+        about_model.labels(**model).set(1)
 
-    async def start(self) -> None:
-        """Start the decoders and warm the model up."""
+    @asynccontextmanager
+    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        """Start the decoders and warm the model up; at the end, finish and stop them."""
         await self.decoders.start()
         await self.batcher.start()
-        silence = np.zeros(self.sample_rate, dtype=np.float32)
-        await self.batcher.run(lambda: self.scorer.score_batch([silence], self.sample_rate))
-        self.is_ready = True
+        try:
+            silence = np.zeros(self.sample_rate, dtype=np.float32)
+            await self.batcher.run(lambda: self.scorer.score_batch([silence], self.sample_rate))
+            self.is_ready = True
+            yield
+        finally:
+            self.is_ready = False
+            await self.batcher.close()
+            await self.decoders.close()
 
-    async def close(self) -> None:
-        """End the decoders and the thread of the model."""
-        self.is_ready = False
-        await self.batcher.close()
-        await self.decoders.close()
-
-    async def authorize(
-        self,
-        given: Annotated[
-            HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))
-        ] = None,
-    ) -> None:
+    async def authorize(self, given: Credentials = None) -> None:
         """Refuse a request without the token, where one is asked for."""
         token = self.settings.token
         sent = "" if given is None else given.credentials
@@ -243,7 +218,7 @@ class Service:
 
     async def score(
         self, request: Request, query: Annotated[answers.ScoreQuery, Query()]
-    ) -> dict[str, Any]:
+    ) -> Content:
         """Score one recording."""
         costs = replace(ASVSPOOF5, p_spoof=query.prior, c_miss=query.c_miss, c_fa=query.c_fa)
         self.n_to_score += 1
@@ -254,12 +229,12 @@ class Service:
 
     async def timeline(
         self, request: Request, query: Annotated[answers.TimelineQuery, Query()]
-    ) -> dict[str, Any]:
+    ) -> Content:
         """Score a recording in windows along time."""
         work = partial(self._timeline, query.window_s or self.scorer.input.crop_s, query.hop_s)
         return await self._answer(request, query.channel, work)
 
-    async def model(self) -> dict[str, Any]:
+    async def model(self) -> Content:
         """Tell what scores, and within which limits."""
         return {
             **self.identity,
@@ -267,14 +242,14 @@ class Service:
             "sample_rate": self.sample_rate,
             "crop_s": self.scorer.input.crop_s,
             "costs": asdict(ASVSPOOF5),
-            "limits": {name: getattr(self.settings, name) for name in answers.Limits.model_fields},
+            "limits": {name: getattr(self.settings, name) for name in answers.LIMITS},
         }
 
-    async def healthz(self) -> dict[str, str]:
+    async def healthz(self) -> Content:
         """Tell that the process lives."""
         return {"status": "ok"}
 
-    async def readyz(self) -> dict[str, str]:
+    async def readyz(self) -> Content:
         """Tell whether requests would be answered now."""
         if not self.is_ready:
             raise RefusedError(503, "not_ready", "not ready.", Retry_After="1")
@@ -287,9 +262,7 @@ class Service:
 
     # One request: body, place, decoding, batch
 
-    async def _answer(
-        self, request: Request, channel: int | str | None, work: Work
-    ) -> dict[str, Any]:
+    async def _answer(self, request: Request, channel: int | str | None, work: Work) -> Content:
         start = time.perf_counter()
         body = Body(self)
         try:
@@ -316,7 +289,7 @@ class Service:
         if self.n_inside >= self.settings.max_requests:
             raise busy(f"with {self.n_inside} requests")
 
-    async def _work(self, body: Body, channel: int | str | None, work: Work) -> dict[str, Any]:
+    async def _work(self, body: Body, channel: int | str | None, work: Work) -> Content:
         if not isinstance(channel, int):
             channel = self.channel if channel is None else None
         source = await self.decoders.decode(body.content, channel)
@@ -331,9 +304,7 @@ class Service:
             "model": self.identity,
         } | await work(source)
 
-    async def _unless_gone(
-        self, request: Request, work: Awaitable[dict[str, Any]]
-    ) -> dict[str, Any]:
+    async def _unless_gone(self, request: Request, work: Awaitable[Content]) -> Content:
         """Return the result of `work`, which ends if the client hangs up or time runs out."""
         task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect(request))
         limit_s = self.settings.time_limit_s
@@ -352,19 +323,20 @@ class Service:
             # The place is free when the work has ended, not before.
             await asyncio.gather(task, gone, return_exceptions=True)
 
-    async def _score(self, costs: DetectionCosts, source: InMemory) -> dict[str, Any]:
+    async def _score(self, costs: DetectionCosts, source: InMemory) -> Content:
         utterance = await asyncio.to_thread(take_crops, source, self.scorer.input)
         del source
         return (await self.batcher.submit(utterance)).as_dict(costs)
 
     def _score_together(self, utterances: Sequence[Utterance]) -> list[ScoreResult | Exception]:
         """Score a batch; where one utterance can't be scored, the others still are."""
+        self.batches.observe(len(utterances))
         return [
             RefusedError(422, "not_scorable", result) if isinstance(result, str) else result
             for _, result in self.scorer.score_utterances(enumerate(utterances))
         ]
 
-    async def _timeline(self, window_s: float, hop_s: float, source: InMemory) -> dict[str, Any]:
+    async def _timeline(self, window_s: float, hop_s: float, source: InMemory) -> Content:
         most, duration_s = self.settings.max_windows, source.n_samples / self.sample_rate
         if duration_s > hop_s * most:
             raise RefusedError(
@@ -477,9 +449,7 @@ class _Outermost:
                 path = getattr(scope.get("route"), "path", "")
                 if path in ("/v1/score", "/v1/timeline"):
                     self.service.requests.labels(path, str(message["status"])).inc()
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
         await self.app(scope, receive, send_counted)

@@ -29,9 +29,8 @@ class Batcher(Generic[Item, Result]):
         max_batch: int,
         max_wait_s: float,
         n_coming: Callable[[], int],
-        on_batch: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._function, self._n_coming, self._on_batch = function, n_coming, on_batch
+        self._function, self._n_coming = function, n_coming
         self._max_batch, self._max_wait_s = max_batch, max_wait_s
         # In order of arrival. Futures are compared by identity; items may hold arrays.
         self._waiting: dict[asyncio.Future[Result], Item] = {}
@@ -82,7 +81,6 @@ class Batcher(Generic[Item, Result]):
             if not batch:  # all of them went while the batch waited
                 continue
             self._n_before = len(batch)
-            self._on_batch(len(batch))
             results: Sequence[Result | Exception]
             try:
                 results = await self.run(partial(self._function, [*batch.values()]))

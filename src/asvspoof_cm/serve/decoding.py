@@ -51,8 +51,9 @@ def decode(
             n_frames = _BLOCK_VALUES // file.n_channels
             n_block = max(1, n_frames * sample_rate // file.native_rate)
             starts = range(0, file.n_samples, n_block)
+            waveform = np.concatenate([file.read(start, n_block) for start in starts])
             return InMemory(
-                np.concatenate([file.read(start, n_block) for start in starts]),
+                waveform,
                 file.native_rate,
                 n_channels=file.n_channels,
                 channels_differ=file.channels_differ,
@@ -95,9 +96,7 @@ class Decoders:
 
     async def close(self) -> None:
         """End the processes."""
-        for pool in self.pools:
-            pool.stop()  # type: ignore[no-untyped-call]
-        await asyncio.gather(*(asyncio.to_thread(pool.join) for pool in self.pools))
+        await asyncio.gather(*map(self._end, [*self.pools]))
 
     async def decode(self, content: bytes, channel: int | None = None) -> InMemory:
         """Decode a file in the next idle process; it gets 422 also where that process died."""
@@ -117,11 +116,12 @@ class Decoders:
                 try:
                     work = pool.schedule(decode, arguments, timeout=self.limit_s)
                     return await asyncio.wrap_future(work)
-                except RuntimeError:  # the process died idle, and the file is not to blame
-                    pool = await self._replace(pool)
-                except ProcessExpired:
-                    pool = await self._replace(pool)
-                    break
+                except (RuntimeError, ProcessExpired) as error:
+                    self._count_replaced()
+                    await self._end(pool)
+                    pool = self._new_pool()
+                    if isinstance(error, ProcessExpired):
+                        break  # else it died idle, and the file is not to blame
             raise _undecodable("the audio can't be decoded: the decoder died on it.")
         except TimeoutError:
             self._count_replaced()
@@ -130,19 +130,17 @@ class Decoders:
         finally:
             self._idle.put_nowait(pool)
 
-    async def _replace(self, pool: ProcessPool) -> ProcessPool:
-        self._count_replaced()
-        self.pools.discard(pool)
-        pool.stop()  # type: ignore[no-untyped-call]
-        await asyncio.to_thread(pool.join)
-        return self._new_pool()
-
     def _new_pool(self) -> ProcessPool:
         from pebble import ProcessPool
 
         pool = ProcessPool(1, initializer=_prepare, context=_Context())
         self.pools.add(pool)
         return pool
+
+    async def _end(self, pool: ProcessPool) -> None:
+        self.pools.discard(pool)
+        pool.stop()  # type: ignore[no-untyped-call]
+        await asyncio.to_thread(pool.join)
 
     def _count_replaced(self) -> None:
         self.n_replaced += 1

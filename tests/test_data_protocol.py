@@ -291,19 +291,15 @@ LINES = st.lists(
 def test_both_ways_of_splitting_agree(lines, newline, space):
     """Blocks of bytes, used for ASCII, against Python's own splitting of lines and words."""
     text = newline.join(space.join(line) for line in lines).replace("é", "e")
-    columns = {"first": 0, "third": 2}
-    results = []
-    for blocks in (table_module._ascii_blocks, table_module._row_blocks):
-        args = (text.encode(),) if blocks is table_module._ascii_blocks else (text, None)
+    columns, results = {"first": 0, "third": 2}, []
+    for split in (read_table, table_module._from_rows):
+        content = text.encode() if split is read_table else text
         try:
-            found = [
-                (*row, line)
-                for block, lines_ in blocks(*args, columns, 3)
-                for *row, line in zip(block["first"], block["third"], lines_, strict=True)
-            ]
+            table, numbers = split(content, None, columns, 3)
         except ValueError as error:
-            found = str(error)
-        results.append(found)
+            results.append(str(error))
+        else:
+            results.append([table["first"].tolist(), table["third"].tolist(), numbers.tolist()])
     assert results[0] == results[1]
 
 

@@ -20,7 +20,6 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias, TypeVar
 
@@ -41,7 +40,6 @@ IntArray: TypeAlias = NDArray[np.int64]
 MIN_RATE, MAX_RATE = 1_000, 768_000
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _BLOCK_BYTES = 1 << 22
-_BLOCK_ROWS = 1 << 16
 _IS_SPACE = np.array([chr(code).isspace() for code in range(128)])
 
 
@@ -60,13 +58,11 @@ def as_scores(name: str, scores: ArrayLike) -> FloatArray:
             f"`{name}` must hold at least one score; got none. "
             "A metric needs trials of every class: check the labels and the order of arguments."
         )
-    finite = np.isfinite(values)
-    if not finite.all():
+    if not (finite := np.isfinite(values)).all():
         n_nan = int(np.isnan(values).sum())
-        n_infinite = int((~finite).sum()) - n_nan
         raise ValueError(
-            f"`{name}` must be finite; got {n_nan} NaN and {n_infinite} infinite of {values.size} "
-            f"scores, the first at index {int(np.argmin(finite))}. "
+            f"`{name}` must be finite; got {n_nan} NaN and {int((~finite).sum()) - n_nan} infinite "
+            f"of {values.size} scores, the first at index {int(np.argmin(finite))}. "
             "Find out why the model gave them (half precision overflows) and score again."
         )
     return values
@@ -85,12 +81,11 @@ def as_labels(labels: ArrayLike) -> NDArray[np.bool_]:
             f"got {values.tolist()[first]!r} at index {first} ({int((~known).sum())} such of "
             f"{values.size})."
         )
-    is_bonafide: NDArray[np.bool_] = numbers == BONAFIDE
-    return is_bonafide
+    return np.equal(numbers, BONAFIDE)
 
 
 def label_numbers(
-    values: NDArray[Any], allowed: Collection[int]
+    values: Array, allowed: Collection[int]
 ) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
     """Return labels (n,) of words or of `allowed` numbers, and which of them are known.
 
@@ -101,8 +96,7 @@ def label_numbers(
         words.update(LABELS)
     if values.dtype.kind not in "UST":
         words.update({number: number for number in allowed})
-    numbers = np.zeros(values.shape, dtype=np.int8)
-    known = np.zeros(values.shape, dtype=bool)
+    numbers, known = np.zeros(values.shape, np.int8), np.zeros(values.shape, bool)
     for word, number in words.items():
         matches = values == word
         numbers[matches] = number
@@ -269,9 +263,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block ends without an error.
 
     The temporary file lies in the same folder, so the replacement is atomic; its contents reach
-    the disk before its name does. What a killed process left is overwritten. After an error `path`
-    is what it was before; where the disk is full, the error says so, whatever the writer made of
-    it.
+    the disk before its name does. After an error `path` is what it was before; where the disk is
+    full, the error says so, whatever the writer made of it.
     """
     path = Path(path)
     if path.is_dir():
@@ -286,21 +279,15 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if (cause := _no_room(error)) is not None:
-            raise OSError(
-                f"{path} could not be written: {os.strerror(cause)}. What was there before is "
-                "intact; make room and run the same command again."
-            ) from error
+        cause: BaseException | None = error
+        while cause is not None:  # torch reports a full disk as another error
+            if isinstance(cause, OSError) and cause.errno in _NO_ROOM:
+                raise OSError(
+                    f"{path} could not be written: {os.strerror(cause.errno)}. What was there "
+                    "before is intact; make room and run the same command again."
+                ) from error
+            cause = cause.__cause__ or cause.__context__
         raise
-
-
-def _no_room(error: BaseException | None) -> int | None:
-    """Return the number of the error, if a full disk is behind it; torch reports another one."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            return error.errno
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
@@ -311,16 +298,11 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     return path.open("rb")
 
 
-def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a file that `open_regular` opens."""
-    with open_regular(path) as file:
-        return file.read()
-
-
 @contextlib.contextmanager
 def text_of(path: str | os.PathLike[str]) -> Iterator[bytes]:
     """Yield a text file without its byte order mark; errors of what is in it name the file."""
-    data = read_regular(path)
+    with open_regular(path) as file:
+        data = file.read()
     try:
         yield data.removeprefix(codecs.BOM_UTF8)
     except UnicodeDecodeError as error:
@@ -360,11 +342,10 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
     Its exports are the imports under ``if TYPE_CHECKING:`` in its own source, which type checkers
     read as they stand; here they are made when a name is first asked for.
     """
-    spec = find_spec(package)
-    source = getattr(spec and spec.loader, "get_source", lambda _: None)(package) or ""
+    module: Any = sys.modules[package]
     homes = {
         alias.name: str(node.module)
-        for block in ast.parse(source).body
+        for block in ast.parse(module.__loader__.get_source(package)).body
         if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
         for node in block.body
         if isinstance(node, ast.ImportFrom)
@@ -374,11 +355,10 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(homes[name]), name)
-        setattr(sys.modules[package], name, value)
-        return value
+        setattr(module, name, getattr(import_module(homes[name]), name))
+        return vars(module)[name]
 
-    return get, lambda: sorted({*homes, *vars(sys.modules[package])}), sorted(homes)
+    return get, lambda: sorted({*homes, *vars(module)}), sorted(homes)
 
 
 def import_extra(module: str, extra: str) -> Any:
@@ -410,23 +390,17 @@ class Progress:
         enabled: bool = True,
     ) -> None:
         self._bar: Any = None
-        if enabled:
-            with contextlib.suppress(ImportError):
-                from tqdm import tqdm
+        with contextlib.suppress(ImportError):
+            from tqdm import tqdm
 
-                self._bar = tqdm(
-                    total=total,
-                    desc=description or None,
-                    unit=unit,
-                    dynamic_ncols=True,
-                    **({} if sys.stderr.isatty() else {"delay": 5.0, "mininterval": 5.0}),
-                )
+            slow: Any = {} if sys.stderr.isatty() else {"delay": 5.0, "mininterval": 5.0}
+            slow |= {"dynamic_ncols": True, "disable": not enabled}
+            self._bar = tqdm(total=total, desc=description or None, unit=unit, **slow)
 
     def update(self, n: int = 1, **figures: float | str) -> None:
         """Count `n` more steps as done and show the newest `figures`."""
         if self._bar is not None:
-            if figures:
-                self._bar.set_postfix(figures, refresh=False)
+            self._bar.set_postfix(figures, refresh=False)
             self._bar.update(n)
 
     def __enter__(self) -> Self:
@@ -467,25 +441,25 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
     """Return the device that a name stands for; "auto" is CUDA, else MPS, else the CPU."""
     import torch
 
-    if device != "auto":
-        try:
-            chosen = torch.device(device)
-        except RuntimeError:
-            raise ValueError(
-                f"`device` must be auto, cpu, cuda, cuda:1, mps or another of PyTorch's; "
-                f"got {device!r}."
-            ) from None
-        is_here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        if not is_here.get(chosen.type, True):
-            raise ValueError(
-                f"`device` must be one that is here; got {device!r}, without {chosen.type.upper()}."
-            )
-        return chosen
-    if torch.cuda.is_available():
+    is_here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        if not is_here["cuda"]:
+            return torch.device("mps" if is_here["mps"] else "cpu")
         # torchrun says which card of its machine is this process's.
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         return torch.device("cuda", local_rank % torch.cuda.device_count())
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ValueError(
+            f"`device` must be auto, cpu, cuda, cuda:1, mps or another of PyTorch's; "
+            f"got {device!r}."
+        ) from None
+    if not is_here.get(chosen.type, True):
+        raise ValueError(
+            f"`device` must be one that is here; got {device!r}, without {chosen.type.upper()}."
+        )
+    return chosen
 
 
 # Tables
@@ -499,8 +473,7 @@ def first_row(data: bytes) -> tuple[list[str], str | None]:
     """
     match = re.search(rb"[^\r\n]*\S[^\r\n]*", data)  # whole: its first cell may be empty
     line = match.group().decode("utf-8") if match else ""
-    delimiter = max(";,|", key=line.count)
-    delimiter = "\t" if "\t" in line else delimiter
+    delimiter = "\t" if "\t" in line else max(";,|", key=line.count)
     chosen = delimiter if delimiter in line else None
     return next((row for _, row in _rows(line, chosen)), []), chosen
 
@@ -522,18 +495,31 @@ def read_table(
     Raises:
         ValueError: A line has another number of columns; the message starts with the line.
     """
-    if delimiter is None and data.isascii():
-        blocks = _ascii_blocks(data, columns, n_columns)
-    else:
-        blocks = _row_blocks(data.decode("utf-8"), delimiter, columns, n_columns)
+    if delimiter is not None or not data.isascii():
+        return _from_rows(data.decode("utf-8"), delimiter, columns, n_columns)
     parts: dict[str, list[Array]] = {name: [np.empty(0, dtype=np.str_)] for name in columns}
     lines = [np.empty(0, dtype=np.int64)]
-    for block, block_lines in blocks:
+    for block, block_lines in _ascii_blocks(data, columns, n_columns):
         lines.append(block_lines)
         for name, column in block.items():
             parts[name].append(column)
     # One column at a time, so that no more than one stands in memory twice.
     return {name: np.concatenate(parts.pop(name)) for name in columns}, np.concatenate(lines)
+
+
+def _from_rows(
+    text: str, delimiter: str | None, columns: Mapping[str, int], n_columns: int
+) -> tuple[dict[str, Array], Array]:
+    cells: dict[str, list[str]] = {name: [] for name in columns}
+    lines = []
+    for line, row in _rows(text, delimiter):
+        if len(row) != n_columns:
+            raise _wrong_number(line, n_columns, row)
+        lines.append(line)
+        for name, k in columns.items():
+            cells[name].append(row[k])
+    arrays = {name: np.array(cells.pop(name), dtype=np.str_) for name in columns}
+    return arrays, np.array(lines, dtype=np.int64)
 
 
 def _ascii_blocks(
@@ -571,27 +557,6 @@ def _gather(codes: Array, starts: Array, ends: Array) -> Array:
     inside = positions < ends[:, None]
     characters = np.where(inside, codes[np.minimum(positions, len(codes) - 1)], 0)
     return characters.astype(np.uint32).view(f"<U{width}")[:, 0]
-
-
-def _row_blocks(
-    text: str, delimiter: str | None, columns: Mapping[str, int], n_columns: int
-) -> Iterator[tuple[dict[str, Array], Array]]:
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    for line, row in _rows(text, delimiter):
-        if len(row) != n_columns:
-            raise _wrong_number(line, n_columns, row)
-        rows.append(row)
-        lines.append(line)
-        if len(rows) == _BLOCK_ROWS:
-            yield _columns_of(rows, columns), np.array(lines)
-            rows, lines = [], []
-    if rows:
-        yield _columns_of(rows, columns), np.array(lines)
-
-
-def _columns_of(rows: list[list[str]], columns: Mapping[str, int]) -> dict[str, Array]:
-    return {name: np.array([row[k] for row in rows], dtype=np.str_) for name, k in columns.items()}
 
 
 def _rows(text: str, delimiter: str | None) -> Iterator[tuple[int, list[str]]]:

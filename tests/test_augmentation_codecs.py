@@ -11,7 +11,6 @@ import torch
 
 from asvspoof_cm import LogMel, load_audio
 from asvspoof_cm.augmentation import (
-    CODECS,
     Codec,
     SpeechCoder,
     available_codecs,
@@ -20,6 +19,8 @@ from asvspoof_cm.augmentation import (
 )
 
 AVAILABLE = available_codecs()
+MORE_RATES = ("mp3", "vorbis", "opus", "amr-nb", "g726", "opus-voip", "aac")
+LEVELS = [codec for codec in AVAILABLE if codec in MORE_RATES]
 ROOT = Path(__file__).resolve().parents[1]
 SPEECH = load_audio(ROOT / "examples" / "audio" / "human_asterisk_en.flac")[:32000]
 
@@ -47,16 +48,11 @@ def snr_db(x, y):
     return float(10 * torch.log10(x.square().sum() / (y - x).square().sum()))
 
 
-def test_the_installed_libsndfile_has_most():
-    assert {"mu-law", "a-law", "gsm", "g721", "ima-adpcm"} <= set(AVAILABLE)
-    assert set(AVAILABLE) <= set(CODECS)
-
-
 @pytest.mark.parametrize("codec", AVAILABLE)
 def test_length_level_and_alignment(codec):
-    x, level = SPEECH[:24001], 0.0 if module._has_levels(codec) else None
+    x = SPEECH[:24001]
     for narrowband in (False, True):
-        y = transcode(x, codec, narrowband=narrowband, compression_level=level)
+        y = transcode(x, codec, narrowband=narrowband)
         assert y.shape == x.shape
         assert not torch.equal(y, x)
         assert abs(float(y.norm() / x.norm()) - 1) < 0.2
@@ -69,7 +65,7 @@ def test_length_level_and_alignment(codec):
         assert short.isfinite().all()
 
 
-@pytest.mark.parametrize("codec", [c for c in AVAILABLE if module._has_levels(c)])
+@pytest.mark.parametrize("codec", LEVELS)
 def test_fewer_bits_are_worse(codec):
     spectrum = LogMel(n_mels=40, f_max=3400.0, floor=1e-4)
     coded = (transcode(SPEECH, codec, compression_level=level) for level in (0.0, 1.0))
@@ -92,17 +88,11 @@ def test_without_pyav_its_codecs_are_not_there(monkeypatch):
     module._works.cache_clear()
     module._delay.cache_clear()
     try:
+        assert {"mu-law", "a-law", "gsm", "g721", "ima-adpcm"} <= set(available_codecs())
         assert "amr-nb" not in available_codecs()
-        assert "gsm" in available_codecs()
     finally:
         module._works.cache_clear()
         module._delay.cache_clear()
-
-
-def test_laws_have_their_known_quality():
-    x = wave(16000)
-    for codec in ("mu-law", "a-law"):
-        assert 33 < snr_db(x, transcode(x, codec)) < 40  # 8-bit companding: about 37 dB
 
 
 def test_mu_law_is_the_g711_curve():
@@ -147,9 +137,7 @@ def test_draw_covers_the_codecs_and_levels():
     drawn = augment.draw(2000, 100, seeded())
     assert abs(drawn["codec"].count("mp3") / 2000 - 0.5) < 0.05
     assert abs(drawn["narrowband"].double().mean() - 0.3) < 0.05
-    levels = dict(zip(drawn["codec"], drawn["compression_level"], strict=True))
-    assert levels["mu-law"] is None
-    assert 0.2 <= levels["mp3"] <= 0.8
+    assert 0.2 <= drawn["compression_level"].min() < drawn["compression_level"].max() <= 0.8
 
 
 def test_rows_equal_single_calls():

@@ -13,7 +13,6 @@ from asvspoof_cm.augmentation import (
     Codec,
     ColouredNoise,
     Compose,
-    ConvolutiveNoise,
     CopySynthesis,
     Gain,
     Gaps,
@@ -37,48 +36,44 @@ from asvspoof_cm.augmentation import (
     spoof,
     transcode,
 )
+from asvspoof_cm.augmentation.base import select_rows
 
 INF = float("inf")
 CODECS = ("mu-law", "a-law", "gsm", "ima-adpcm", "vorbis")
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
-
-
 CLIPS = tuple(
     torch.randn(n, generator=torch.Generator().manual_seed(n)) * torch.exp(-torch.arange(n) / n)
     for n in (800, 3000, 5000)
 )
-NAMES = {
-    "gain": lambda: Gain(),
-    "polarity": lambda: Compose([Polarity(), Gain()]),
-    "clipping": lambda: Clipping(below_peak_db=(6.0, 20.0)),
-    "automatic_gain": lambda: AutomaticGain(time_s=(0.01, 0.05)),
-    "packet_loss": lambda: PacketLoss(share=(0.9, 0.9)),
-    "gaps": lambda: Gaps(n_gaps=(1, 3), at_start=True),
-    "speech_coder": lambda: SpeechCoder(),
-    "fir": lambda: RandomFIR(),
-    "butterworth": lambda: RandomButterworth(),
-    "white_noise": lambda: WhiteNoise(),
-    "tfparn": lambda: TFPARNAugment(p=1.0),
-    **{f"rawboost_{a}": lambda a=a: RawBoost(a) for a in range(1, 9)},
-    "equalizer": lambda: RandomEqualizer(),
-    "room": lambda: RandomRoom(decay_s=(0.01, 0.1)),
-    "coloured_noise": lambda: ColouredNoise(),
-    "band_limit": lambda: RandomBandLimit(low_hz=(50.0, 300.0)),
-    "speed": lambda: RandomSpeed(percent=(105, 110)),
-    "copy_synthesis": lambda: CopySynthesis(),
-    "codec": lambda: Codec(codecs=CODECS, narrowband_p=0.5),
-    "recorded_noise": lambda: RecordedNoise(clips=CLIPS, n_clips=(1, 3)),
-    "compose": lambda: Compose([Gain(), WhiteNoise()]),
-    "one_of": lambda: OneOf([RandomFIR(), RandomEqualizer()]),
-    "random_apply": lambda: RandomApply(RandomFIR(), p=0.5),
-}
+AUGMENTATIONS = [
+    Compose([Polarity(), Gain()]),
+    Clipping(below_peak_db=(6.0, 20.0)),
+    AutomaticGain(time_s=(0.01, 0.05)),
+    PacketLoss(share=(0.9, 0.9)),
+    Gaps(n_gaps=(1, 3), at_start=True),
+    SpeechCoder(),
+    RandomFIR(),
+    RandomButterworth(),
+    WhiteNoise(),
+    TFPARNAugment(p=1.0),
+    *(RawBoost(algorithm) for algorithm in range(1, 9)),
+    RandomEqualizer(),
+    RandomRoom(decay_s=(0.01, 0.1)),
+    ColouredNoise(),
+    RandomBandLimit(low_hz=(50.0, 300.0)),
+    RandomSpeed(percent=(105, 110)),
+    CopySynthesis(),
+    Codec(codecs=CODECS, narrowband_p=0.5),
+    RecordedNoise(clips=CLIPS, n_clips=(1, 3)),
+    OneOf([RandomFIR(), RandomEqualizer()], p=0.5),
+    RandomApply(RandomFIR(), p=0.5),
+]
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=AUGMENTATIONS, ids=lambda augment: type(augment).__name__)
 def augment(request, monkeypatch):
-    small = (spoof._Vocoder(64, 16, 4, 2), spoof._Vocoder(128, 32, 8, 1))
+    small = ((64, 16, 4, 2), (128, 32, 8, 1))
     monkeypatch.setattr(spoof, "_VOCODERS", small)
-    return NAMES[request.param]()
+    return request.param
 
 
 def seeded(seed=0):
@@ -97,21 +92,16 @@ def speech(*shape, seed=0):
     return (0.9 * wave / wave.abs().amax(-1, keepdim=True)).float()
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_keeps_shape_and_dtype(augment, dtype):
-    for shape in [(4000,), (3, 4000)]:
-        waveform = speech(*shape).to(dtype)
-        output = augment(waveform, generator=seeded())
-        assert output.shape == waveform.shape
-        assert output.dtype == dtype
-        assert output.isfinite().all()
-
-
-def test_half_precision_is_float32_rounded_at_the_end(augment):
-    waveform = speech(3, 4000).bfloat16()
+def test_keeps_shape_and_dtype_and_rounds_at_the_end(augment):
+    waveform = speech(3, 4000)
     drawn = augment.draw(3, 4000, seeded())
-    wide = augment.apply(waveform.float(), drawn)
-    assert torch.equal(augment.apply(waveform, drawn), wide.bfloat16())
+    for dtype in (torch.float64, torch.float32, torch.float16):
+        output = augment.apply(waveform.to(dtype), drawn)
+        assert (output.shape, output.dtype) == (waveform.shape, dtype)
+        assert output.isfinite().all()
+    half = waveform.bfloat16()
+    assert torch.equal(augment.apply(half, drawn), augment.apply(half.float(), drawn).bfloat16())
+    assert augment(waveform[0]).shape == (4000,)
 
 
 def test_changes_its_input_and_leaves_the_argument_alone(augment):
@@ -120,12 +110,11 @@ def test_changes_its_input_and_leaves_the_argument_alone(augment):
     drawn = augment.draw(8, 4000, seeded())
     changed = (augment.apply(waveform, drawn) != waveform).any(dim=1)
     assert torch.equal(waveform, before)
-    expected = torch.ones(8, dtype=torch.bool)
-    if isinstance(augment, RandomApply) and augment.p < 1:
-        expected[:] = False
-        expected[drawn["choice"] == 0] = True
-        assert 0 < expected.sum() < 8
-    assert torch.equal(changed, expected)
+    if getattr(augment, "p", 1) < 1:
+        assert torch.equal(changed, drawn["choice"] < len(augment.augmentations))
+        assert 0 < changed.sum() < 8
+    else:
+        assert changed.all()
 
 
 def test_replay_is_bit_equal_also_from_a_file(augment):
@@ -142,25 +131,16 @@ def test_replay_is_bit_equal_also_from_a_file(augment):
     assert torch.equal(pickle.loads(pickle.dumps(augment)).apply(waveform, again), output)
 
 
-def test_seeds_decide_and_without_one_each_call_takes_a_fresh_one(augment):
-    waveform = speech(32, 500)
-    first = augment(waveform, generator=seeded(1))
-    assert torch.equal(first, augment(waveform, generator=seeded(1)))
-    assert not torch.equal(first, augment(waveform, generator=seeded(2)))
-    torch.manual_seed(0)
-    first = augment(waveform)
-    torch.manual_seed(0)
-    assert not torch.equal(first, augment(waveform))
-    assert not torch.equal(first, augment.apply(waveform, augment.draw(32, 500)))
-
-
-def test_never_touches_the_global_generators(augment):
+def test_seeds_decide_and_no_global_generator_is_touched(augment):
     def states():
         return torch.get_rng_state().tolist(), str(np.random.get_state())  # noqa: NPY002
 
-    before = states()
-    augment(speech(2, 4000), generator=seeded())
-    augment(speech(2, 4000))
+    before, waveform = states(), speech(32, 500)
+    first = augment(waveform, generator=seeded(1))
+    assert torch.equal(first, augment(waveform, generator=seeded(1)))
+    assert not torch.equal(first, augment(waveform, generator=seeded(2)))
+    assert not torch.equal(augment(waveform), augment(waveform))
+    assert not torch.equal(first, augment.apply(waveform, augment.draw(32, 500)))
     assert states() == before
 
 
@@ -181,17 +161,6 @@ def minute():
     return speech(960_000)
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - {"codec"}))
-def test_a_row_does_not_depend_on_its_neighbours(name):
-    augment = NAMES[name]()
-    waveform = speech(4, 4000).double()
-    drawn = augment.draw(4, 4000, seeded())
-    other = waveform.clone()
-    other[1:] = speech(3, 4000, seed=5).double()
-    difference = augment.apply(waveform, drawn)[0] - augment.apply(other, drawn)[0]
-    assert difference.abs().max() < 1e-12
-
-
 def test_gradients_pass(augment):
     if isinstance(augment, (Codec, RandomSpeed)):
         pytest.skip("codecs and resampling leave torch")
@@ -203,21 +172,15 @@ def test_gradients_pass(augment):
     assert (output.detach() - augment(waveform.detach(), generator=seeded())).abs().max() < 1e-4
 
 
-def test_rows_can_be_replayed_alone(augment):
-    waveform = speech(6, 4000).double()
-    drawn = augment.draw(6, 4000, seeded())
-    output = augment.apply(waveform, drawn)
-    for start, stop in [(0, 1), (2, 5), (4, 9)]:
-        part = augment.apply(waveform[start:stop], augment.select(drawn, start, stop))
-        assert (part - output[start:stop]).abs().max() < 1e-9
-
-
-def test_large_batches_are_taken_in_parts(augment, monkeypatch):
+def test_some_rows_or_parts_of_a_batch_are_as_all_at_once(augment, monkeypatch):
     waveform = speech(7, 4000).double()
     drawn = augment.draw(7, 4000, seeded())
-    whole = augment.apply(waveform, drawn)
+    output = augment.apply(waveform, drawn)
+    for rows in (torch.tensor([0]), torch.tensor([2, 6, 3])):
+        part = augment.apply(waveform[rows], select_rows(drawn, rows))
+        assert (part - output[rows]).abs().max() < 1e-9
     monkeypatch.setattr(base, "CHUNK", 8000)
-    assert (augment.apply(waveform, drawn) - whole).abs().max() < 1e-9
+    assert (augment.apply(waveform, drawn) - output).abs().max() < 1e-9
 
 
 def test_nothing_waits_for_the_device(augment):
@@ -227,25 +190,22 @@ def test_nothing_waits_for_the_device(augment):
     assert augment(waveform, generator=seeded()).shape == (3, 4000)
 
 
-def test_p_is_the_probability_of_a_row():
-    for augment, p in [(TFPARNAugment(), 0.5), (RawBoost(3, p=0.2), 0.2)]:
-        share = (augment.draw(5000, 8, seeded())["choice"] == 0).double().mean()
-        assert abs(share - p) < 4 * np.sqrt(p * (1 - p) / 5000)
-
-
-def test_p_zero_is_the_identity():
+@pytest.mark.parametrize("p", [0.0, 0.2, 0.5])
+def test_p_is_the_probability_of_a_row(p):
     waveform = speech(4, 1000)
-    for augment in (TFPARNAugment(p=0.0), RawBoost(4, p=0.0), RandomApply(Gain(), p=0.0)):
-        drawn = augment.draw(4, 1000, seeded())
-        assert drawn["branches"] == {}
-        assert torch.equal(augment.apply(waveform, drawn), waveform)
+    for augment in (TFPARNAugment(p=p), RawBoost(4, p=p), OneOf([Gain()], p=p)):
+        choice = augment.draw(5000, 8, seeded())["choice"]
+        share = (choice < len(augment.augmentations)).double().mean()
+        assert abs(share - p) <= 4 * np.sqrt(p * (1 - p) / 5000)
+        if p == 0:
+            assert torch.equal(augment(waveform), waveform)
 
 
 def test_one_of_follows_its_weights():
-    drawn = OneOf([Gain(), WhiteNoise(), RandomFIR()], weights=[1, 0, 3]).draw(4000, 8, seeded())
-    assert list(drawn["branches"]) == [0, 2]
-    assert drawn["choice"].unique().tolist() == [0, 2]
-    assert abs(drawn["branches"][0]["n_rows"] / 4000 - 0.25) < 0.03
+    augment = OneOf([Gain(), WhiteNoise(), RandomFIR()], weights=[1, 0, 3])
+    choice = augment.draw(4000, 8, seeded())["choice"]
+    assert choice.unique().tolist() == [0, 2]
+    assert abs((choice == 0).double().mean() - 0.25) < 0.03
 
 
 def test_compose_is_one_after_the_other():
@@ -258,92 +218,41 @@ def test_compose_is_one_after_the_other():
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "message"),
     [
+        (lambda: Gain()(torch.ones(2, 3, 4)), r"`waveform` must have shape .*got \(2, 3, 4\)"),
+        (lambda: Gain()(torch.ones(0, 3)), r"hold samples; got \(0, 3\)"),
+        (lambda: Gain()(torch.ones(3, dtype=torch.int16)), "must be a float tensor; got torch.int"),
+        (lambda: Gain()(np.ones(5, dtype=np.float32)), "got ndarray. Convert an array: torch.from"),
+        (lambda: Gain()(torch.ones(3), generator=0), "on the CPU; got int. Make one"),
+        (lambda: Gain().draw(0, 10), "`n_rows` and `n_samples` must be at least 1; got 0 and 10"),
         (
-            lambda: Gain()(torch.ones(2, 3, 4), generator=seeded()),
-            ValueError,
-            r"`waveform` must have shape \(time,\) or \(batch, time\).*got \(2, 3, 4\)",
-        ),
-        (
-            lambda: Gain()(torch.ones(0, 3), generator=seeded()),
-            ValueError,
-            r"hold samples; got \(0, 3\)",
-        ),
-        (
-            lambda: Gain()(torch.ones(3, dtype=torch.int16), generator=seeded()),
-            TypeError,
-            "`waveform` must be a float tensor; got torch.int16",
-        ),
-        (
-            lambda: Gain()(torch.ones(3), generator=0),
-            TypeError,
-            "`generator` must be a torch.Generator on the CPU; got int. Make one",
-        ),
-        (
-            lambda: Gain().draw(0, 10, seeded()),
-            ValueError,
-            "`n_rows` and `n_samples` must be at least 1; got 0 and 10",
-        ),
-        (
-            lambda: Gain().apply(torch.ones(3, 5), Gain().draw(2, 5, seeded())),
-            ValueError,
+            lambda: Gain().apply(torch.ones(3, 5), Gain().draw(2, 5)),
             "`drawn` is for 2 rows; `waveform` has 3. Draw with n_rows=3",
         ),
         (
-            lambda: Gain().apply(torch.ones(5), WhiteNoise().draw(1, 5, seeded())),
-            ValueError,
+            lambda: Gain().apply(torch.ones(5), WhiteNoise().draw(1, 5)),
             "`drawn` must come from Gain.draw; got that of 'WhiteNoise'",
         ),
-        (lambda: Gain(gain_db=(3, 1)), ValueError, r"`gain_db` must be \(low, high\)"),
-        (lambda: WhiteNoise(snr_db=(3, float("inf"))), ValueError, "finite width; got"),
-        (lambda: WhiteNoise(snr_db=(-1000, -1000)), ValueError, "`snr_db` .* got .-1000, -1000"),
-        (lambda: Gain(gain_db=(1000, 1000)), ValueError, "`gain_db` .* high <= 200"),
-        (
-            lambda: Gain()(np.ones(5, dtype=np.float32), generator=seeded()),
-            TypeError,
-            "`waveform` must be a torch.Tensor; got ndarray. Convert an array: torch.from_numpy",
-        ),
-        (lambda: RandomApply(Gain(), p=1.5), ValueError, "`p` must be between 0 and 1; got 1.5"),
-        (lambda: Compose([]), ValueError, "at least one augmentation; got none"),
-        (lambda: Compose([Gain]), TypeError, "A class needs its parentheses"),
-        (lambda: OneOf([Gain()], weights=[1, 2]), ValueError, "`weights` must be 1 numbers >= 0"),
-    ],
-)
-def test_errors_say_what_and_how(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+        (lambda: Gain(gain_db=(3, 1)), r"`gain_db` must be \(low, high\)"),
+        (lambda: Gain(gain_db=(1000, 1000)), "`gain_db` .* high <= 200"),
+        (lambda: WhiteNoise(snr_db=(3, INF)), "finite width; got"),
+        (lambda: RandomApply(Gain(), p=1.5), "`p` must be between 0 and 1; got 1.5"),
+        (lambda: Compose([]), "at least one augmentation; got none"),
+        (lambda: Compose([Gain]), "A class needs its parentheses"),
+        (lambda: OneOf([Gain()], weights=[1, 2]), "`weights` must be 1 numbers >= 0"),
         (lambda: RandomEqualizer(n_points=1), "`n_points` must be at least 2; got 1"),
-        (
-            lambda: RandomBandLimit(high_hz=(3000.0, 9000.0)),
-            r"`high_hz` must be .* <= 8000.*got \(3000.0, 9000.0\)",
-        ),
+        (lambda: RandomBandLimit(high_hz=(3000.0, 9000.0)), r"<= 8000.*got \(3000.0, 9000.0\)"),
         (lambda: RandomBandLimit(low_hz=(0.0, 4000.0)), "`low_hz` must be .* <= 3000"),
-        (lambda: Clipping(below_peak_db=(-1.0, 3.0)), "`below_peak_db` must be .* 0 <= low"),
+        (lambda: RandomBandLimit(high_hz=(float("nan"), 9.0)), "`high_hz` must be .*got .nan"),
         (lambda: Clipping(soft_p=-1), "`soft_p` must be between 0 and 1; got -1"),
-        (lambda: AutomaticGain(time_s=(0.0, 1.0)), "`time_s` must be .* 0.001 <= low"),
-        (lambda: AutomaticGain(strength=(0.0, 2.0)), "`strength` must be .* <= 1"),
         (lambda: PacketLoss(share=(0.0, 2.0)), "`share` must be .* <= 1"),
+        (lambda: PacketLoss(burst=(0, 2)), "`burst` must be .* 1 <= low"),
         (lambda: Gaps(duration_s=(-1.0, 2.0)), "`duration_s` must be .* 0 <= low"),
         (lambda: SpeechCoder(n_pulses=(0, 5)), "`n_pulses` must be .* 1 <= low"),
         (lambda: RecordedNoise(clips=[]), "`clips` must hold at least one recording; got none"),
-        (
-            lambda: RecordedNoise(clips=[torch.ones(2, 9)]),
-            r"`clips` must be float tensors \(time,\).*of torch.float32 and shape \(2, 9\)",
-        ),
-        (lambda: RandomBandLimit(high_hz=(float("nan"), 9.0)), "`high_hz` must be .*got .nan"),
-        (lambda: RandomRoom(decay_s=(0.0, 0.5)), "`decay_s` must .*got"),
-        (lambda: RandomSpeed(percent=(40, 110)), "`percent` must be .* 50 <= low <= high <= 200"),
+        (lambda: RecordedNoise(clips=[torch.ones(2, 9)]), r"float32 and shape \(2, 9\)"),
         (lambda: transcode(torch.ones(9), "amr"), "`codec` must be one that .* mu-law.*got 'amr'"),
-        (
-            lambda: transcode(torch.ones(9), "gsm", compression_level=0.5),
-            "`compression_level` must be None but for mp3, vorbis, opus, .*; got 0.5 for 'gsm'",
-        ),
         (
             lambda: transcode(torch.ones(9), "vorbis", compression_level=2),
             "`compression_level` must be between 0 and 1; got 2",
@@ -351,28 +260,45 @@ def test_errors_say_what_and_how(call, error, message):
         (lambda: Codec(codecs=("amr",)), r"`codecs` must be names among mu-law.*got \('amr',\)"),
         (lambda: Codec(codecs=()), r"`codecs` must be names among mu-law.*got \(\)"),
         (lambda: RawBoost(9), "`algorithm` must be 1 to 8; got 9"),
-        (lambda: ConvolutiveNoise(n_orders=0), "`n_orders` must be at least 1; got 0"),
-        (lambda: CopySynthesis(detail=(0.0, 1.5)), r"`detail` must be \(low, high\)"),
     ],
 )
-def test_errors_of_each_augmentation(call, message):
-    with pytest.raises(ValueError, match=message):
+def test_errors_say_what_and_how(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
         call()
 
 
-@pytest.mark.parametrize("value", [float("nan"), INF, -INF])
-def test_codecs_refuse_what_would_crash_them(value):
-    waveform = speech(1, 4000)
-    waveform[0, 7] = value
-    with pytest.raises(ValueError, match="must be finite; got 1 NaN or infinite of 4000 samples"):
-        Codec(codecs=CODECS)(waveform, generator=seeded())
+def test_codecs_refuse_what_would_crash_them():
+    for value in (float("nan"), INF):
+        waveform = speech(1, 4000)
+        waveform[0, 7] = value
+        with pytest.raises(ValueError, match="be finite; got 1 NaN or infinite of 4000 samples"):
+            Codec(codecs=CODECS)(waveform, generator=seeded())
+
+
+NOISES = [
+    WhiteNoise,
+    ColouredNoise,
+    StationaryNoise,
+    lambda **ratio: RecordedNoise(clips=CLIPS, **ratio),
+]
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_the_ratio_is_exact_and_an_infinite_one_the_identity(noise):
+    for n_rows, n_samples, dtype in ((500, 400, torch.float64), (4, 64_000, torch.float32)):
+        waveform = speech(n_rows, n_samples).to(dtype)
+        drawn = noise().draw(n_rows, n_samples, seeded())
+        added = noise().apply(waveform, drawn).double() - waveform.double()
+        ratio_db = 10 * torch.log10(waveform.double().square().sum(1) / added.square().sum(1))
+        assert (ratio_db - drawn["snr_db"]).abs().max() < 0.01
+    assert torch.equal(noise(snr_db=(INF, INF))(waveform), waveform)
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1e-30, 1e20])
-def test_noise_follows_the_level_however_quiet(scale):
+@pytest.mark.parametrize("noise", NOISES)
+def test_noise_follows_the_level_however_quiet(scale, noise):
     waveform = speech(2, 4000)
-    for augment in (WhiteNoise(), StationaryNoise(), RecordedNoise(clips=CLIPS)):
-        drawn = augment.draw(2, 4000, seeded())
-        expected = augment.apply(waveform, drawn)
-        scaled = augment.apply(waveform * scale, drawn) / scale
-        assert torch.allclose(scaled, expected, rtol=1e-4, atol=1e-5)
+    drawn = noise().draw(2, 4000, seeded())
+    expected = noise().apply(waveform, drawn)
+    scaled = noise().apply(waveform * scale, drawn) / scale
+    assert torch.allclose(scaled, expected, rtol=1e-4, atol=1e-5)

@@ -10,7 +10,6 @@ from asvspoof_cm.augmentation import (
     ImpulsiveNoise,
     RawBoost,
     StationaryNoise,
-    rawboost,
 )
 from asvspoof_cm.augmentation.rawboost import draw_notches, notch_taps
 
@@ -83,28 +82,6 @@ def test_filters_equal_scipys(dtype, tolerance):
     assert worst < tolerance
 
 
-def test_filters_are_symmetric_with_the_gain_asked_for():
-    taps = notch_taps(draw_notches(N_DRAWS, 1, seeded()), torch.zeros(1))[:, 0]
-    assert (taps - taps.flip(-1)).abs().max() < 1e-6
-    peak = torch.fft.rfft(taps, 1024).abs()[:, :-1].amax(dim=-1)  # freqz leaves out Nyquist
-    assert (peak - 1).abs().max() < 1e-5
-
-
-def test_notches_lie_where_they_were_drawn(monkeypatch):
-    of_one = {"N_NOTCHES": 1, "WIDTH_HZ": (800, 1000), "N_TAPS": (98, 100)}
-    for name, value in {**of_one, "CENTRE_HZ": (1000, 7000)}.items():
-        monkeypatch.setattr(rawboost, name, value)
-    drawn = draw_notches(N_DRAWS, 1, seeded())
-    taps = notch_taps(drawn, torch.zeros(1))[:, 0]
-    gain = torch.fft.rfft(taps, 16000).abs()
-    centre = drawn["centre_hz"][:, 0].round().long()
-    width = drawn["width_hz"][:, 0]
-    assert gain.gather(1, centre).max() < 0.02
-    for edge in (-1, 1):
-        at_edge = (drawn["centre_hz"][:, 0] + edge * width / 2).round().long()
-        assert (gain.gather(1, at_edge) - 0.5).abs().max() < 0.06
-
-
 def test_a_notch_over_0_hz_is_finite():
     drawn = {"centre_hz": torch.tensor([[20.0]]), "width_hz": torch.tensor([[1000.0]])}
     for n in range(11, 100, 2):
@@ -125,13 +102,6 @@ def test_lnl_is_the_sum_of_filtered_powers():
         expected -= expected.mean()
         expected /= max(1.0, np.abs(expected).max())
         assert np.abs(output[i] - expected).max() < 1e-10
-
-
-def test_lnl_has_no_mean_and_no_peak_above_one():
-    x = torch.full((50, 4000), 0.8) + 0.2 * waves(50, 4000, torch.float32)
-    y = ConvolutiveNoise()(x, generator=seeded())
-    assert y.mean(dim=1).abs().max() < 1e-5
-    assert y.abs().max() <= 1
 
 
 def test_isd_changes_the_drawn_share_of_the_samples():
@@ -160,27 +130,11 @@ def test_isd_factors_are_products_of_two_uniforms():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
-def test_isd_counts_at_any_share(share):
+def test_isd_counts_at_any_share_and_is_limited(share):
+    share = torch.tensor([share], dtype=torch.float64)
     x = waves(1, 2000) * 0.2
-    y = replay(ImpulsiveNoise(), x, share=torch.tensor([share], dtype=torch.float64))
-    assert int((y != x).sum()) == round(share * 2000)
-
-
-def test_loud_impulses_are_limited(monkeypatch):
-    monkeypatch.setattr(rawboost, "MAX_SHARE", 1.0)
-    monkeypatch.setattr(rawboost, "GAIN", 5.0)
-    loud = ImpulsiveNoise()(waves(2, 1000), generator=seeded())
-    assert loud.abs().max() <= 1 + 1e-12
-
-
-def test_ssi_snr_is_exact_and_infinite_snr_the_identity():
-    augment, x = StationaryNoise(), waves(N_DRAWS, 600, torch.float32)
-    drawn = augment.draw(N_DRAWS, 600, seeded())
-    added = augment.apply(x, drawn).double() - x.double()
-    measured = 10 * torch.log10(x.double().square().mean(1) / added.square().mean(1))
-    assert (measured - drawn["snr_db"]).abs().max() < 0.01
-    silent = StationaryNoise(snr_db=(float("inf"), float("inf")))
-    assert torch.equal(silent(x, generator=seeded()), x)
+    assert int((replay(ImpulsiveNoise(), x, share=share) != x).sum()) == round(float(share) * 2000)
+    assert replay(ImpulsiveNoise(), 5 * x, share=share).abs().max() <= 1 + 1e-12
 
 
 def test_ssi_spectrum_is_that_of_the_filter():
@@ -199,7 +153,7 @@ def test_ssi_spectrum_is_that_of_the_filter():
     assert np.abs(measured - power[2:-2]).max() < 0.05
 
 
-LNL, ISD, SSI = "ConvolutiveNoise", "ImpulsiveNoise", "StationaryNoise"
+LNL, ISD, SSI = ConvolutiveNoise, ImpulsiveNoise, StationaryNoise
 
 
 @pytest.mark.parametrize(
@@ -220,19 +174,12 @@ def test_algorithms_are_made_of_the_three(algorithm, stages):
     augment = RawBoost(algorithm)
     drawn = augment.draw(3, 2000, seeded())
     parts = drawn["branches"][0]["stages"]
-    assert [part["of"] for part in parts] == stages
-    single = {LNL: ConvolutiveNoise(), ISD: ImpulsiveNoise(), SSI: StationaryNoise()}
+    assert [part["of"] for part in parts] == [stage.__name__ for stage in stages]
     if algorithm == 8:
-        expected = sum(single[n].apply(x, part) for n, part in zip(stages, parts, strict=True))
+        expected = sum(stage().apply(x, part) for stage, part in zip(stages, parts, strict=True))
         expected = expected / expected.abs().amax(dim=1, keepdim=True).clamp_min(1)
     else:
         expected = x
-        for name, part in zip(stages, parts, strict=True):
-            expected = single[name].apply(expected, part)
+        for stage, part in zip(stages, parts, strict=True):
+            expected = stage().apply(expected, part)
     assert torch.equal(augment.apply(x, drawn), expected)
-
-
-def test_ranges_reach_the_stages():
-    stationary = StationaryNoise(snr_db=(3.0, 3.0))
-    drawn = RawBoost(3, stationary=stationary).draw(2, 100, seeded())
-    assert drawn["branches"][0]["stages"][0]["snr_db"].tolist() == [3.0, 3.0]

@@ -64,7 +64,7 @@ def recode(waveform: Array, origin: str, rng: np.random.Generator) -> Array:
     codec = CODECS.get(PurePosixPath(origin).suffix.lower())
     if codec is None:
         return waveform
-    level = None if codec == "gsm" else float(rng.uniform(*_LEVELS))
+    level = 0.0 if codec == "gsm" else float(rng.uniform(*_LEVELS))
     coded = transcode(torch.from_numpy(waveform), codec, compression_level=level)
     return coded.numpy()
 

@@ -3,8 +3,8 @@
 ``augment.draw(n_rows, n_samples, generator)`` returns a dict that can be printed, stored with
 ``torch.save`` and replayed; ``augment.apply(waveform, drawn)`` is a pure function of its
 arguments. Calling ``augment(waveform)`` does both. Each row of a batch has its own draw: values
-are CPU tensors of float64, int64 or bool, or tuples, with one entry per row. Noise is kept as one
-seed per row.
+are CPU tensors of float64, int64 or bool, or tuples, with one entry per row, or lists of further
+draws. Noise is kept as one seed per row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Augmentation(ABC):
     """A random change of waveforms that keeps their shape, dtype and device.
 
     A subclass writes `_apply`, which sees a `(n_rows, time)` waveform of float32 or float64. The
-    values that `counts` and `ranges` name are drawn uniformly for each row, and a seed where
+    values that `ranges` and `counts` name are drawn uniformly for each row, and a seed where
     `needs_seed` is set. A subclass with other draws writes `_draw`.
 
     Example:
@@ -53,11 +53,6 @@ class Augmentation(ABC):
     def __post_init__(self) -> None:
         for name, limits in {**self.counts, **self.ranges}.items():
             check_range(name, getattr(self, name), *limits)
-
-    @property
-    def min_samples(self) -> int:
-        """The shortest waveform that the augmentation changes as intended."""
-        return 1
 
     def draw(self, n_rows: int, n_samples: int, generator: torch.Generator | None = None) -> Drawn:
         """Return what is random about `n_rows` waveforms of `n_samples`.
@@ -92,23 +87,13 @@ class Augmentation(ABC):
         n_rows, n_samples = _as_rows(waveform).shape
         return self.apply(waveform, self.draw(n_rows, n_samples, generator))
 
-    def select(self, drawn: Drawn, start: int, stop: int) -> Drawn:
-        """Return the part of a draw for the rows from `start` to `stop`, which is excluded."""
-        n_rows = len(range(drawn["n_rows"])[start:stop])
-        return drawn | {"n_rows": n_rows} | self._select(drawn, start, stop)
-
-    def _select(self, drawn: Drawn, start: int, stop: int) -> Drawn:
-        values = {name: drawn[name] for name in drawn if name not in ("of", "n_rows")}
-        return {name: _slice(value, start, stop) for name, value in values.items()}
-
     def _apply_chunks(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         # A few rows at a time stay in the processor's cache from the first step to the last.
         n_rows, size = len(waveform), max(1, CHUNK // waveform.shape[1])
         if n_rows <= size or waveform.device.type != "cpu":
             return self._apply(waveform, drawn)
-        starts = range(0, n_rows, size)
-        chunks = [(waveform[i : i + size], self.select(drawn, i, i + size)) for i in starts]
-        return torch.cat([self._apply(*chunk) for chunk in chunks])
+        chunks = torch.split(torch.arange(n_rows), size)
+        return torch.cat([self._apply(waveform[k], select_rows(drawn, k)) for k in chunks])
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         drawn = {name: integers((n_rows,), getattr(self, name), generator) for name in self.counts}
@@ -119,10 +104,16 @@ class Augmentation(ABC):
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor: ...
 
 
-def _slice(values: Any, start: int, stop: int) -> Any:
-    if isinstance(values, dict):
-        return {name: _slice(value, start, stop) for name, value in values.items()}
-    return values[start:stop]
+def select_rows(drawn: Any, rows: Tensor) -> Any:
+    """Return the part of a draw that belongs to some rows."""
+    if isinstance(drawn, dict):
+        selected = {name: select_rows(value, rows) for name, value in drawn.items()}
+        return selected | ({"n_rows": len(rows)} if "n_rows" in drawn else {})
+    if isinstance(drawn, list):
+        return [select_rows(value, rows) for value in drawn]
+    if isinstance(drawn, tuple):
+        return tuple(drawn[row] for row in rows.tolist())
+    return drawn[rows] if isinstance(drawn, Tensor) else drawn
 
 
 def _as_rows(waveform: Tensor) -> Tensor:
@@ -133,6 +124,31 @@ def _as_rows(waveform: Tensor) -> Tensor:
             f"got {tuple(waveform.shape)}."
         )
     return waveform if waveform.dim() == 2 else waveform[None]
+
+
+def _as_generator(generator: torch.Generator | None) -> torch.Generator:
+    if generator is None:
+        generator = torch.Generator()
+        generator.seed()
+    if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
+        came = getattr(generator, "device", type(generator).__name__)
+        raise TypeError(
+            f"`generator` must be a torch.Generator on the CPU; got {came}. "
+            "Make one with torch.Generator().manual_seed(seed)."
+        )
+    return generator
+
+
+def check_range(
+    name: str, values: tuple[float, float], minimum: float = -math.inf, maximum: float = math.inf
+) -> None:
+    """Raise unless `values` are two ascending numbers in [minimum, maximum]."""
+    ascending = len(values) == 2 and minimum <= values[0] <= values[1] <= maximum
+    if not ascending or math.isinf(values[1] - values[0]):
+        raise ValueError(
+            f"`{name}` must be (low, high) with {minimum:g} <= low <= high <= {maximum:g} and a "
+            f"finite width; got {values}."
+        )
 
 
 def uniform(
@@ -150,6 +166,11 @@ def integers(shape: Sequence[int], values: tuple[int, int], generator: torch.Gen
     return torch.randint(values[0], values[1] + 1, tuple(shape), generator=generator)
 
 
+def chance(n_rows: int, p: float, generator: torch.Generator) -> Tensor:
+    """Return `(n_rows,)` bools that are true with probability `p`."""
+    return uniform((n_rows,), (0, 1), generator) < p
+
+
 def seeds(n_rows: int, generator: torch.Generator) -> Tensor:
     """Return one seed per row."""
     return torch.randint(2**63 - 1, (n_rows,), generator=generator)
@@ -159,8 +180,8 @@ def row_generators(seeds: Tensor, device: torch.device | str = "cpu") -> list[to
     """Return one generator per row, on the device where it is used.
 
     Note:
-        Devices have their own generators: replaying a seed is exact on one kind of device, and
-        gives other noise of the same distribution on another.
+        Replaying a seed is exact on one kind of device, and gives other noise of the same
+        distribution on another.
     """
     return [torch.Generator(device).manual_seed(seed) for seed in seeds.tolist()]
 
@@ -168,10 +189,9 @@ def row_generators(seeds: Tensor, device: torch.device | str = "cpu") -> list[to
 def row_noise(like: Tensor, seeds: Tensor) -> Tensor:
     """Return white Gaussian noise like `like` `(n_rows, time)`, each row from its seed."""
     noise = torch.empty_like(like, requires_grad=False)
-    if like.is_meta:  # shapes only
-        return noise
-    for row, generator in zip(noise, row_generators(seeds, like.device), strict=True):
-        row.normal_(generator=generator)
+    if not like.is_meta:  # of which there are shapes only
+        for row, generator in zip(noise, row_generators(seeds, like.device), strict=True):
+            row.normal_(generator=generator)
     return noise
 
 
@@ -181,27 +201,6 @@ def beside(values: Tensor, waveform: Tensor) -> Tensor:
     return values.to(waveform.device, dtype, non_blocking=True)
 
 
-def check_range(
-    name: str, values: tuple[float, float], minimum: float = -math.inf, maximum: float = math.inf
-) -> None:
-    """Raise unless `values` are two ascending numbers in [minimum, maximum]."""
-    ascending = len(values) == 2 and minimum <= values[0] <= values[1] <= maximum
-    if not ascending or math.isinf(values[1] - values[0]):
-        raise ValueError(
-            f"`{name}` must be (low, high) with {minimum:g} <= low <= high <= {maximum:g} and a "
-            f"finite width; got {values}."
-        )
-
-
-def _as_generator(generator: torch.Generator | None) -> torch.Generator:
-    """Return `generator` if it is one of the CPU; for None, a new one with a fresh seed."""
-    if generator is None:
-        generator = torch.Generator()
-        generator.seed()
-    if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
-        came = getattr(generator, "device", type(generator).__name__)
-        raise TypeError(
-            f"`generator` must be a torch.Generator on the CPU; got {came}. "
-            "Make one with torch.Generator().manual_seed(seed)."
-        )
-    return generator
+def columns(waveform: Tensor, drawn: Drawn, *names: str) -> list[Tensor]:
+    """Return drawn values `(n_rows,)` beside the waveform, as `(n_rows, 1)`."""
+    return [beside(drawn[name], waveform)[:, None] for name in names]

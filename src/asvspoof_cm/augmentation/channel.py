@@ -24,26 +24,23 @@ from asvspoof_cm.augmentation.base import (
     Augmentation,
     Drawn,
     beside,
+    chance,
     check_range,
+    columns,
     integers,
     row_noise,
     uniform,
 )
-from asvspoof_cm.augmentation.filters import add_noise, fir_filter, level
+from asvspoof_cm.augmentation.filters import add_noise, at_level, fir_filter, level
 from asvspoof_cm.frontends import hz_to_mel
 from asvspoof_cm.labels import SAMPLE_RATE
 
 _N_PADDING = 1024  # what the equalizer rings on into, so that the end does not reach the start
 _N_TAPS = 255  # with the window, 350 Hz from pass to stop at 16 kHz, and 74 dB
-_DB_PER_OCTAVE = 6.0206  # of a spectrum whose amplitude is in proportion to frequency
-_DECADES = 3  # of the amplitude: the reverberation time is that of a decay by 60 dB
 _BLOCK_S = 0.01  # between two values of the automatic gain
 _MAX_GAIN_DB = 25.0
 _N_PACKET = SAMPLE_RATE // 50
 _TINY = 1e-30
-
-
-# Levels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +56,16 @@ class Gain(Augmentation):
     """
 
     ranges: ClassVar = {"gain_db": GAIN_DB}
-
     gain_db: tuple[float, float] = (-12.0, 6.0)
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        return waveform * 10 ** (beside(drawn["gain_db"], waveform) / 20)[:, None]
+        (gain_db,) = columns(waveform, drawn, "gain_db")
+        return waveform * 10 ** (gain_db / 20)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Polarity(Augmentation):
-    """Turn half of the rows upside down, as a line connected the other way round does.
+    """Turn half of the rows upside down.
 
     Example:
         >>> Polarity()(torch.ones(3)).abs()
@@ -76,19 +73,20 @@ class Polarity(Augmentation):
     """
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return {"is_inverted": uniform((n_rows,), (0, 1), generator) < 0.5}
+        return {"is_inverted": chance(n_rows, 0.5, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        return waveform * (1 - 2 * beside(drawn["is_inverted"], waveform).to(waveform))[:, None]
+        (is_inverted,) = columns(waveform, drawn, "is_inverted")
+        return torch.where(is_inverted, -waveform, waveform)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clipping(Augmentation):
-    """Overload: what lies above a share of the row's peak is cut off, or bent for some rows.
+    """Overload: what lies above a share of the row's peak is cut off, or bent.
 
     Args:
         below_peak_db: Range of how far below the peak of the row the limit lies.
-        soft_p: Probability of limit · tanh(x / limit), as of an amplifier, instead of a hard limit.
+        soft_p: Probability of limit · tanh(x / limit) instead of a hard limit.
 
     Example:
         >>> Clipping(below_peak_db=(6.0206, 6.0206), soft_p=0.0)(torch.tensor([0.2, -0.8, 0.4]))
@@ -96,7 +94,6 @@ class Clipping(Augmentation):
     """
 
     ranges: ClassVar = {"below_peak_db": (0, 200)}
-
     below_peak_db: tuple[float, float] = (3.0, 20.0)
     soft_p: float = 0.5
 
@@ -106,13 +103,13 @@ class Clipping(Augmentation):
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         drawn = super()._draw(n_rows, n_samples, generator)
-        return {**drawn, "is_soft": uniform((n_rows,), (0, 1), generator) < self.soft_p}
+        return {**drawn, "is_soft": chance(n_rows, self.soft_p, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        limit = 10 ** (-beside(drawn["below_peak_db"], waveform) / 20)[:, None]
-        limit = limit * waveform.abs().amax(dim=1, keepdim=True).clamp_min(_TINY)
+        below_peak_db, is_soft = columns(waveform, drawn, "below_peak_db", "is_soft")
+        peak = waveform.abs().amax(dim=1, keepdim=True).clamp_min(_TINY)
+        limit = peak * 10 ** (-below_peak_db / 20)
         hard = torch.minimum(torch.maximum(waveform, -limit), limit)
-        is_soft = beside(drawn["is_soft"], waveform)[:, None]
         return torch.where(is_soft, limit * torch.tanh(waveform / limit), hard)
 
 
@@ -120,30 +117,22 @@ class Clipping(Augmentation):
 class AutomaticGain(Augmentation):
     """Automatic gain control: a gain that follows the level and evens it out.
 
-    The level is the mean power of the past, weighted by exp(−t / τ). Where it lies d dB below the
-    power of the whole row, the gain is strength · d, limited to ± 25 dB.
+    Where the mean power of the past, weighted by exp(−t / τ), lies d dB below that of the whole
+    row, the gain is strength · d, limited to ± 25 dB.
 
     Args:
         time_s: Range of τ.
-        strength: Range of the strength: 0 leaves the row as it is, 1 evens its level out entirely.
-
-    Example:
-        >>> AutomaticGain()(torch.randn(2, 16000)).shape
-        torch.Size([2, 16000])
+        strength: Range of the strength, from 0 (no change) to 1 (an even level).
     """
 
     ranges: ClassVar = {"time_s": (1e-3, 100), "strength": (0, 1)}
-
     time_s: tuple[float, float] = (0.05, 1.0)
     strength: tuple[float, float] = (0.3, 1.0)
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         n_samples, n_block = waveform.shape[1], round(_BLOCK_S * SAMPLE_RATE)
-        time_s, strength = (
-            beside(drawn[name], waveform)[:, None] for name in ("time_s", "strength")
-        )
-        squares = waveform.square()[:, None]
-        power = avg_pool1d(squares, n_block, ceil_mode=True)[:, 0]
+        time_s, strength = columns(waveform, drawn, "time_s", "strength")
+        power = avg_pool1d(waveform.square()[:, None], n_block, ceil_mode=True)[:, 0]
         age_s = torch.arange(power.shape[1], device=waveform.device) * _BLOCK_S
         weight = torch.exp(-age_s / time_s)
         recent = fir_filter(power, weight) / weight.cumsum(dim=1)
@@ -155,9 +144,6 @@ class AutomaticGain(Augmentation):
         return waveform * 10 ** (smooth[:, :n_samples] / 20)
 
 
-# Frequency responses
-
-
 @dataclass(frozen=True, kw_only=True)
 class RandomEqualizer(Augmentation):
     """Give each row a random smooth frequency response, at the power it had and without delay.
@@ -165,10 +151,6 @@ class RandomEqualizer(Augmentation):
     Args:
         gain_db: Range of the gain at each point; from point to point it runs straight, in dB.
         n_points: From 0 Hz to half the sample rate, evenly on the Mel scale.
-
-    Example:
-        >>> RandomEqualizer()(torch.randn(2, 16000)).shape
-        torch.Size([2, 16000])
     """
 
     gain_db: tuple[float, float] = (-12.0, 12.0)
@@ -192,15 +174,12 @@ class RandomEqualizer(Augmentation):
         curve_db = gain_db[:, left] * (1 - share) + gain_db[:, left + 1] * share
         spectrum = torch.fft.rfft(waveform, n=n_fft) * 10 ** (curve_db / 20)
         filtered = torch.fft.irfft(spectrum, n=n_fft)[:, :n_samples]
-        return _at_level(filtered, waveform)
+        return at_level(filtered, waveform)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomBandLimit(Augmentation):
     """Cut each row off below and above random frequencies, steeply and without delay.
-
-    Corpora differ in where their spectrum ends, by sample rate, codec and generator, and a
-    countermeasure that learns these edges knows corpora, not synthesis.
 
     Args:
         high_hz: Range of the upper frequency, where the gain is −6 dB.
@@ -213,7 +192,6 @@ class RandomBandLimit(Augmentation):
     """
 
     ranges: ClassVar = {"high_hz": (0, math.inf), "low_hz": (0, math.inf)}
-
     high_hz: tuple[float, float] = (3000.0, 8000.0)
     low_hz: tuple[float, float] = (0.0, 0.0)
 
@@ -222,21 +200,14 @@ class RandomBandLimit(Augmentation):
         check_range("low_hz", self.low_hz, 0, self.high_hz[0])
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        low, high = (_low_pass(drawn[name], waveform) for name in ("low_hz", "high_hz"))
-        return fir_filter(waveform, high - low, delay=_N_TAPS // 2)
-
-
-def _low_pass(cut_off_hz: Tensor, like: Tensor) -> Tensor:
-    """Return `(n_rows, _N_TAPS)`: windowed low-pass filters of gain 1 at 0 Hz; zeros for 0 Hz."""
-    dtype, device = like.dtype, like.device
-    k = torch.arange(_N_TAPS, dtype=dtype, device=device) - _N_TAPS // 2
-    per_sample = 2 * beside(cut_off_hz, like)[:, None] / SAMPLE_RATE
-    window = torch.blackman_window(_N_TAPS, periodic=False, dtype=dtype, device=device)
-    taps = torch.sinc(per_sample * k) * window
-    return torch.where(per_sample > 0, taps / taps.sum(dim=1, keepdim=True), 0)
-
-
-# Noises
+        k = torch.arange(_N_TAPS, dtype=waveform.dtype, device=waveform.device) - _N_TAPS // 2
+        window = 0.42 + 0.5 * torch.cos(2 * math.pi * k / (_N_TAPS - 1))  # Blackman's
+        window = window + 0.08 * torch.cos(4 * math.pi * k / (_N_TAPS - 1))
+        low_pass = []
+        for cut_off_hz in columns(waveform, drawn, "low_hz", "high_hz"):
+            taps = torch.sinc(2 * cut_off_hz / SAMPLE_RATE * k) * window
+            low_pass.append(taps / taps.sum(dim=1, keepdim=True) * (cut_off_hz > 0))
+        return fir_filter(waveform, low_pass[1] - low_pass[0], delay=_N_TAPS // 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,24 +227,23 @@ class ColouredNoise(Augmentation):
 
     ranges: ClassVar = {"snr_db": SNR_DB, "slope_db": GAIN_DB}
     needs_seed = True
-
     snr_db: tuple[float, float] = (8.0, 40.0)
     slope_db: tuple[float, float] = (-7.0, 2.0)
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        noise = coloured_noise(waveform, beside(drawn["slope_db"], waveform), drawn["seed"])
+        (slope_db,) = columns(waveform, drawn, "slope_db")
+        noise = coloured_noise(waveform, slope_db, drawn["seed"])
         return add_noise(waveform, noise, drawn["snr_db"])
 
 
 def coloured_noise(like: Tensor, slope_db: Tensor, seed: Tensor) -> Tensor:
-    """Return noise like `like` `(n_rows, time)` with a slope `(n_rows,)` in dB per octave."""
-    # Made as a spectrum: half the work of filtering noise in time. The lowest five bins have one
-    # level, so that brown noise is no drift.
+    """Return noise like `like` `(n_rows, time)` with a slope `(n_rows, 1)` in dB per octave."""
+    # The lowest five bins have one level, so that brown noise is no drift.
     n_fft = scipy.fft.next_fast_len(like.shape[1], real=True)
     n_bins = n_fft // 2 + 1
     parts = row_noise(like.new_empty(len(like), 2 * n_bins), seed)
     number = torch.arange(n_bins, device=like.device, dtype=like.dtype).clamp_min(5)
-    shape = (number / n_bins) ** (slope_db[:, None] / _DB_PER_OCTAVE)
+    shape = (number / n_bins) ** (slope_db / (20 * math.log10(2)))
     spectrum = torch.complex(parts[:, :n_bins] * shape, parts[:, n_bins:] * shape)
     noise: Tensor = torch.fft.irfft(spectrum, n_fft)[:, : like.shape[1]]
     return noise
@@ -283,8 +253,7 @@ def coloured_noise(like: Tensor, slope_db: Tensor, seed: Tensor) -> Tensor:
 class RecordedNoise(Augmentation):
     """Add excerpts of recordings: street noise, music, or the babble of several voices.
 
-    An excerpt starts anywhere in its clip and runs on at the clip's start when it reaches its end;
-    several are added up at one level.
+    An excerpt starts anywhere in its clip, which repeats; several are added up at one level.
 
     Args:
         clips: Noises, tensors of shape (time,).
@@ -337,21 +306,11 @@ class RecordedNoise(Augmentation):
         return add_noise(waveform, beside(noise, waveform), drawn["snr_db"])
 
 
-def _at_level(waveform: Tensor, like: Tensor) -> Tensor:
-    """Return waveforms (n_rows, time) with the power of others."""
-    own = level(waveform)
-    return waveform * torch.where(own > 0, level(like) / own, 0)[:, None]
-
-
-# Rooms and speed
-
-
 @dataclass(frozen=True, kw_only=True)
 class RandomRoom(Augmentation):
-    """Put each row into a room: noise that decays exponentially follows each sound.
+    """Put each row into a room: noise that decays exponentially follows each sound (Polack 1988).
 
-    That is the classical model of late reverberation (Polack 1988). The direct sound stays where it
-    is, and each row keeps its power.
+    The direct sound stays where it is, and each row keeps its power.
 
     Args:
         decay_s: Range of the reverberation time, in which the sound decays by 60 dB.
@@ -365,7 +324,6 @@ class RandomRoom(Augmentation):
 
     ranges: ClassVar = {"decay_s": (1e-3, 10), "direct_db": GAIN_DB}
     needs_seed = True
-
     decay_s: tuple[float, float] = (0.1, 0.6)
     direct_db: tuple[float, float] = (-3.0, 12.0)
 
@@ -373,17 +331,17 @@ class RandomRoom(Augmentation):
         # As long for every row, so that nothing depends on the others; later sound is below -60 dB.
         n_taps = min(waveform.shape[1], math.ceil(self.decay_s[1] * SAMPLE_RATE))
         wet = fir_filter(waveform, self._response(waveform, drawn, n_taps))
-        return _at_level(wet, waveform)
+        return at_level(wet, waveform)
 
     def _response(self, like: Tensor, drawn: Drawn, n_taps: int) -> Tensor:
         """Return `(n_rows, n_taps)`: first 1, then noise of the energy 10^(−direct_db / 10)."""
-        decay_s, direct_db = (beside(drawn[name], like) for name in ("decay_s", "direct_db"))
+        decay_s, direct_db = columns(like, drawn, "decay_s", "direct_db")
         tail = row_noise(like.new_empty(len(like), n_taps), drawn["seed"])
         times = torch.arange(n_taps, device=like.device, dtype=like.dtype) / SAMPLE_RATE
-        tail = tail * 10 ** (-_DECADES * times / decay_s[:, None])
+        tail = tail * 10 ** (-3 * times / decay_s)
         tail[:, 0] = 0
         energy = tail.square().sum(dim=1, keepdim=True).clamp_min(torch.finfo(like.dtype).tiny)
-        response = tail * 10 ** (-direct_db[:, None] / 20) / energy.sqrt()
+        response = tail * 10 ** (-direct_db / 20) / energy.sqrt()
         response[:, 0] = 1
         return response
 
@@ -392,22 +350,16 @@ class RandomRoom(Augmentation):
 class RandomSpeed(Augmentation):
     """Change the speed of each row by a random whole percentage, in the time it had.
 
-    Pitch, formants and tempo move together, as with another speaker (Ko, Peddinti, Povey and
-    Khudanpur, "Audio augmentation for speech recognition", Interspeech 2015). What then lasts
-    longer loses its end; what is over sooner begins again. Rows go through the CPU, and no gradient
-    passes. Give it to both classes: on one alone, a detector learns the change.
+    Pitch, formants and tempo move together (Ko et al., "Audio augmentation for speech recognition",
+    Interspeech 2015). What then lasts longer loses its end; what is over sooner begins again. Rows
+    go through the CPU, and no gradient passes.
 
     Args:
         percent: Range of the speed, 100 being unchanged, 110 faster and higher.
-
-    Example:
-        >>> RandomSpeed()(torch.randn(2, 16000)).shape
-        torch.Size([2, 16000])
     """
 
-    counts: ClassVar = {"percent": (50, 200)}
-
     percent: tuple[int, int] = (90, 110)
+    counts: ClassVar = {"percent": (50, 200)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         place, rows = torch.arange(waveform.shape[1], device=waveform.device), []
@@ -417,52 +369,40 @@ class RandomSpeed(Augmentation):
         return torch.stack(rows)
 
 
-# Networks
-
-
 @dataclass(frozen=True, kw_only=True)
 class PacketLoss(Augmentation):
-    """Lose packets of 20 ms, and conceal that by the last one that came: repeated, and ever softer.
-
-    The first packet always comes.
+    """Lose packets of 20 ms, and repeat the last one that came, ever softer.
 
     Args:
         share: Range of the share of lost packets.
         burst: Range of the packets that are lost one after another, both ends included.
-        fade: Range of the factor for each packet since the last that came: 1 repeats it as it was,
-            0 leaves a gap.
-
-    Example:
-        >>> PacketLoss()(torch.randn(2, 16000)).shape
-        torch.Size([2, 16000])
+        fade: Range of the factor per lost packet: 1 repeats the last as it was, 0 leaves a gap.
     """
 
+    ranges: ClassVar = {"share": (0, 1), "fade": (0, 1)}
     share: tuple[float, float] = (0.01, 0.15)
     burst: tuple[int, int] = (1, 3)
     fade: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        check_range("share", self.share, 0, 1)
+        super().__post_init__()
         check_range("burst", self.burst, 1)
-        check_range("fade", self.fade, 0, 1)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        shape = (n_rows, -(-n_samples // _N_PACKET))
-        share = uniform((n_rows, 1), self.share, generator)
+        drawn, shape = super()._draw(n_rows, 1, generator), (n_rows, -(-n_samples // _N_PACKET))
         number, length = torch.arange(shape[1]), integers(shape, self.burst, generator)
         # A burst begins at a packet so often that the wanted share of all is lost.
-        mean_length = (self.burst[0] + self.burst[1]) / 2
-        begins = uniform(shape, (0, 1), generator) < 1 - (1 - share) ** (1 / mean_length)
+        kept = (1 - drawn["share"][:, None]) ** (2 / sum(self.burst))
+        begins = uniform(shape, (0, 1), generator) < 1 - kept
         lost_until = torch.where(begins, number + length, 0).cummax(dim=1).values
-        is_lost = (number < lost_until) & (number > 0)
-        return {"is_lost": is_lost, "fade": uniform((n_rows,), self.fade, generator)}
+        return {**drawn, "is_lost": (number < lost_until) & (number > 0)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         n_samples = waveform.shape[1]
-        is_lost, fade = (beside(drawn[name], waveform) for name in ("is_lost", "fade"))
+        is_lost, (fade,) = beside(drawn["is_lost"], waveform), columns(waveform, drawn, "fade")
         number = torch.arange(is_lost.shape[1], device=waveform.device)
         heard = torch.where(is_lost, 0, number).cummax(dim=1).values
-        gain = fade[:, None] ** (number - heard)
+        gain = fade ** (number - heard)
         packets = pad(waveform, (0, len(number) * _N_PACKET - n_samples))
         packets = packets.reshape(len(waveform), -1, _N_PACKET)
         repeated = packets.gather(1, heard[:, :, None].expand_as(packets)) * gain[:, :, None]
@@ -471,9 +411,7 @@ class PacketLoss(Augmentation):
 
 @dataclass(frozen=True, kw_only=True)
 class Gaps(Augmentation):
-    """Insert silence: packets that come late, or a call that begins with nothing.
-
-    What comes after a gap is later by its duration; what does not fit any more is lost.
+    """Insert silence: what follows comes later, and what does not fit any more is lost.
 
     Args:
         n_gaps: Range of the number of gaps, both ends included.

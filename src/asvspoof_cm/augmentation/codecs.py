@@ -22,9 +22,8 @@ from asvspoof_cm.augmentation.base import (
     Augmentation,
     Drawn,
     beside,
-    check_range,
+    chance,
     integers,
-    uniform,
 )
 from asvspoof_cm.labels import SAMPLE_RATE
 
@@ -63,25 +62,15 @@ CODECS: Final[Mapping[str, _Coder]] = MappingProxyType(
 )
 """The codecs that this library knows: the first eight by libsndfile, the others by PyAV."""
 
-_MP3_MAX_LEVEL = 0.9999  # from 0.99999 on, libsndfile refuses a level for MP3
-_NARROWBAND_RATE = 8000
 _ORDER = 16  # of the linear prediction of a speech coder
 _N_PART = SAMPLE_RATE // 200  # 5 ms, which the pulses of a speech coder are chosen in
-# Silence after the waveform: codecs fill their last block, and may delay what they are given.
-_N_PADDING = 4096
+_N_PADDING = 4096  # silence after the waveform, for a codec's delay and its last block
 
 _Samples = NDArray[np.float32]
 
 
-def _has_levels(codec: str) -> bool:
-    return len(CODECS[codec].bit_rates) > 1 or codec in ("mp3", "vorbis", "opus")
-
-
 def available_codecs() -> tuple[str, ...]:
-    """Return the codecs that work here.
-
-    Each is tried once, on half a second of noise: libsndfile may lack some, and those of mobile
-    telephones need PyAV, the extra ``av``.
+    """Return the codecs that work here; those of mobile telephones need PyAV, the extra ``av``.
 
     Example:
         >>> "mu-law" in available_codecs()
@@ -91,25 +80,19 @@ def available_codecs() -> tuple[str, ...]:
 
 
 def transcode(
-    waveform: Tensor,
-    codec: str,
-    *,
-    narrowband: bool = False,
-    compression_level: float | None = None,
+    waveform: Tensor, codec: str, *, narrowband: bool = False, compression_level: float = 0.0
 ) -> Tensor:
     """Encode and decode each waveform, keeping its length, level and alignment.
 
     Args:
         waveform: `(..., time)`; it goes through the CPU, and no gradient passes.
         codec: A name of `available_codecs`.
-        narrowband: Resample to 8 kHz for the codec and back; those of PyAV have a rate of their
-            own, 8 kHz for AMR-NB, G.723.1 and G.726.
-        compression_level: 0 (best quality) to 1 (fewest bits), for codecs with more than one bit
-            rate; None is libsndfile's choice, or the highest bit rate.
+        narrowband: Resample to 8 kHz for a codec of libsndfile; those of PyAV have their own rate.
+        compression_level: 0 (best quality) to 1 (fewest bits); nothing changes for codecs with one
+            bit rate.
 
     Note:
-        A waveform with a peak above 1 is scaled down for the codec and up again. Each codec's
-        delay is measured once with noise, and removed.
+        A waveform with a peak above 1 is scaled down for the codec and up again.
 
     Example:
         >>> x = 0.5 * torch.sin(torch.arange(16000) / 10)
@@ -120,59 +103,53 @@ def transcode(
         raise ValueError(
             f"`codec` must be one that works here, {', '.join(available_codecs())}; got {codec!r}."
         )
-    if compression_level is not None:
-        check_between("compression_level", compression_level, 0, 1)
-        if not _has_levels(codec):
-            raise ValueError(
-                f"`compression_level` must be None but for {', '.join(filter(_has_levels, CODECS))}"
-                f"; got {compression_level} for {codec!r}."
-            )
-    rate = CODECS[codec].sample_rate or (_NARROWBAND_RATE if narrowband else SAMPLE_RATE)
+    check_between("compression_level", compression_level, 0, 1)
     check_float(waveform)
-    _check_finite(waveform)  # on NaN, encoders crash and take the process with them
+    n_wrong = int((~waveform.isfinite()).sum())
+    if n_wrong:  # on NaN, encoders crash and take the process with them
+        raise ValueError(
+            f"`waveform` must be finite; got {n_wrong} NaN or infinite of {waveform.numel()} "
+            "samples. Find the file, or the step before, that they come from."
+        )
+    rate = CODECS[codec].sample_rate or (8000 if narrowband else SAMPLE_RATE)
     rows = waveform.detach().cpu().float().reshape(-1, waveform.shape[-1])
     scale = rows.abs().amax(dim=1, keepdim=True).clamp_min(1.0)
     narrow = resample(rows / scale, SAMPLE_RATE, rate)
-    coded = [_aligned(row, codec, rate, compression_level) for row in narrow.numpy()]
-    decoded = resample(torch.from_numpy(np.stack(coded)), rate, SAMPLE_RATE) * scale
-    return decoded[:, : waveform.shape[-1]].to(waveform).reshape(waveform.shape)
-
-
-def _aligned(samples: _Samples, codec: str, rate: int, level: float | None) -> _Samples:
-    """Return `samples` `(time,)` coded and decoded, without delay and as long as before."""
-    decoded = _encode_decode(samples, codec, rate, level)
     delay = _delay(codec, rate)
-    decoded = decoded[delay:] if delay >= 0 else np.pad(decoded, (-delay, 0))
-    decoded = decoded[: len(samples)]
-    return np.pad(decoded, (0, len(samples) - len(decoded)))
+    coded = np.zeros(narrow.shape, np.float32)
+    for row, samples in zip(coded, narrow.numpy(), strict=True):
+        decoded = _encode_decode(samples, codec, rate, compression_level)
+        decoded = np.pad(decoded, (max(0, -delay), 0))[max(0, delay) :][: len(row)]
+        row[: len(decoded)] = decoded
+    result = resample(torch.from_numpy(coded), rate, SAMPLE_RATE) * scale
+    return result[:, : waveform.shape[-1]].to(waveform).reshape(waveform.shape)
 
 
-def _encode_decode(samples: _Samples, codec: str, rate: int, level: float | None) -> _Samples:
-    file, kind = io.BytesIO(), CODECS[codec]
+def _encode_decode(samples: _Samples, codec: str, rate: int, level: float = 0.0) -> _Samples:
+    file, coder = io.BytesIO(), CODECS[codec]
     padded = np.pad(samples, (0, _N_PADDING))
-    if kind.sample_rate:
-        _encode(file, padded, kind, level or 0.0)
+    if coder.sample_rate:
+        _encode_av(file, padded, coder, level)
         with AudioFile(file, sample_rate=rate) as audio:
             return audio.read()
-    if level is not None and codec == "mp3":
-        level = min(level, _MP3_MAX_LEVEL)
-    options = {} if level is None else {"compression_level": level}
-    soundfile.write(file, padded, rate, format=kind.container, subtype=kind.encoder, **options)
+    # From 0.99999 on, libsndfile refuses a level for MP3.
+    options = {"compression_level": min(level, 0.9999)} if coder.container in ("MP3", "OGG") else {}
+    soundfile.write(file, padded, rate, format=coder.container, subtype=coder.encoder, **options)
     file.seek(0)
     decoded: _Samples = soundfile.read(file, dtype="float32")[0]
     return decoded
 
 
-def _encode(file: io.BytesIO, samples: _Samples, coder: _Coder, level: float) -> None:
+def _encode_av(file: io.BytesIO, samples: _Samples, coder: _Coder, level: float) -> None:
     import av
 
-    bit_rate = coder.bit_rates[round(level * (len(coder.bit_rates) - 1))]
     integers = np.rint(samples.clip(-1, 1) * 32767).astype(np.int16)
     frame = av.AudioFrame.from_ndarray(integers[None], format="s16", layout="mono")
     frame.sample_rate, frame.pts = coder.sample_rate, 0
     with av.open(file, "w", format=coder.container) as container:
         stream: Any = container.add_stream(coder.encoder, rate=coder.sample_rate, layout="mono")
-        stream.bit_rate, stream.options = bit_rate, dict(coder.options)
+        stream.bit_rate = coder.bit_rates[round(level * (len(coder.bit_rates) - 1))]
+        stream.options = dict(coder.options)
         fitting = av.AudioResampler(stream.codec_context.format, "mono", coder.sample_rate)
         for part in [*fitting.resample(frame), None]:
             container.mux(stream.encode(part))
@@ -180,11 +157,11 @@ def _encode(file: io.BytesIO, samples: _Samples, coder: _Coder, level: float) ->
 
 @functools.cache
 def _works(codec: str) -> bool:
-    kind = CODECS[codec]
-    if not kind.sample_rate and not soundfile.check_format(kind.container, kind.encoder):
+    coder = CODECS[codec]
+    if not coder.sample_rate and not soundfile.check_format(coder.container, coder.encoder):
         return False
     try:
-        _delay(codec, kind.sample_rate or SAMPLE_RATE)
+        _delay(codec, coder.sample_rate or SAMPLE_RATE)
     except (soundfile.LibsndfileError, ImportError, ValueError):
         return False  # ValueError: of PyAV too, which lacks a coder
     return True
@@ -192,12 +169,11 @@ def _works(codec: str) -> bool:
 
 @functools.cache
 def _delay(codec: str, sample_rate: int) -> int:
-    """Return by how many samples the decoded probe lags, at the peak of the correlation."""
-    # Noise with the falling spectrum of speech: codecs keep it best.
+    """Return by how many samples decoded noise, with the falling spectrum of speech, lags."""
     white = np.random.default_rng(0).standard_normal(sample_rate // 2)
     probe = np.convolve(white, 0.9 ** np.arange(64), mode="same")
     probe = (0.5 * probe / np.abs(probe).max()).astype(np.float32)
-    decoded = _encode_decode(probe, codec, sample_rate, None)
+    decoded = _encode_decode(probe, codec, sample_rate)
     n_fft = 2 * max(len(probe), len(decoded))
     spectrum = np.fft.rfft(decoded, n_fft) * np.fft.rfft(probe, n_fft).conj()
     # By the phase alone: speech coders change the spectrum, and with it where the peak lies.
@@ -213,8 +189,7 @@ class Codec(Augmentation):
     Args:
         codecs: The names to choose from; None is all that `available_codecs` returns.
         narrowband_p: Probability of the round trip through 8 kHz.
-        compression_level: Range of the level, for codecs with more than one bit rate; None is as
-            in `transcode`.
+        compression_level: Range of the level, for codecs with more than one bit rate.
 
     Example:
         >>> Codec(codecs=("mu-law",), narrowband_p=0.5).draw(3, 16000)["codec"]
@@ -223,38 +198,34 @@ class Codec(Augmentation):
 
     codecs: tuple[str, ...] | None = None
     narrowband_p: float = 0.0
-    compression_level: tuple[float, float] | None = None
+    compression_level: tuple[float, float] = (0.0, 0.0)
+    ranges: ClassVar = {"compression_level": (0, 1)}
 
     def __post_init__(self) -> None:
-        unknown = set(self.codecs or ()) - set(CODECS)
-        if unknown or self.codecs == ():
+        super().__post_init__()
+        check_between("narrowband_p", self.narrowband_p, 0, 1)
+        if self.codecs == () or set(self.codecs or ()) - set(CODECS):
             raise ValueError(
                 f"`codecs` must be names among {', '.join(CODECS)}; got {self.codecs}."
             )
-        check_between("narrowband_p", self.narrowband_p, 0, 1)
-        if self.compression_level is not None:
-            check_range("compression_level", self.compression_level, 0, 1)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         names = self.codecs or available_codecs()
         choices = integers((n_rows,), (0, len(names) - 1), generator)
-        codecs = tuple(names[choice] for choice in choices.tolist())
-        narrowband = uniform((n_rows,), (0, 1), generator) < self.narrowband_p
-        levels: list[float | None] = [None] * n_rows
-        if self.compression_level is not None:
-            drawn = uniform((n_rows,), self.compression_level, generator).tolist()
-            pairs = zip(codecs, drawn, strict=True)
-            levels = [level if _has_levels(codec) else None for codec, level in pairs]
-        return {"codec": codecs, "narrowband": narrowband, "compression_level": tuple(levels)}
+        narrowband = chance(n_rows, self.narrowband_p, generator)
+        return {
+            "codec": tuple(names[choice] for choice in choices.tolist()),
+            "narrowband": narrowband,
+            **super()._draw(n_rows, n_samples, generator),
+        }
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        columns = drawn["codec"], drawn["narrowband"].tolist(), drawn["compression_level"]
-        return torch.stack(
-            [
-                transcode(row, codec, narrowband=narrowband, compression_level=level)
-                for row, codec, narrowband, level in zip(waveform, *columns, strict=True)
-            ]
-        )
+        columns = drawn["codec"], drawn["narrowband"].tolist(), drawn["compression_level"].tolist()
+        coded = [
+            transcode(row, codec, narrowband=narrowband, compression_level=level)
+            for row, codec, narrowband, level in zip(waveform, *columns, strict=True)
+        ]
+        return torch.stack(coded)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,25 +234,17 @@ class SpeechCoder(Augmentation):
 
     As in CELP (AMR, EVS, the speech part of Opus), each frame of 20 ms is a spectral envelope
     (linear prediction) excited by few pulses: of each 5 ms of the prediction's residual, the
-    largest are kept, with one magnitude for all. There is no adaptive codebook and no search, so
-    rows need no recursion over time; it imitates how such coders sound, not one of them. Real ones
-    are slower: see `Codec`.
+    largest are kept, with one magnitude for all. There is no adaptive codebook and no search.
 
     Args:
-        n_pulses: Range of the pulses in 5 ms, both ends included. On speech, 10 leave a segmental
-            signal-to-noise ratio of about 4 dB, 30 leave 9 dB.
+        n_pulses: Range of the pulses in 5 ms, both ends included.
         strength: Range of the share of the coded waveform in the result, beside the original.
-
-    Example:
-        >>> SpeechCoder()(torch.randn(2, 16000)).shape
-        torch.Size([2, 16000])
     """
-
-    counts: ClassVar = {"n_pulses": (1, _N_PART)}
-    ranges: ClassVar = {"strength": (0, 1)}
 
     n_pulses: tuple[int, int] = (8, 32)
     strength: tuple[float, float] = (0.5, 1.0)
+    counts: ClassVar = {"n_pulses": (1, _N_PART)}
+    ranges: ClassVar = {"strength": (0, 1)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         n_samples, n_part = waveform.shape[1], _N_PART
@@ -310,9 +273,9 @@ def _prediction_error_filter(spectrum: Tensor) -> Tensor:
 
 
 def levinson(r: Tensor) -> Tensor:
-    """Return prediction error filters of autocorrelations, both `(..., order + 1)`.
+    """Return prediction error filters a of autocorrelations r, both `(..., order + 1)`.
 
-    The recursion of Levinson and Durbin: Σ_j a[j] · r[|i − j|] = 0 for i from 1 on, a[0] = 1.
+    Levinson and Durbin: Σ_j a[j] · r[|i − j|] = 0 for i from 1 on, a[0] = 1.
     """
     error = r[..., :1]
     a = torch.ones_like(error)
@@ -338,16 +301,3 @@ def _largest_pulses(residual: Tensor, n_part: int, n_pulses: Tensor) -> Tensor:
     power = residual.square().sum(dim=-1, keepdim=True) / n_pulses
     level_db = (5 * power.clamp_min(tiny).log10()).round() * 2
     return (residual.sign() * (magnitude >= least) * 10 ** (level_db / 20)).flatten(2)
-
-
-def _check_finite(waveform: Tensor) -> None:
-    """Raise where a sample is NaN or infinite."""
-    # The extremes of a waveform with NaN are NaN; finding them is faster than looking at each.
-    low, high = waveform.detach().aminmax()
-    if not (low.isfinite() & high.isfinite()):
-        n_finite, n_samples = int(waveform.isfinite().count_nonzero()), waveform.numel()
-        raise ValueError(
-            "`waveform` must be finite; got "
-            f"{n_samples - n_finite} NaN or infinite of {n_samples} samples. "
-            "Find the file, or the step before, that they come from."
-        )

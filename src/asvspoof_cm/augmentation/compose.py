@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from asvspoof_cm._util import check_between
-from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside
+from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, select_rows
 
 
 class _Several(Augmentation):
@@ -23,11 +22,6 @@ class _Several(Augmentation):
                     f"`augmentations` must hold Augmentation objects; got "
                     f"{type(augmentation).__name__}. A class needs its parentheses: Gain()."
                 )
-
-    @property
-    def min_samples(self) -> int:
-        """The largest `min_samples` of its augmentations."""
-        return max(augmentation.min_samples for augmentation in self.augmentations)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(self.augmentations)})"
@@ -50,51 +44,17 @@ class Compose(_Several):
             waveform = stage.apply(waveform, of_stage)
         return waveform
 
-    def _select(self, drawn: Drawn, start: int, stop: int) -> Drawn:
-        stages = zip(self.augmentations, drawn["stages"], strict=True)
-        return {"stages": [stage.select(of_stage, start, stop) for stage, of_stage in stages]}
 
+class OneOf(_Several):
+    """Apply one of several augmentations to each row.
 
-class _Branching(_Several):
-    """Each row takes one augmentation: `choice` `(n_rows,)` numbers it, beyond the last is none.
+    In a draw, `choice` `(n_rows,)` numbers what each row takes; rows that stay as they are have
+    ``len(augmentations)``.
 
-    ``drawn["branches"]`` has what each augmentation that some row takes drew for those rows.
-    """
-
-    @abstractmethod
-    def _choose(self, n_rows: int, generator: torch.Generator) -> Tensor: ...
-
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        choice = self._choose(n_rows, generator)
-        branches = {
-            k: augmentation.draw(n_chosen, n_samples, generator)
-            for k, augmentation in enumerate(self.augmentations)
-            if (n_chosen := int((choice == k).sum()))
-        }
-        return {"choice": choice, "branches": branches}
-
-    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        branches: dict[int, Drawn] = drawn["branches"]
-        if len(branches) == 1 and (drawn["choice"] < len(self.augmentations)).all():
-            ((k, of_branch),) = branches.items()  # every row: nothing to gather
-            return self.augmentations[k].apply(waveform, of_branch)
-        output = waveform.clone()
-        for k, of_branch in branches.items():
-            rows = beside((drawn["choice"] == k).nonzero()[:, 0], waveform)
-            output[rows] = self.augmentations[k].apply(waveform[rows], of_branch)
-        return output
-
-    def _select(self, drawn: Drawn, start: int, stop: int) -> Drawn:
-        branches = {}
-        for k, of_branch in drawn["branches"].items():
-            first, last = (int((drawn["choice"][:end] == k).sum()) for end in (start, stop))
-            if first < last:
-                branches[k] = self.augmentations[k].select(of_branch, first, last)
-        return {"choice": drawn["choice"][start:stop], "branches": branches}
-
-
-class OneOf(_Branching):
-    """Apply one of several augmentations to each row, chosen with `weights` (equal if None).
+    Args:
+        augmentations: What there is to choose from.
+        weights: How often each is chosen, relative to the others; None for equally often.
+        p: Probability that a row is changed at all.
 
     Example:
         >>> from asvspoof_cm.augmentation import Gain, WhiteNoise
@@ -103,10 +63,16 @@ class OneOf(_Branching):
     """
 
     def __init__(
-        self, augmentations: Sequence[Augmentation], *, weights: Sequence[float] | None = None
+        self,
+        augmentations: Sequence[Augmentation],
+        *,
+        weights: Sequence[float] | None = None,
+        p: float = 1.0,
     ) -> None:
         super().__init__(augmentations)
+        check_between("p", p, 0, 1)
         self.weights = (1.0,) * len(self.augmentations) if weights is None else tuple(weights)
+        self.p = p
         wrong = len(self.weights) != len(self.augmentations) or min(self.weights) < 0
         if wrong or sum(self.weights) <= 0:
             raise ValueError(
@@ -114,15 +80,33 @@ class OneOf(_Branching):
                 f"not all zero; got {self.weights}."
             )
 
-    def _choose(self, n_rows: int, generator: torch.Generator) -> Tensor:
-        weights = torch.tensor(self.weights, dtype=torch.float64)
-        return torch.multinomial(weights, n_rows, replacement=True, generator=generator)
+    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
+        total = sum(self.weights)
+        shares = [self.p * weight / total for weight in self.weights] + [1 - self.p]
+        weights = torch.tensor(shares, dtype=torch.float64)
+        choice = torch.multinomial(weights, n_rows, replacement=True, generator=generator)
+        branches = [a.draw(n_rows, n_samples, generator) for a in self.augmentations]
+        return {"choice": choice, "branches": branches}
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        output = waveform.clone()
+        for k, (augmentation, of_branch) in enumerate(
+            zip(self.augmentations, drawn["branches"], strict=True)
+        ):
+            rows = (drawn["choice"] == k).nonzero()[:, 0]
+            if len(rows) == len(waveform):  # nothing to gather
+                return augmentation.apply(waveform, of_branch)
+            if len(rows):
+                chosen = beside(rows, waveform)
+                output[chosen] = augmentation.apply(waveform[chosen], select_rows(of_branch, rows))
+        return output
 
     def __repr__(self) -> str:
-        return f"OneOf({list(self.augmentations)}, weights={list(self.weights)})"
+        several = list(self.augmentations)
+        return f"{type(self).__name__}({several}, weights={list(self.weights)}, p={self.p})"
 
 
-class RandomApply(_Branching):
+class RandomApply(OneOf):
     """Apply an augmentation to each row with probability `p`; other rows stay as they are.
 
     Example:
@@ -133,12 +117,7 @@ class RandomApply(_Branching):
     """
 
     def __init__(self, augmentation: Augmentation, p: float) -> None:
-        check_between("p", p, 0, 1)
-        super().__init__([augmentation])
-        self.p = p
-
-    def _choose(self, n_rows: int, generator: torch.Generator) -> Tensor:
-        return (torch.rand(n_rows, dtype=torch.float64, generator=generator) >= self.p).long()
+        super().__init__([augmentation], p=p)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.augmentations[0]}, p={self.p})"

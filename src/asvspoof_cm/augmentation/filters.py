@@ -19,8 +19,7 @@ _TAIL = 1e-12  # where a recursive filter's impulse response is cut for the FFT
 def fir_filter(waveform: Tensor, taps: Tensor, delay: int = 0) -> Tensor:
     """Filter each `(..., time)` by its own taps `(..., n)`: y[t] = Σ_k taps[k] · x[t + delay − k].
 
-    Samples outside the waveform count as zero, and the length is kept. A delay of half of n − 1
-    keeps a symmetric filter of odd length in place.
+    Samples outside the waveform count as zero, and the length is kept.
     """
     return polynomial_filter(waveform, taps[..., None, :], delay)
 
@@ -56,8 +55,7 @@ def polynomial_filter(waveform: Tensor, taps: Tensor, delay: int = 0) -> Tensor:
 def sos_filter(waveform: Tensor, sos: Tensor) -> Tensor:
     """Filter each `(..., time)` by its own second-order sections `(..., n_sections, 6)`.
 
-    The recursion runs once, on an impulse: in float64 on the CPU (`scipy.signal.sosfilt`), until
-    the response has decayed to 1e-12. The waveform is then filtered by FFT, where it lies.
+    The waveform is filtered by FFT with the impulse response, until it has decayed to 1e-12.
     """
     sections = sos.reshape(-1, *sos.shape[-2:]).numpy()
     a0, a1, a2 = (sections[..., k] for k in (3, 4, 5))
@@ -77,9 +75,8 @@ def sos_filter(waveform: Tensor, sos: Tensor) -> Tensor:
 def sos_filtfilt(waveform: Tensor, sos: Tensor) -> Tensor:
     """Filter each `(n_rows, time)` by its own `(n_rows, n_sections, 6)`, forward and backward.
 
-    The ends are those of `scipy.signal.filtfilt`: the waveform is continued by its reflection
-    through the end point, and each pass starts as if its first sample had always been there. The
-    order of the filters is even.
+    The ends are those of `scipy.signal.filtfilt`, for filters of even order: the waveform is
+    continued by its reflection through the end point, and each pass starts from a steady state.
     """
     n_edge = min(3 * (2 * sos.shape[-2] + 1), waveform.shape[-1] - 1)
     first, last = waveform[..., :1], waveform[..., -1:]
@@ -99,12 +96,18 @@ def add_noise(waveform: Tensor, noise: Tensor, snr_db: Tensor) -> Tensor:
     An infinite SNR `(...)` adds nothing.
 
     Note:
-        Beside silence (all zeros) any finite SNR means no noise: silence stays silence.
+        Silence (all zeros) stays silence.
     """
     ratio = 10.0 ** (-beside(snr_db, waveform) / 20)
     noise_level = level(noise)
     scale = torch.where(noise_level > 0, ratio * (level(waveform) / noise_level), 0)
     return torch.addcmul(waveform, noise, scale[..., None])
+
+
+def at_level(waveform: Tensor, like: Tensor) -> Tensor:
+    """Return waveforms `(n_rows, time)` with the power of others."""
+    own = level(waveform)
+    return waveform * torch.where(own > 0, level(like) / own, 0)[:, None]
 
 
 def level(waveform: Tensor) -> Tensor:

@@ -1,10 +1,8 @@
-"""RawBoost: H. Tak et al., "RawBoost: a raw data boosting and augmentation method applied to
-automatic speaker verification anti-spoofing", ICASSP 2022; algorithms 1 to 8.
+"""RawBoost, algorithms 1 to 8, for waveforms in [-1, 1].
 
-Three noises, each alone or combined: linear and non-linear convolutive noise (LnL), impulsive
-signal-dependent noise (ISD), and stationary signal-independent, coloured noise (SSI). Waveforms
-are taken to lie in [-1, 1].
-"""  # noqa: D205
+H. Tak et al., "RawBoost: a raw data boosting and augmentation method applied to automatic speaker
+verification anti-spoofing", ICASSP 2022.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +12,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from asvspoof_cm._util import check_between
 from asvspoof_cm.augmentation.base import (
     SNR_DB,
     Augmentation,
@@ -30,9 +27,10 @@ from asvspoof_cm.augmentation.compose import Compose, RandomApply
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, limit_peak, polynomial_filter
 from asvspoof_cm.labels import SAMPLE_RATE
 
-# What notch filters are drawn from, as published: of each notch its centre, its width and its
-# number of coefficients, the upper end excluded, an even number getting one more; of each filter
-# but the first how far its gain lies below that.
+# As published: how many powers of the waveform are filtered; of each filter's notches the centre,
+# the width and the number of coefficients (the upper end excluded, an even number getting one
+# more); of each filter but the first how far its gain lies below that.
+N_ORDERS = 5
 N_NOTCHES = 5
 CENTRE_HZ = (20.0, 8000.0)
 WIDTH_HZ = (100.0, 1000.0)
@@ -96,30 +94,16 @@ def notch_taps(drawn: Drawn, waveform: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvolutiveNoise(Augmentation):
-    """LnL, algorithm 1: y = Σ_i h_i ∗ x^i with notch filters h_i.
+    """LnL, algorithm 1: y = Σ_i h_i ∗ x^i with notch filters h_i, i from 1 to 5.
 
     The mean is subtracted, and the result divided by its peak where that exceeds 1.
 
-    Args:
-        n_orders: Powers of the waveform; 1 is linear. The gain of those from 2 on is 5 to 20 dB
-            below that of the first.
-
     Note:
-        The filters' delay is removed exactly. The published code removes one sample more, so
-        its output leads by one sample.
-
-    Example:
-        >>> ConvolutiveNoise()(torch.randn(2, 16000)).shape
-        torch.Size([2, 16000])
+        The filters' delay is removed exactly. The published code removes one sample more.
     """
 
-    n_orders: int = 5
-
-    def __post_init__(self) -> None:
-        check_between("n_orders", self.n_orders, 1)
-
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        return draw_notches(n_rows, self.n_orders, generator)
+        return draw_notches(n_rows, N_ORDERS, generator)
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         taps = notch_taps(drawn, waveform)
@@ -133,10 +117,6 @@ class ImpulsiveNoise(Augmentation):
 
     y[t] = x[t] (1 + 2 u v) at ⌊share · n⌋ random places t, u and v in U(−1, 1), the share in
     U(0, 0.1). The result is divided by its peak where that exceeds 1.
-
-    Example:
-        >>> ImpulsiveNoise()(torch.randn(2, 16000)).shape
-        torch.Size([2, 16000])
     """
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
@@ -156,8 +136,7 @@ class ImpulsiveNoise(Augmentation):
 
 def _random_places(n_samples: int, count: int, generator: torch.Generator) -> Tensor:
     """Return `count` of `n_samples` places, drawn without replacement, in ascending order."""
-    # Random places join a set until it is full: several times faster than a permutation of all.
-    # Of more than half the places, those left out are drawn.
+    # Several times faster than a permutation of all. Of more than half, those left out are drawn.
     few = min(count, n_samples - count)
     joined = torch.zeros(n_samples, dtype=torch.bool)
     while (missing := few - int(joined.count_nonzero())) > 0:
@@ -171,15 +150,10 @@ class StationaryNoise(Augmentation):
 
     Args:
         snr_db: Range of the SNR.
-
-    Example:
-        >>> StationaryNoise()(torch.randn(2, 16000)).shape
-        torch.Size([2, 16000])
     """
 
     ranges: ClassVar = {"snr_db": SNR_DB}
     needs_seed = True
-
     snr_db: tuple[float, float] = (10.0, 40.0)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
@@ -201,8 +175,15 @@ class _ParallelSum(Compose):
         return limit_peak(torch.stack([a.apply(waveform, of_a) for a, of_a in stages]).sum(0))
 
 
+_LNL, _ISD, _SSI = ConvolutiveNoise, ImpulsiveNoise, StationaryNoise
+_STAGES: dict[int, tuple[type[Augmentation], ...]] = {
+    1: (_LNL,), 2: (_ISD,), 3: (_SSI,), 4: (_LNL, _ISD, _SSI), 5: (_LNL, _ISD), 6: (_LNL, _SSI),
+    7: (_ISD, _SSI), 8: (_LNL, _ISD),
+}  # fmt: skip
+
+
 class RawBoost(RandomApply):
-    """RawBoost, algorithms 1 to 8; defaults as published.
+    """RawBoost, algorithms 1 to 8, as published.
 
     1 LnL, 2 ISD, 3 SSI; in turn: 4 = 1, 2, 3; 5 = 1, 2; 6 = 1, 3; 7 = 2, 3; 8 = 1 and 2 of the
     same input, summed, and divided by the peak where that exceeds 1.
@@ -210,34 +191,14 @@ class RawBoost(RandomApply):
     Args:
         algorithm: 1 to 8.
         p: Probability that a row is augmented.
-        convolutive: LnL, with its ranges.
-        impulsive: ISD, with its ranges.
-        stationary: SSI, with its ranges.
 
     Example:
-        >>> augment = RawBoost(algorithm=5, convolutive=ConvolutiveNoise(n_orders=3))
-        >>> augment(torch.randn(2, 16000)).shape
+        >>> RawBoost(algorithm=5)(torch.randn(2, 16000)).shape
         torch.Size([2, 16000])
     """
 
-    def __init__(
-        self,
-        algorithm: int = 4,
-        p: float = 1.0,
-        *,
-        convolutive: ConvolutiveNoise | None = None,
-        impulsive: ImpulsiveNoise | None = None,
-        stationary: StationaryNoise | None = None,
-    ) -> None:
-        lnl: Augmentation = convolutive or ConvolutiveNoise()
-        isd: Augmentation = impulsive or ImpulsiveNoise()
-        ssi: Augmentation = stationary or StationaryNoise()
-        in_turn = {
-            1: [lnl], 2: [isd], 3: [ssi], 4: [lnl, isd, ssi], 5: [lnl, isd], 6: [lnl, ssi],
-            7: [isd, ssi],
-        }  # fmt: skip
-        if algorithm not in (*in_turn, 8):
+    def __init__(self, algorithm: int = 4, p: float = 1.0) -> None:
+        if algorithm not in _STAGES:
             raise ValueError(f"`algorithm` must be 1 to 8; got {algorithm!r}.")
-        stages = _ParallelSum([lnl, isd]) if algorithm == 8 else Compose(in_turn[algorithm])
-        super().__init__(stages, p)
-        self.algorithm = algorithm
+        combine = _ParallelSum if algorithm == 8 else Compose
+        super().__init__(combine([stage() for stage in _STAGES[algorithm]]), p)

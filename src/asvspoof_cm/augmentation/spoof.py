@@ -1,48 +1,36 @@
-"""Spoofs made of bona fide speech: copies by a vocoder.
+"""Spoofs made of bona fide speech: copies by a vocoder of signal processing.
 
 They share their speaker, words and channel with the recording, so that only the synthesis tells the
 two apart (Wang and Yamagishi, "Spoofed training data for speech spoofing countermeasure can be
-efficiently created using neural vocoders", ICASSP 2023); the vocoder here is one of signal
-processing, quick enough to run on each batch.
+efficiently created using neural vocoders", ICASSP 2023).
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import fold, pad
 
 from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, integers, row_noise
+from asvspoof_cm.augmentation.filters import at_level
 from asvspoof_cm.frontends import mel_filterbank, stft
 from asvspoof_cm.labels import SAMPLE_RATE
 
 _TINY = 1e-8
 _MOMENTUM = 0.99
-
-
-class _Vocoder(NamedTuple):
-    """An analysis into Mel bands and the iterations of its synthesis.
-
-    Fewer bands blur the harmonics more, fewer iterations leave a rougher phase.
-    """
-
-    n_fft: int
-    hop_length: int
-    n_mels: int
-    n_iterations: int
-
-
+# n_fft, hop_length, Mel bands and iterations. Fewer bands blur the harmonics more, fewer iterations
+# leave a rougher phase.
 _VOCODERS = (
-    _Vocoder(n_fft=512, hop_length=128, n_mels=40, n_iterations=16),
-    _Vocoder(n_fft=512, hop_length=160, n_mels=64, n_iterations=6),
-    _Vocoder(n_fft=1024, hop_length=200, n_mels=80, n_iterations=24),
-    _Vocoder(n_fft=1024, hop_length=256, n_mels=80, n_iterations=10),
-    _Vocoder(n_fft=1024, hop_length=256, n_mels=120, n_iterations=3),
-    _Vocoder(n_fft=2048, hop_length=320, n_mels=128, n_iterations=8),
+    (512, 128, 40, 16),
+    (512, 160, 64, 6),
+    (1024, 200, 80, 24),
+    (1024, 256, 80, 10),
+    (1024, 256, 120, 3),
+    (2048, 320, 128, 8),
 )
 
 
@@ -61,13 +49,7 @@ class CopySynthesis(Augmentation):
 
     ranges: ClassVar = {"detail": (0, 1)}
     needs_seed = True
-
     detail: tuple[float, float] = (0.0, 0.7)
-
-    @property
-    def min_samples(self) -> int:
-        """Half the longest window, which is reflected at the ends; zeros are added up to it."""
-        return max(vocoder.n_fft for vocoder in _VOCODERS) // 2 + 1
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         choice = integers((n_rows,), (0, len(_VOCODERS) - 1), generator)
@@ -75,28 +57,19 @@ class CopySynthesis(Augmentation):
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         time = waveform.shape[1]
-        waveform = pad(waveform, (0, max(0, self.min_samples - time)))
-        result = torch.empty_like(waveform)
+        # Half of the longest window is reflected at the ends.
+        waveform = pad(waveform, (0, max(0, max(_VOCODERS)[0] // 2 + 1 - time)))
+        copies = torch.empty_like(waveform)
         for number in sorted(set(drawn["choice"].tolist())):
             rows = (drawn["choice"] == number).nonzero()[:, 0]
-            chosen = beside(rows, waveform)
-            result[chosen] = _vocode(
-                waveform[chosen],
-                row_noise(waveform[chosen], drawn["seed"][rows]),
-                beside(drawn["detail"][rows], waveform),
-                _VOCODERS[number],
-            )
-        return result[:, :time]
-
-
-def _vocode(waveform: Tensor, start: Tensor, detail: Tensor, vocoder: _Vocoder) -> Tensor:
-    n_fft, hop_length, n_mels, n_iterations = vocoder
-    window = torch.hann_window(n_fft, dtype=waveform.dtype, device=waveform.device)
-    spectrum = stft(waveform, window, hop_length=hop_length)
-    magnitude = mel_magnitude(spectrum.abs(), n_mels, detail)
-    copy = reconstruct_phase(magnitude, start, hop_length, n_iterations)
-    level, new_level = (x.square().mean(dim=1, keepdim=True).sqrt() for x in (waveform, copy))
-    return copy * level / new_level.clamp_min(_TINY)
+            chosen, detail = beside(rows, waveform), beside(drawn["detail"][rows], waveform)
+            n_fft, hop_length, n_mels, n_iterations = _VOCODERS[number]
+            window = torch.hann_window(n_fft, dtype=waveform.dtype, device=waveform.device)
+            spectrum = stft(waveform[chosen], window, hop_length=hop_length)
+            magnitude = mel_magnitude(spectrum.abs(), n_mels, detail)
+            start = row_noise(waveform[chosen], drawn["seed"][rows])
+            copies[chosen] = reconstruct_phase(magnitude, start, hop_length, n_iterations)
+        return at_level(copies, waveform)[:, :time]
 
 
 def mel_magnitude(magnitude: Tensor, n_mels: int, detail: Tensor) -> Tensor:

@@ -17,22 +17,18 @@ from asvspoof_cm.augmentation.base import (
     SNR_DB,
     Augmentation,
     Drawn,
-    beside,
+    chance,
     integers,
     row_noise,
     uniform,
 )
-from asvspoof_cm.augmentation.compose import OneOf, RandomApply
+from asvspoof_cm.augmentation.compose import OneOf
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, sos_filtfilt
 from asvspoof_cm.labels import SAMPLE_RATE
 
-_PassBand: TypeAlias = Literal["lowpass", "highpass", "bandpass"]
-# The ranges of the authors' code: of algorithm 1 the taps, the probability of the tanh and its α;
-# of algorithm 2 the order, and the cut-offs of a low-pass, of a high-pass, which are also the lower
-# ones of a band-pass, and the upper ones of a band-pass.
+PassBand: TypeAlias = Literal["lowpass", "highpass", "bandpass"]
+# The ranges of the authors' code: of algorithm 1 the taps, the probability of the tanh and its α.
 N_TAPS, TANH_P, ALPHA = (5, 14), 0.5, (0.1, 0.5)
-ORDER, LOW_PASS_HZ, LOW_HZ, HIGH_HZ = 4, (1000.0, 4000.0), (200.0, 1000.0), (3000.0, 6000.0)
-_PASS_BANDS: tuple[_PassBand, ...] = ("lowpass", "highpass", "bandpass")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +37,6 @@ class RandomFIR(Augmentation):
 
     The coefficients are standard normal, divided by the sum of their magnitudes. The convolution is
     centred, as ``mode="same"`` of `scipy.signal.convolve`. The level is not restored.
-
-    Example:
-        >>> RandomFIR()(torch.randn(2, 16000)).shape
-        torch.Size([2, 16000])
     """
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
@@ -55,9 +47,8 @@ class RandomFIR(Augmentation):
         place = torch.arange(n_most) - (n_most - 1) // 2 + (n_taps - 1) // 2
         taps = taps * ((place >= 0) & (place < n_taps))
         taps = taps / taps.abs().sum(dim=1, keepdim=True)
-        with_tanh = uniform((n_rows,), (0, 1), generator) < TANH_P
-        # An α of 0 leaves x̃ as it is.
-        return {"taps": taps, "alpha": uniform((n_rows,), ALPHA, generator) * with_tanh}
+        alpha = uniform((n_rows,), ALPHA, generator) * chance(n_rows, TANH_P, generator)
+        return {"taps": taps, "alpha": alpha}  # an α of 0 leaves x̃ as it is
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         taps = drawn["taps"]
@@ -69,44 +60,31 @@ class RandomFIR(Augmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomButterworth(Augmentation):
+class _Butterworth(Augmentation):
+    kind: PassBand
+    low_hz: tuple[float, float] = (200.0, 1000.0)
+    high_hz: tuple[float, float] = (3000.0, 6000.0)
+    ranges: ClassVar = {"low_hz": (0, SAMPLE_RATE / 2), "high_hz": (0, SAMPLE_RATE / 2)}
+
+    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
+        cut_offs = zip(drawn["low_hz"].tolist(), drawn["high_hz"].tolist(), strict=True)
+        sections = [butterworth_sos(self.kind, low, high) for low, high in cut_offs]
+        return sos_filtfilt(waveform, torch.stack(sections))
+
+
+class RandomButterworth(OneOf):
     """Algorithm 2: a random low-, high- or band-pass Butterworth filter, forward and backward.
 
     The kind is uniform over the three. Both passes together are `scipy.signal.filtfilt`: no delay,
     and twice the attenuation in dB. A band-pass of order n has n poles at either edge.
-
-    Example:
-        >>> RandomButterworth()(torch.randn(16000)).shape
-        torch.Size([16000])
     """
 
-    def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
-        kinds = integers((n_rows,), (0, len(_PASS_BANDS) - 1), generator)
-        low, high, low_pass = (
-            uniform((n_rows,), values, generator) for values in (LOW_HZ, HIGH_HZ, LOW_PASS_HZ)
-        )
-        return {
-            "kind": tuple(_PASS_BANDS[kind] for kind in kinds.tolist()),
-            "low_hz": low,
-            "high_hz": torch.where(kinds == _PASS_BANDS.index("lowpass"), low_pass, high),
-        }
-
-    def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        filtered = waveform.clone()
-        columns = drawn["kind"], drawn["low_hz"].tolist(), drawn["high_hz"].tolist()
-        for kind in sorted(set(drawn["kind"])):
-            chosen = [row for row, of_row in enumerate(drawn["kind"]) if of_row == kind]
-            rows = beside(torch.tensor(chosen), waveform)
-            sections = [
-                butterworth_sos(kind, low, high)
-                for of_row, low, high in zip(*columns, strict=True)
-                if of_row == kind
-            ]
-            filtered[rows] = sos_filtfilt(waveform[rows], torch.stack(sections))
-        return filtered
+    def __init__(self) -> None:
+        low_pass = _Butterworth(kind="lowpass", high_hz=(1000.0, 4000.0))
+        super().__init__([low_pass, _Butterworth(kind="highpass"), _Butterworth(kind="bandpass")])
 
 
-def butterworth_sos(kind: _PassBand, low_hz: float, high_hz: float, order: int = ORDER) -> Tensor:
+def butterworth_sos(kind: PassBand, low_hz: float, high_hz: float, order: int = 4) -> Tensor:
     """Return a Butterworth filter as second-order sections, `(n_sections, 6)`."""
     cut_offs: Any = {"lowpass": high_hz, "highpass": low_hz, "bandpass": [low_hz, high_hz]}
     sections = scipy.signal.butter(order, cut_offs[kind], kind, output="sos", fs=SAMPLE_RATE)
@@ -129,14 +107,13 @@ class WhiteNoise(Augmentation):
 
     ranges: ClassVar = {"snr_db": SNR_DB}
     needs_seed = True
-
     snr_db: tuple[float, float] = (10.0, 40.0)
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         return add_noise(waveform, row_noise(waveform, drawn["seed"]), drawn["snr_db"])
 
 
-class TFPARNAugment(RandomApply):
+class TFPARNAugment(OneOf):
     """The paper's augmentation: with probability `p`, one of its three algorithms per row.
 
     Args:
@@ -148,7 +125,7 @@ class TFPARNAugment(RandomApply):
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        super().__init__(OneOf([RandomFIR(), RandomButterworth(), WhiteNoise()]), p)
+        super().__init__([RandomFIR(), RandomButterworth(), WhiteNoise()], p=p)
 
     @classmethod
     def authors(cls) -> Self:

@@ -33,21 +33,29 @@ _MAX_CHANNELS = 8  # of more, PyAV reads planes that are not there
 
 def open_sound(source: Any, name: str) -> Any:
     """Open a path, bytes or a file object with libsndfile, or else with PyAV."""
-    if not isinstance(source, str | os.PathLike):
-        return _open(_as_file(source), name)
-    file = open_regular(source)
+    is_path = isinstance(source, str | os.PathLike)
+    file = open_regular(source) if is_path else _as_file(source)
+    # By its name libsndfile reads a file faster; as bytes, because names need not be valid text,
+    # but Windows has no such names.
+    target = file if not is_path else source if os.name == "nt" else os.fsencode(source)
+    sound: Any = None
     try:
-        # By its name it is read faster; as bytes, because names need not be valid text, but
-        # Windows has no such names.
-        opened = _open(file, name, source if os.name == "nt" else os.fsencode(source))
-    except BaseException:
-        file.close()
-        raise
-    if isinstance(opened, AvFile):
-        opened.owns_file = True
-    else:
-        file.close()
-    return opened
+        if not (magic := file.read(4)):
+            raise ValueError(f"{name} is empty.")
+        file.seek(0)
+        if magic == b"OggS":
+            _check_ogg(file, name)
+            file.seek(0)
+        try:
+            sound = _sequential()(target)
+        except (RuntimeError, TypeError) as error:
+            # soundfile raises TypeError for a .raw file, whose format can't be known.
+            reason = getattr(error, "error_string", error)
+            sound = AvFile(file, name, reason=reason, owns_file=is_path)
+        return sound
+    finally:
+        if is_path and not isinstance(sound, AvFile):
+            file.close()
 
 
 def _as_file(source: Any) -> Any:
@@ -65,20 +73,6 @@ def _as_file(source: Any) -> Any:
     return source
 
 
-def _open(file: Any, name: str, target: Any = None) -> Any:
-    if not (magic := file.read(4)):
-        raise ValueError(f"{name} is empty.")
-    file.seek(0)
-    if magic == b"OggS":
-        check_ogg(file, name)
-        file.seek(0)
-    try:
-        return _sequential()(target or file)
-    except (RuntimeError, TypeError) as error:
-        # soundfile raises TypeError for a .raw file, whose format can't be known.
-        return AvFile(file, name, reason=getattr(error, "error_string", error))
-
-
 @lru_cache(maxsize=1)
 def _sequential() -> Any:
     """Return a SoundFile that does not seek to where it already is after each read.
@@ -90,7 +84,7 @@ def _sequential() -> Any:
     return type("SequentialSoundFile", (soundfile.SoundFile,), {"seekable": lambda _: False})
 
 
-def check_ogg(file: BinaryIO, name: str) -> None:
+def _check_ogg(file: BinaryIO, name: str) -> None:
     """Raise where an Ogg file lacks a page or a part of one: decoders pass over the damage."""
     next_number: dict[int, int] = {}
     unfinished: set[int] = set()
@@ -100,8 +94,7 @@ def check_ogg(file: BinaryIO, name: str) -> None:
         body = file.read(sum(sizes))
         if head[:4] != b"OggS" and not unfinished:
             return  # what comes after the end is not sound
-        is_whole = len(head) == 27 and len(sizes) == head[26] and len(body) == sum(sizes)
-        if not is_whole:
+        if len(head) < 27 or len(sizes) < head[26] or len(body) < sum(sizes):
             raise ValueError(f"{name} is truncated: its last page ends early.")
         serial, number, crc = struct.unpack("<III", head[14:26])
         page = head[:22] + bytes(4) + head[26:] + sizes + body
@@ -131,9 +124,8 @@ class AvFile:
     frames = UNKNOWN_LENGTH
     format = subtype = extra_info = ""
 
-    def __init__(self, file: BinaryIO, name: str, *, reason: object) -> None:
-        self._file, self._name, self._reason = file, name, reason
-        self.owns_file = False
+    def __init__(self, file: BinaryIO, name: str, *, reason: object, owns_file: bool) -> None:
+        self._file, self._name, self._reason, self._owns_file = file, name, reason, owns_file
         try:
             import av
         except ImportError:
@@ -163,12 +155,10 @@ class AvFile:
             raise ValueError(f"{self._name} has no audio stream.")
         self._stream = self._container.streams.audio[0]
         decoder = self._stream.codec_context
-        if decoder is None:
-            raise ValueError(f"{self._name} is coded in a way that FFmpeg does not decode.")
+        if not (decoder and decoder.sample_rate and decoder.layout.nb_channels):
+            raise self._no_audio("finds no sound that it decodes")
         self.samplerate: int = decoder.sample_rate
         self.channels: int = decoder.layout.nb_channels
-        if not (self.samplerate and self.channels):  # named as audio, and nothing in it is
-            raise self._no_audio("finds no sound")
         if self.channels > _MAX_CHANNELS:
             raise ValueError(
                 f"{self._name} must have at most {_MAX_CHANNELS} channels to be read by PyAV; its "
@@ -180,7 +170,7 @@ class AvFile:
 
     def close(self) -> None:
         self._container.close()
-        if self.owns_file:
+        if self._owns_file:
             self._file.close()
 
     def seek(self, frame: int) -> None:
@@ -208,10 +198,8 @@ class AvFile:
         n_decoded = 0
         try:
             for frame in self._container.decode(self._stream):
-                if (frame.sample_rate, frame.layout.nb_channels) != (
-                    self.samplerate,
-                    self.channels,
-                ):
+                found = frame.sample_rate, frame.layout.nb_channels
+                if found != (self.samplerate, self.channels):
                     raise ValueError(
                         f"{self._name} changes its sampling rate or its channels midway. Convert "
                         "it to WAV or FLAC first."

@@ -1,13 +1,7 @@
 """From a file to crops of a fixed length.
 
 A waveform is a float array or tensor of shape (time,), mono, at 16 kHz unless said otherwise.
-Sections III-B.1 and III-C of the TFPARN paper define how it becomes 4 s crops:
-
-- longer than a crop: cut one out, at random in training, from the centre in evaluation;
-- shorter: repeat the whole waveform until it exceeds the crop, then cut;
-- test-time augmentation: several crops, their starts evenly spaced from the first to the last.
-
-Files are read as NumPy arrays, and crops are cut from arrays and tensors alike. PyTorch, libsndfile
+Sections III-B.1 and III-C of the TFPARN paper define how it becomes 4 s crops. PyTorch, libsndfile
 and the filters of SciPy are imported when they are first needed.
 """
 
@@ -69,12 +63,12 @@ AUDIO_EXTENSIONS = (
 
 CROP_SAMPLES = 64000
 MAX_CROPS = 1000
+MAX_CHANNELS = 64  # that a header may announce
 
-MAX_CHANNELS = 64
-"""The most channels that a header may announce."""
-
-_BAD_BYTES = (OSError, ValueError, TypeError, ArithmeticError, RuntimeError)
-BAD_AUDIO = (*_BAD_BYTES, MemoryError, ImportError)
+BAD_AUDIO = (
+    *(OSError, ValueError, TypeError, ArithmeticError, RuntimeError),
+    *(MemoryError, ImportError),
+)
 """What a hostile file can make of its reader; other errors are those of the code."""
 
 _DIFFERENCE = 0.1  # the share of their power that channels don't share, where they differ
@@ -120,7 +114,7 @@ class InputSettings:
         sample_rate: The sampling rate of the waveforms, in Hz.
         crop_s: The length of a crop, in seconds.
         n_crops: The crops of an utterance whose logits are averaged.
-        one_crop: Where that crop lies if it is the only one: in the "center" or at the "start".
+        one_crop: Where that crop lies if it is the only one.
         normalization: What a crop is divided by: "crop", its own peak; "utterance", the peak of the
             whole utterance, which must then be read as a whole; "none", nothing.
 
@@ -155,8 +149,7 @@ class InputSettings:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> InputSettings:
         """Return the settings that `dataclasses.asdict` made a dict of."""
-        unknown = sorted(content.keys() - {field.name for field in fields(cls)})
-        if unknown:
+        if unknown := sorted(content.keys() - {field.name for field in fields(cls)}):
             raise ValueError(
                 f"the input settings have unknown fields {', '.join(unknown)}; they may come from "
                 "a newer version of asvspoof-cm."
@@ -177,8 +170,8 @@ def load_audio(
 ) -> Tensor:
     """Return the mono waveform (time,) of a file, or of a part of it, float32.
 
-    Only the part asked for is decoded. A part that is resampled equals the same part of the whole
-    file resampled. Where the file ends before the part does, the result is shorter.
+    Only the part asked for is decoded; it equals that part of the whole file resampled. Where the
+    file ends before the part does, the result is shorter.
 
     Args:
         path: A file, as of `AudioFile`.
@@ -217,10 +210,9 @@ def load_audio(
 class AudioFile:
     """An open audio file whose samples are read, mono and resampled, from anywhere in it.
 
-    Use it where the length must be known before the part to read is chosen, or to go through a
-    long file in blocks. What libsndfile does not read (m4a, AAC, WebM, AMR, WMA, videos) is decoded
-    by PyAV, the extra ``av``: once to know the length, and again up to each part. For training,
-    convert such files to FLAC or WAV.
+    It goes through a long file in blocks. What libsndfile does not read (m4a, AAC, WebM, AMR, WMA,
+    videos) is decoded by PyAV, the extra ``av``: once to know the length, and again up to each
+    part. For training, convert such files to FLAC or WAV.
 
     Args:
         source: A file, the bytes of one, or a file object, which must be open in binary mode.
@@ -231,8 +223,6 @@ class AudioFile:
         n_samples: Its length at `sample_rate`.
         native_rate: Its own sampling rate.
         n_channels: Its channels.
-        channels_differ: Whether the channels averaged so far are not alike: more than a tenth of
-            their power is in what they do not share, as where each has its own speaker.
 
     Example:
         >>> import tempfile, soundfile
@@ -259,13 +249,12 @@ class AudioFile:
             self.n_channels: int = self._file.channels
             self._next_frame: int | None = 0
             self._power = self._own_power = 0.0
-            if not (
-                MIN_RATE <= self.native_rate <= MAX_RATE and 1 <= self.n_channels <= MAX_CHANNELS
-            ):
+            has_rate = MIN_RATE <= self.native_rate <= MAX_RATE
+            if not (has_rate and 1 <= self.n_channels <= MAX_CHANNELS):
                 raise ValueError(
-                    f"{self.name} must have {MIN_RATE} to {MAX_RATE} Hz and at most "
-                    f"{MAX_CHANNELS} channels; its header says {self.native_rate} Hz and "
-                    f"{self.n_channels} channels."
+                    f"{self.name} must have {MIN_RATE} to {MAX_RATE} Hz and at most {MAX_CHANNELS} "
+                    f"channels; its header says {self.native_rate} Hz and {self.n_channels} "
+                    "channels."
                 )
             _check_channel(channel, self.n_channels, self.name)
             self.n_frames = self._count_frames()
@@ -278,7 +267,7 @@ class AudioFile:
 
     @property
     def channels_differ(self) -> bool:
-        """Whether the channels that were averaged so far are not alike."""
+        """Whether the channels that were averaged so far share less than 90 % of their power."""
         return self._own_power > _DIFFERENCE * self._power
 
     def read(self, start: int = 0, n_samples: int | None = None) -> Array:
@@ -331,17 +320,12 @@ class AudioFile:
         for start in range(0, n_frames, n_block):
             n_wanted = min(n_block, n_frames - start)
             frames = self._file.read(n_wanted, dtype="float32", always_2d=True)
-            yield np.ascontiguousarray(self._mix(frames))
+            mono, power, own_power = _mix(frames, self.channel)
+            self._power += power
+            self._own_power += own_power
+            yield np.ascontiguousarray(mono)
             if len(frames) < n_wanted:
                 return
-
-    def _mix(self, frames: Array) -> Array:
-        if self.n_channels == 1 or self.channel is not None:
-            return frames[:, self.channel or 0]
-        mono, power, own_power = _average(frames)
-        self._power += power
-        self._own_power += own_power
-        return mono
 
     def _count_frames(self) -> int:
         log = "" if self._file.format == "FLAC" else self._file.extra_info
@@ -351,17 +335,15 @@ class AudioFile:
                     f"{self.name} is truncated: its header announces {announced} bytes of audio, "
                     f"but only {present} are there."
                 )
-        n_frames: int = self._file.frames
-        if n_frames != UNKNOWN_LENGTH:
-            return n_frames
-        n_frames, n_block = 0, _BLOCK_VALUES // self.n_channels
-        while True:
-            with self._naming_damage(f"after sample {n_frames}"):
-                n_read = len(self._file.read(n_block, dtype="int16", always_2d=True))
-            if not n_read:
-                break
-            n_frames += n_read
+        if self._file.frames != UNKNOWN_LENGTH:
+            return int(self._file.frames)
         self._next_frame = None
+        n_frames, n_read = 0, 1
+        while n_read:
+            with self._naming_damage(f"after sample {n_frames}"):
+                n_block = _BLOCK_VALUES // self.n_channels
+                n_read = len(self._file.read(n_block, dtype="int16", always_2d=True))
+            n_frames += n_read
         return n_frames
 
     @contextmanager
@@ -375,8 +357,10 @@ class AudioFile:
             ) from error
 
 
-def _average(frames: Array) -> tuple[Array, float, float]:
-    """Return the average (time,) of channels (time, channels), their power, and what it lacks."""
+def _mix(frames: Array, channel: int | None) -> tuple[Array, float, float]:
+    """Return one channel or the average (time,) of (time, channels), their power, and its loss."""
+    if frames.shape[1] == 1 or channel is not None:
+        return frames[:, channel or 0], 0.0, 0.0
     with np.errstate(invalid="ignore", over="ignore"):  # refused later where not finite
         mono: Array = frames.mean(axis=1)
         power = float(np.vdot(frames, frames))
@@ -393,13 +377,9 @@ def _check_channel(channel: int | None, n_channels: int, name: str) -> None:
 
 @dataclass(eq=False)
 class InMemory:
-    """A waveform (time,), read as an `AudioFile` is.
+    """A waveform (time,) at the rate that is wanted, read as an `AudioFile` is.
 
-    Attributes:
-        waveform: The samples, at the rate at which they are wanted.
-        native_rate: The rate that they had before.
-        n_channels: The channels that they had.
-        channels_differ: Whether they are the average of channels that are not alike.
+    The other fields say what it was before it was resampled and mixed.
     """
 
     waveform: Array
@@ -407,10 +387,8 @@ class InMemory:
     n_channels: int = 1
     channels_differ: bool = False
 
-    @property
-    def n_samples(self) -> int:
-        """The number of samples."""
-        return len(self.waveform)
+    def __post_init__(self) -> None:
+        self.n_samples = len(self.waveform)
 
     def read(self, start: int = 0, n_samples: int | None = None) -> Array:
         """Return up to `n_samples` samples from sample `start`."""
@@ -426,7 +404,7 @@ def open_audio(
     """Return audio of any kind as a context whose value is read at `new_rate`.
 
     It is a file, an open one, the bytes of one, what this function has opened, or a waveform at
-    `sample_rate`. `channel` counts from 0; None is the average of all.
+    `sample_rate`.
     """
     if isinstance(audio, AudioFile | InMemory):
         return nullcontext(audio)
@@ -449,10 +427,9 @@ def audio_name(audio: Any) -> str:
 def resample(waveform: AnyWaveform, orig_rate: int, new_rate: int) -> AnyWaveform:
     """Change the sampling rate, without aliasing.
 
-    A polyphase FIR (Kaiser window, at least 80 dB in the stop band) that keeps samples aligned:
-    sample k of the result stands at time k / `new_rate`. It runs on the CPU and passes no gradient.
-    Rates are in Hz. A float array or tensor of shape (..., time) becomes one of the same dtype and
-    device, of shape (..., ceil(time · new_rate / orig_rate)).
+    A polyphase FIR (Kaiser window, at least 80 dB in the stop band), on the CPU and without
+    gradient: sample k of the result stands at time k / `new_rate`. A float array or tensor (...,
+    time) becomes one of the same dtype and device, (..., ceil(time · new_rate / orig_rate)).
 
     Example:
         >>> import torch
@@ -471,10 +448,8 @@ def resample(waveform: AnyWaveform, orig_rate: int, new_rate: int) -> AnyWavefor
         check_float(given)
     if up == down:
         return waveform
-    samples = given if is_array else given.detach().cpu()
-    if samples.dtype.itemsize < 4:
-        samples = samples.astype(np.float32) if is_array else samples.float()
-    found: Any = polyphase(np.asarray(samples), up, down)
+    samples = _as_array(given)
+    found: Any = _polyphase(samples.astype(np.result_type(samples, np.float32)), up, down)
     if is_array:
         found = found.astype(given.dtype, copy=False)
     else:
@@ -504,7 +479,7 @@ def resampled_part(
     first = first_needed(start, orig_rate, new_rate)
     last = min(n_frames, -(-stop * down // up) + _reach(up, down))
     offset = first * up // down
-    return polyphase(read(first, last), up, down)[start - offset : stop - offset].copy()
+    return _polyphase(read(first, last), up, down)[start - offset : stop - offset].copy()
 
 
 def first_needed(start: int, orig_rate: int, new_rate: int) -> int:
@@ -529,7 +504,7 @@ def _reach(up: int, down: int) -> int:
     return 0 if up == down else _HALF_PERIODS * max(up, down) // up + 2
 
 
-def polyphase(samples: NDArray[Any], up: int, down: int) -> NDArray[Any]:
+def _polyphase(samples: NDArray[Any], up: int, down: int) -> NDArray[Any]:
     """Resample (..., time) by up / down."""
     import scipy.signal
 
@@ -552,12 +527,10 @@ def rate_ratio(orig_rate: int, new_rate: int) -> tuple[int, int]:
     The filter is as long as the larger, so a ratio that needs more than `_MAX_FACTOR`, as only odd
     rates above 50 kHz do, is rounded: by less than 20 parts in a million.
     """
-    ratio = Fraction(new_rate, orig_rate)
-    if ratio < 1:
-        ratio = ratio.limit_denominator(_MAX_FACTOR)
-    else:
-        ratio = 1 / (1 / ratio).limit_denominator(_MAX_FACTOR)
-    return ratio.numerator, ratio.denominator
+    low, high = sorted((orig_rate, new_rate))
+    ratio = Fraction(low, high).limit_denominator(_MAX_FACTOR)
+    up, down = ratio.numerator, ratio.denominator
+    return (up, down) if new_rate == low else (down, up)
 
 
 # Levels
@@ -597,7 +570,7 @@ def fix_length(waveform: AnyWaveform, n_samples: int = CROP_SAMPLES) -> AnyWavef
         tensor([2., 3., 1., 2.])
     """
     _check_waveform(waveform)
-    return cut(waveform, last_start(len(waveform), n_samples) // 2, n_samples)
+    return cut(waveform, _last_start(len(waveform), n_samples) // 2, n_samples)
 
 
 def tta_crops(
@@ -627,7 +600,7 @@ def crop_starts(
 ) -> list[int]:
     """Return where crops start, modulo `n_total` samples: equal starts mean equal crops."""
     check_between("n_crops", n_crops, 1)
-    last = last_start(n_total, n_samples)
+    last = _last_start(n_total, n_samples)
     if n_crops == 1:
         return [0 if one_crop == "start" else last // 2 % n_total]
     return [last * k // (n_crops - 1) % n_total for k in range(n_crops)]
@@ -638,10 +611,10 @@ def random_start(n_total: int, n_samples: int, generator: torch.Generator) -> in
     import torch
 
     drawn = torch.rand((), generator=generator, dtype=torch.float64)
-    return int(drawn * (last_start(n_total, n_samples) + 1))
+    return int(drawn * (_last_start(n_total, n_samples) + 1))
 
 
-def last_start(n_total: int, n_samples: int) -> int:
+def _last_start(n_total: int, n_samples: int) -> int:
     """Return the last valid start of a crop, in the waveform repeated where it is too short."""
     check_between("n_samples", n_samples, 1)
     if n_total >= n_samples:
@@ -765,8 +738,7 @@ def as_audio(
     """Return audio of any dtype, mono or (channels, time), to be read as a file is.
 
     Signed integers are divided by their full range, uint8 is 128 ± 128 as in WAV files; channels
-    are averaged unless `channel` says which to take. More channels than 64, or than samples, are
-    refused as (time, channels). `new_rate` is the rate to resample to; None keeps the old one.
+    are averaged unless `channel` says which to take. `new_rate` is the rate to resample to.
     """
     sample_rate = check_rate(sample_rate)
     samples = _as_array(waveform)
@@ -783,12 +755,7 @@ def as_audio(
         )
     frames = as_float(samples).reshape(-1, shape[-1]) if samples.size else np.zeros((1, 0), "f")
     _check_channel(channel, len(frames), "`waveform`")
-    differ = False
-    if len(frames) == 1 or channel is not None:
-        mono = frames[channel or 0]
-    else:
-        mono, power, own_power = _average(frames.T)
-        differ = own_power > _DIFFERENCE * power
+    mono, power, own_power = _mix(frames.T, channel)
     is_finite = np.isfinite(mono)
     if not is_finite.all():
         is_large = samples.dtype.kind == "f" and bool(np.isfinite(samples).all())
@@ -799,6 +766,7 @@ def as_audio(
     # A copy where torch could not write: it would warn.
     mono = np.require(mono, requirements=["C", "W"])
     mono = resample(mono, sample_rate, new_rate or sample_rate)
+    differ = own_power > _DIFFERENCE * power
     return InMemory(mono, sample_rate, n_channels=len(frames), channels_differ=differ)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.signal
+import scipy.special
 import soundfile
 
 from asvspoof_cm.labels import SAMPLE_RATE
@@ -20,7 +21,7 @@ _ATTACKS: Final = {
     "train": {"A01": 62.5, "A02": 80.0, "A03": 100.0},
     "dev": {"A09": 66.7, "A10": 75.0, "A11": 125.0},
 }
-SHORTEST_S: Final = 0.1  # a few periods of the voice and of the buzz
+_SHORTEST_S: Final = 0.1  # a few periods of the voice and of the buzz
 _N_SPEAKERS: Final = {"train": 8, "dev": 4}
 _BUZZ_BAND_HZ: Final = (3500.0, 7500.0)
 _BUZZ_LEVEL: Final = 0.08
@@ -46,10 +47,9 @@ def write_miniature(
     """Write a small corpus of synthetic voices, in the files and formats of ASVspoof 5.
 
     Half of the utterances are bona fide: a pulse train through moving formants, with breath and a
-    noise floor. The others are made in the same way and carry a faint buzz above 3.5 kHz, like that
-    of a vocoder's frames; each attack has its own frame rate. Speakers and attacks of the two
-    subsets are disjoint. A detector that finds the buzz makes no errors; nothing here says how well
-    it does on real speech.
+    noise floor. The others carry a faint buzz above 3.5 kHz, like that of a vocoder's frames; each
+    attack has its own frame rate. Speakers and attacks of the two subsets are disjoint. A detector
+    that finds the buzz makes no errors; nothing here says how well it does on real speech.
 
     Args:
         folder: Where to write ``flac_T``, ``flac_D``, ``ASVspoof5.train.tsv`` and
@@ -67,47 +67,34 @@ def write_miniature(
     """
     if min(n_train, n_dev) < 2:
         raise ValueError(f"`n_train` and `n_dev` must be at least 2; got {n_train} and {n_dev}.")
-    if not SHORTEST_S <= duration_s[0] <= duration_s[1]:
+    if not _SHORTEST_S <= duration_s[0] <= duration_s[1]:
         raise ValueError(
-            "`duration_s` must be positive and in order, the shortest at least "
-            f"{SHORTEST_S} s; got {duration_s}."
+            f"`duration_s` must be in order, the shortest at least {_SHORTEST_S} s; got "
+            f"{duration_s}."
         )
     root = Path(folder)
     paths = MiniaturePaths(root, root / "ASVspoof5.train.tsv", root / "ASVspoof5.dev.track_1.tsv")
     rng = np.random.default_rng(seed)
     for protocol, subset, n in zip(paths[1:], _ATTACKS, (n_train, n_dev), strict=True):
-        (audio_dir := root / f"flac_{subset[0].upper()}").mkdir(parents=True, exist_ok=True)
-        spoofed = rng.permutation(n) >= n // 2
-        lines = [
-            _write_one(audio_dir, subset, number, spoofed[number - 1], duration_s, rng)
-            for number in range(1, n + 1)
-        ]
+        initial, attacks = subset[0].upper(), _ATTACKS[subset]
+        (audio_dir := root / f"flac_{initial}").mkdir(parents=True, exist_ok=True)
+        lines = []
+        for number, is_spoof in enumerate(rng.permutation(n) >= n // 2, start=1):
+            speaker = int(rng.integers(_N_SPEAKERS[subset]))
+            n_samples = int(rng.uniform(*duration_s) * SAMPLE_RATE)
+            gender, f0 = ("F", 200.0) if speaker % 2 else ("M", 100.0)
+            waveform = _voice(n_samples, f0 * (1 + 0.04 * speaker), rng)
+            key = "- bonafide bonafide"
+            if is_spoof:
+                attack = str(rng.choice([*attacks]))
+                waveform = waveform + _buzz(waveform, attacks[attack], rng)
+                key = f"AC1 {attack} spoof"
+            waveform *= rng.uniform(0.2, 0.9) / np.abs(waveform).max()
+            name = f"{initial}_{number:010d}"
+            soundfile.write(audio_dir / f"{name}.flac", waveform, SAMPLE_RATE, subtype="PCM_16")
+            lines.append(f"{initial}_{speaker + 1:04d} {name} {gender} - - - {key} -\n")
         protocol.write_text("".join(lines), encoding="utf-8")
     return paths
-
-
-def _write_one(
-    audio_dir: Path,
-    subset: str,
-    number: int,
-    is_spoof: bool,
-    duration_s: tuple[float, float],
-    rng: np.random.Generator,
-) -> str:
-    """Write an utterance, and return its line of the protocol."""
-    initial, attacks = subset[0].upper(), _ATTACKS[subset]
-    speaker = int(rng.integers(_N_SPEAKERS[subset]))
-    n_samples = int(rng.uniform(*duration_s) * SAMPLE_RATE)
-    gender, f0 = ("F", 200.0) if speaker % 2 else ("M", 100.0)
-    waveform = _voice(n_samples, f0 * (1 + 0.04 * speaker), rng)
-    tag, attack, key = "-", "bonafide", "bonafide"
-    if is_spoof:
-        tag, attack, key = "AC1", str(rng.choice([*attacks])), "spoof"
-        waveform = waveform + _buzz(waveform, attacks[attack], rng)
-    waveform *= rng.uniform(0.2, 0.9) / np.abs(waveform).max()
-    name = f"{initial}_{number:010d}"
-    soundfile.write(audio_dir / f"{name}.flac", waveform, SAMPLE_RATE, subtype="PCM_16")
-    return f"{initial}_{speaker + 1:04d} {name} {gender} - - - {tag} {attack} {key} -\n"
 
 
 def _voice(n_samples: int, f0: float, rng: np.random.Generator) -> Array:
@@ -138,14 +125,10 @@ def _resonate(source: Array, formants_hz: Sequence[int]) -> Array:
 
 def _buzz(voice: Array, frame_rate_hz: float, rng: np.random.Generator) -> Array:
     low, high = (int(edge / frame_rate_hz) for edge in _BUZZ_BAND_HZ)
-    time_s = np.arange(len(voice)) / SAMPLE_RATE
-    phase = 2 * np.pi * (frame_rate_hz * time_s + rng.uniform())
-    # The sum of cos kφ for k from low to high, in closed form, is a pulse train in that band.
-    half = phase / 2
-    near_pulse = np.abs(np.sin(half)) < 1e-9
-    sine = np.where(near_pulse, 1.0, np.sin(half))
-    series = (np.sin((2 * high + 1) * half) - np.sin((2 * low - 1) * half)) / (2 * sine)
-    series = np.where(near_pulse, high - low + 1.0, series) / (high - low + 1)
+    phase = 2 * np.pi * (frame_rate_hz * np.arange(len(voice)) / SAMPLE_RATE + rng.uniform())
+    # The mean of cos kφ for k from low to high is a pulse train in that band.
+    above, below = (n * scipy.special.diric(phase, n) for n in (2 * high + 1, 2 * low - 1))
+    series = (above - below) / 2 / (high - low + 1)
     envelope = np.asarray(scipy.signal.lfilter([0.005], [1, -0.995], np.abs(voice)))
     level = _BUZZ_LEVEL * rng.uniform(0.7, 1.4)
     return np.asarray(level * series * (0.3 + envelope / envelope.max()))

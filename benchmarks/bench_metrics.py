@@ -91,7 +91,7 @@ def _track1(modules: ModuleType, options: Options) -> list[Row]:
     cases = {
         "evaluate": (
             "Track 1, metrics.evaluate",
-            "with min Cllr and AUC",
+            "with min Cllr",
             [*evaluated, result.cllr],
         ),
         "four": (

@@ -21,7 +21,7 @@ TWO = [1.0, 2.0], [0.0, -1.0]
 
 def of_pairs(message, *pair):
     """The same for every function of (bonafide, spoof)."""
-    names = ("eer", "min_dcf", "act_dcf", "cllr", "min_cllr", "auc")
+    names = ("eer", "min_dcf", "act_dcf", "cllr", "min_cllr")
     return [(lambda name=name: getattr(metrics, name)(*pair), message) for name in names]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from asvspoof_cm import metrics
 from asvspoof_cm.metrics import ASVSPOOF5, Curve, intervals
-from asvspoof_cm.metrics.track1 import _auc_of, _min_cllr_of, eer_of
+from asvspoof_cm.metrics.track1 import _min_cllr_of
 
 FUNCTIONS = {
     "min_dcf": metrics.min_dcf,
@@ -32,12 +32,7 @@ def test_a_replicate_equals_the_metrics_of_the_repeated_trials(n_digits):
         for name, metric in metrics.METRICS.items():
             found, expected = metric.function(drawn, ASVSPOOF5), FUNCTIONS[name](*drawn.trials())
             assert float(found) == pytest.approx(float(expected), abs=1e-12)
-            assert getattr(found, "threshold", 0) == getattr(expected, "threshold", 0)
-        assert _auc_of(drawn) == pytest.approx(metrics.auc(*drawn.trials()), abs=1e-12)
         assert _min_cllr_of(drawn) == pytest.approx(metrics.min_cllr(*drawn.trials()), abs=1e-12)
-        grouped = metrics.eer(*drawn.trials(), ties="grouped")
-        assert eer_of(drawn, "grouped").threshold == grouped.threshold
-        assert eer_of(drawn, "grouped").value == pytest.approx(grouped.value)
 
 
 def test_value_is_the_metric_and_names_and_functions_agree():

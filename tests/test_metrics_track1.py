@@ -88,7 +88,6 @@ def test_golden_values_and_thresholds(case):
 def test_gaussian_scores_have_their_analytic_values():
     bonafide, spoof = scores_of("eval_size")
     assert metrics.eer(bonafide, spoof).value == pytest.approx(norm.cdf(-1), abs=1e-3)
-    assert metrics.auc(bonafide, spoof) == pytest.approx(norm.cdf(np.sqrt(2)), abs=1e-3)
     # The LLR of N(1, 1) against N(-1, 1) is 2 s: then Cllr is already minimal.
     assert metrics.min_cllr(bonafide, spoof) == pytest.approx(
         metrics.cllr(2 * bonafide, 2 * spoof), abs=1e-3
@@ -218,13 +217,6 @@ def test_min_cllr_is_the_convex_hull_of_the_curve(bonafide, spoof):
     assert value <= metrics.cllr(bonafide, spoof) + 1e-12
     # Powers of two keep ties and order: the minimum ignores any increasing map.
     assert metrics.min_cllr(8 * bonafide, 8 * spoof) == pytest.approx(value, abs=1e-12)
-
-
-@given(TIED_SCORES, TIED_SCORES)
-def test_auc_is_the_share_of_pairs_in_order(bonafide, spoof):
-    difference = bonafide[:, None] - spoof[None, :]
-    expected = (difference > 0).mean() + 0.5 * (difference == 0).mean()
-    assert metrics.auc(bonafide, spoof) == pytest.approx(expected)
 
 
 def test_costs_scale_out_and_give_the_bayes_threshold():

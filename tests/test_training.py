@@ -453,7 +453,7 @@ def test_wrong_batches_are_refused():
 
 
 def test_a_metric_of_the_table_is_measured_in_training(monkeypatch):
-    metric = Metric("spread", "spread", function=lambda curve, _: float(np.ptp(curve.bonafide)))
+    metric = Metric("spread", "spread", function=lambda curve, _: float(np.ptp(curve.trials()[0])))
     monkeypatch.setitem(METRICS, metric.name, metric)
     batch = Batch(torch.randn(4, 4000), torch.tensor([0, 1, 0, 1]), torch.arange(4))
     result = validate(tiny(), [batch])

@@ -7,39 +7,32 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Literal, TypeAlias
+
+from asvspoof_cm._util import Plain
 
 Form: TypeAlias = Literal["text", "markdown", "latex", "csv"]
 
 _LATEX_SPECIALS = str.maketrans(
-    {
-        **{character: f"\\{character}" for character in "&%$#_{}"},
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "–": "--",
-        "±": r"$\pm$",
-    }
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"–": "--", "±": r"$\pm$"}
 )
 
 
 def render(
     header: Sequence[str],
-    rows: Iterable[Sequence[Any]],
+    rows: Iterable[Iterable[Any]],
     form: Form = "text",
     *,
     n_names: int = 1,
     n_totals: int = 0,
 ) -> str:
-    """Return a table in one of four forms, without a line end after its last line.
+    """Return a table, without a line end after its last line; LaTeX needs the booktabs package.
 
-    Args:
-        header: The names of the columns.
-        rows: Their cells: text, or for "csv" any values.
-        form: "text" aligns columns with spaces, "markdown" and "csv" are what they say, "latex" is
-            a ``tabular`` that needs the booktabs package.
-        n_names: Columns from the left that hold names; the others hold numbers and stand right.
-        n_totals: Rows at the end that LaTeX rules off.
+    `n_names` columns from the left hold names, the others numbers, which stand right. LaTeX rules
+    off `n_totals` rows at the end.
     """
     if form == "csv":
         out = io.StringIO()
@@ -53,17 +46,14 @@ def render(
         return "\n".join(f"| {' | '.join(row)} |" for row in cells)
     if form == "latex":
         lines = [" & ".join(c.translate(_LATEX_SPECIALS) for c in row) + r" \\" for row in table]
-        lines[1:1] = [r"\midrule"]
+        lines.insert(1, r"\midrule")
         if n_totals:
             lines.insert(len(lines) - n_totals, r"\midrule")
         begin = [rf"\begin{{tabular}}{{{sides}}}", r"\toprule"]
         return "\n".join([*begin, *lines, r"\bottomrule", r"\end{tabular}"])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    formats = [
-        ("<" if side == "l" else ">") + str(n) for side, n in zip(sides, widths, strict=True)
-    ]
-    aligned = (map(format, row, formats) for row in table)
-    return "\n".join("  ".join(row).rstrip() for row in aligned)
+    formats = [f"{'<' if k < n_names else '>'}{width}" for k, width in enumerate(widths)]
+    return "\n".join("  ".join(map(format, row, formats)).rstrip() for row in table)
 
 
 @dataclass(frozen=True)
@@ -106,38 +96,42 @@ class Table:
         return self.text()
 
     def text(self, form: Form = "text") -> str:
-        """Return the table in one of the forms of `render`.
+        """Return the table as text, Markdown, LaTeX or CSV.
 
-        "csv" has all digits, in base units: rates are fractions. There an interval has two columns
+        CSV has all digits, in base units: rates are fractions. There an interval has two columns
         more, ``eer_low`` and ``eer_high``.
         """
-        if form == "csv":
-            return self._csv()
-        heads = [c.label if isinstance(c, Quantity) else c for c in self.columns]
-        rows = []
-        for row in self.rows:
-            cells = zip(row, self.columns, strict=True)
-            rows.append([_text(cell, column, row[0]) for cell, column in cells])
-        return render(heads, rows, form, n_names=self.n_names, n_totals=self.n_totals)
-
-    def _csv(self) -> str:
+        if form != "csv":
+            heads = [c.label if isinstance(c, Quantity) else c for c in self.columns]
+            rows = [map(_text, row, self.columns, repeat(row[0])) for row in self.rows]
+            return render(heads, rows, form, n_names=self.n_names, n_totals=self.n_totals)
         columns: dict[str, list[Any]] = {}
         for head, values in zip(self.columns, zip(*self.rows, strict=True), strict=True):
             name = head.name if isinstance(head, Quantity) else head
-            columns[name] = [_plain(getattr(value, "value", value)) for value in values]
+            columns[name] = [*map(_plain, values)]
             if any(hasattr(value, "low") for value in values):
                 for end in ("low", "high"):
                     columns[f"{name}_{end}"] = [getattr(value, end, None) for value in values]
         return render([*columns], [*zip(*columns.values(), strict=True)], "csv")
 
 
+class Report(Plain):
+    """A result that ``print`` shows as a table."""
+
+    def table(self) -> Table:
+        """Return the table that ``print`` shows."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+
 def _text(cell: Any, column: str | Quantity, first: Any) -> str:
     if cell is None or isinstance(cell, str | int | Quantity):
-        return "" if cell is None else cell.label if isinstance(cell, Quantity) else str(cell)
+        return "" if cell is None else str(getattr(cell, "label", cell))
     return str((column if isinstance(column, Quantity) else first).text(cell))
 
 
 def _plain(cell: Any) -> Any:
-    if isinstance(cell, Quantity):
-        return cell.name
+    cell = getattr(cell, "value", getattr(cell, "name", cell))
     return None if isinstance(cell, float) and math.isnan(cell) else cell

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,23 +17,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
+from asvspoof_cm._tables import Quantity
 from asvspoof_cm._util import (
     FloatArray,
-    IntArray,
     as_scores,
     atomic_path,
     check_choice,
     import_extra,
 )
 from asvspoof_cm.labels import LABEL_NAMES, SPOOF
-from asvspoof_cm.metrics import (
-    ASVSPOOF5,
-    METRICS,
-    Breakdown,
-    DetectionCosts,
-    Interval,
-    det_curve,
-)
+from asvspoof_cm.metrics import ASVSPOOF5, METRICS, Breakdown, Interval, det_curve
 from asvspoof_cm.metrics.track1 import Curve, eer_of, min_dcf_of
 
 if TYPE_CHECKING:
@@ -65,11 +58,10 @@ SYSTEM_COLORS = (BONAFIDE_COLOR, SPOOF_COLOR, "#009e73", "#cc79a7", "#e69f00", "
 FONT_SIZE = 8
 MARKS = ("EER", "minDCF", "actDCF")
 _SEGMENT_NAMES = (*LABEL_NAMES, "no speech")
-_SEGMENT_COLORS = dict(zip(LABEL_NAMES, (SPOOF_COLOR, BONAFIDE_COLOR), strict=True))
-
-
+_CLASS_COLORS = dict(zip(LABEL_NAMES, (SPOOF_COLOR, BONAFIDE_COLOR), strict=True))
 _DET_TICKS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6)
 _LN_BETA = (-6.0, 6.0)
+_VISIBLE = 0.005  # in deviates
 
 
 def new_axes(width_in: float = COLUMN_WIDTH_IN, height_in: float = 2.6) -> Axes:
@@ -120,12 +112,7 @@ def picture_path(folder: Path, name: str, taken: set[Path]) -> Path:
 
 
 def det(
-    bonafide: ArrayLike,
-    spoof: ArrayLike,
-    ax: Axes | None = None,
-    *,
-    label: str | None = None,
-    costs: DetectionCosts = ASVSPOOF5,
+    bonafide: ArrayLike, spoof: ArrayLike, ax: Axes | None = None, *, label: str | None = None
 ) -> Axes:
     """Draw a DET curve on normal-deviate axes and mark EER, minDCF and actDCF on it.
 
@@ -138,7 +125,6 @@ def det(
         spoof: Scores of spoofed trials, shape (n_spoof,).
         ax: Where to draw.
         label: The system's name in the legend; its EER is added.
-        costs: Costs and prior of the marks.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -148,89 +134,71 @@ def det(
     """
     ax = new_axes(height_in=3.2) if ax is None else ax
     curve = Curve.of(bonafide, spoof)
-    p_miss, p_fa, _ = det_curve(curve.bonafide, curve.spoof)
-    x, y = _deviates(p_fa, len(curve.spoof)), _deviates(p_miss, len(curve.bonafide))
-    keep = _thin(x, y)
+    n_bonafide, n_spoof = curve.n_trials
+
+    def place(p_miss: Any, p_fa: Any) -> FloatArray:
+        least = np.array([[0.5 / n_spoof], [0.5 / n_bonafide]])
+        found: FloatArray = ndtri(np.clip([p_fa, p_miss], least, 1.0 - least))
+        return found
+
+    points = place(*det_curve(*curve.classes)[:2])
+    cells = np.round(points / _VISIBLE)  # a few thousand points, of any number
+    points = points[:, np.diff(cells, prepend=np.nan).any(axis=0)]
     name = f"EER {100 * eer_of(curve).value:.2f} %"
     n_drawn = sum(line.get_linestyle() == "-" for line in ax.lines)
     color = SYSTEM_COLORS[n_drawn % len(SYSTEM_COLORS)]
-    title = f"{label}, {name}" if label else name
-    ax.plot(x[keep], y[keep], color=color, linewidth=1.2, label=title)
+    ax.plot(*points, color=color, linewidth=1.2, label=f"{label}, {name}" if label else name)
+    accepted_from = np.nextafter(min_dcf_of(curve, ASVSPOOF5).threshold, np.inf)
     marked = (
         (eer_of(curve, "grouped").threshold, "o", "white"),
-        (np.nextafter(min_dcf_of(curve, costs).threshold, np.inf), "D", color),  # accepted from
-        (costs.threshold, "s", "white"),
+        (accepted_from, "D", color),
+        (ASVSPOOF5.threshold, "s", "white"),
     )
     ends = ndtri([_DET_TICKS[0], _DET_TICKS[-1]])
     shown = set(ax.get_legend_handles_labels()[1])
     for title, (threshold, marker, face) in zip(MARKS, marked, strict=True):
-        missed, accepted = curve.rates(*curve.below(threshold))
-        ax.plot(
-            [_deviates(accepted, len(curve.spoof))],
-            [_deviates(missed, len(curve.bonafide))],
-            marker=marker,
-            color=color,
-            markerfacecolor=face,
-            markersize=4.5,
-            linestyle="none",
-            zorder=3,
-            label="_" if title in shown else title,
-        )
+        p_miss, p_fa = curve.rates(*curve.below(threshold))
+        style: Any = {"marker": marker, "markerfacecolor": face, "markersize": 4.5, "zorder": 3}
+        title = "_" if title in shown else title
+        ax.plot(*place([p_miss], [p_fa]), color=color, linestyle="none", label=title, **style)
     if "EER" not in shown:
         ax.plot(ends, ends, color="0.8", linewidth=0.6, linestyle="--", zorder=0, label="_")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_ticks(ndtri(_DET_TICKS), [f"{100 * tick:g}" for tick in _DET_TICKS])
-    ax.set_xlim(*ends)
-    ax.set_ylim(*ends)
-    ax.set_aspect("equal")
+    ax.set(xlim=ends, ylim=ends, aspect="equal")
     return finish(ax, "false alarms, spoof accepted (%)", "misses, bonafide rejected (%)")
 
 
 def scores(
-    bonafide: ArrayLike,
-    spoof: ArrayLike,
-    ax: Axes | None = None,
-    *,
-    n_bins: int = 60,
-    costs: DetectionCosts = ASVSPOOF5,
+    bonafide: ArrayLike, spoof: ArrayLike, ax: Axes | None = None, *, n_bins: int = 60
 ) -> Axes:
-    """Draw the density of both classes' log-likelihood ratios, and the Bayes threshold of `costs`.
+    """Draw the density of both classes' log-likelihood ratios, and the Bayes threshold.
 
     Example:
         >>> scores([1.0, 2.0], [-1.0, 0.5]).get_ylabel()
         'density'
     """
     ax = new_axes() if ax is None else ax
-    classes = {
-        "spoof": (as_scores("spoof", spoof), SPOOF_COLOR),
-        "bonafide": (as_scores("bonafide", bonafide), BONAFIDE_COLOR),
-    }
-    every = np.concatenate([scores for scores, _ in classes.values()])
-    edges = np.histogram_bin_edges(every, n_bins)
+    classes = as_scores("spoof", spoof), as_scores("bonafide", bonafide)
+    edges = np.histogram_bin_edges(np.concatenate(classes), n_bins)
     highest = 0.0
-    for name, (scores, color) in classes.items():
-        density, _ = np.histogram(scores, bins=edges, density=True)
+    for own, name in zip(classes, LABEL_NAMES, strict=True):
+        density, _ = np.histogram(own, bins=edges, density=True)
         highest = max(highest, float(density.max()))
+        color = _CLASS_COLORS[name]
         ax.stairs(density, edges, fill=True, color=color, alpha=0.35)
-        ax.stairs(density, edges, color=color, linewidth=1.0, label=f"{name} ({len(scores):,})")
-    name = f"Bayes threshold {costs.threshold:.2f}".replace("-", "−")
-    ax.axvline(costs.threshold, color="black", linewidth=0.9, linestyle="--", label=name)
+        ax.stairs(density, edges, color=color, linewidth=1.0, label=f"{name} ({len(own):,})")
+    _line(ax.axvline, ASVSPOOF5.threshold, f"Bayes threshold {ASVSPOOF5.threshold:.2f}")
     ax.set_ylim(0.0, 1.35 * highest)  # room for the legend
     return finish(ax, "score (log-likelihood ratio)", "density")
 
 
-def calibration(
-    bonafide: ArrayLike,
-    spoof: ArrayLike,
-    ax: Axes | None = None,
-    *,
-    costs: DetectionCosts = ASVSPOOF5,
-) -> Axes:
+def calibration(bonafide: ArrayLike, spoof: ArrayLike, ax: Axes | None = None) -> Axes:
     """Draw the actual and the minimum detection cost over all priors, an APE-style plot.
 
     Well calibrated scores have the two curves on each other; the shaded gap is what calibration
-    would gain, for every application at once and not only for the one of the challenge. A vertical
-    line marks `costs`; ln β is the effective log-odds of bonafide.
+    would gain, for every application at once and not only for the one of the challenge, which a
+    vertical line marks; ln β is the effective log-odds of bonafide.
 
     Example:
         >>> calibration([1.0, 2.0], [-1.0, 0.5]).get_ylabel()
@@ -239,15 +207,17 @@ def calibration(
     ax = new_axes() if ax is None else ax
     curve = Curve.of(bonafide, spoof)
     ln_beta = np.linspace(*_LN_BETA, 121)
-    actual, minimum = _cost_curves(curve, ln_beta)
+    beta = np.exp(ln_beta)
+    miss, fa = curve.rates(*(np.searchsorted(scores, -ln_beta) for scores in curve.classes))
+    p_miss, p_fa = curve.rates(*curve.corners)
+    actual = (beta * miss + fa) / np.minimum(beta, 1)
+    minimum = np.array([(weight * p_miss + p_fa).min() for weight in beta]) / np.minimum(beta, 1)
     ax.plot(ln_beta, actual, color=SPOOF_COLOR, linewidth=1.2, label="actual")
     ax.plot(ln_beta, minimum, color=BONAFIDE_COLOR, linewidth=1.2, label="minimum")
     ax.fill_between(ln_beta, minimum, actual, color=SPOOF_COLOR, alpha=0.15, linewidth=0)
     ax.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":", label="no system")
-    name = f"ln β = {-costs.threshold:.2f}".replace("-", "−")
-    ax.axvline(-costs.threshold, color="black", linewidth=0.9, linestyle="--", label=name)
-    ax.set_xlim(*_LN_BETA)
-    ax.set_ylim(0.0, max(1.1, min(2.0, 1.05 * float(actual.max()))))
+    _line(ax.axvline, -ASVSPOOF5.threshold, f"ln β = {-ASVSPOOF5.threshold:.2f}")
+    ax.set(xlim=_LN_BETA, ylim=(0.0, max(1.1, min(2.0, 1.05 * float(actual.max())))))
     return finish(ax, "effective log-odds of bonafide, ln β", "normalised detection cost")
 
 
@@ -267,63 +237,59 @@ def breakdown(breakdown: Breakdown, ax: Axes | None = None, *, metric: str = "ee
         ['A09', 'A10']
     """
     check_choice("metric", metric, METRICS)
-    if len(breakdown.columns) == 2:
-        return _plot_crossed(breakdown, ax, metric)
+    quantity = METRICS[metric]
     *rows, pooled = breakdown.rows
+    values = [row.values[metric] for row in rows]
+    heights = quantity.scale * np.array([float(value) for value in values])
+    together = quantity.scale * float(pooled.values[metric])
+    if len(breakdown.columns) == 2:
+        return _plot_crossed(breakdown, heights, f"pooled {together:.3g}", quantity, ax)
     if ax is None:
         ax = new_axes(width_in=max(COLUMN_WIDTH_IN, 0.12 * len(rows)))
-    scale = METRICS[metric].scale
-    values = [row.values[metric] for row in rows]
-    heights = scale * np.array([float(value) for value in values])
-    positions = np.arange(len(rows))
-    ax.bar(positions, heights, width=0.7, color=BONAFIDE_COLOR, alpha=0.75, linewidth=0)
-    for index in np.flatnonzero(np.isnan(heights)).tolist():
-        ax.text(index, 0.0, "–", ha="center", va="bottom", fontsize=FONT_SIZE)
-    intervals = {k: (v.low, v.high) for k, v in enumerate(values) if isinstance(v, Interval)}
-    if drawn := [*intervals]:
-        bounds = scale * np.array([*intervals.values()])
-        # A percentile interval may lie on one side of the value: draw its ends, not distances.
-        ax.vlines(positions[drawn], bounds[:, 0], bounds[:, 1], color="black", linewidth=0.9)
-        for end in bounds.T:
-            ax.plot(positions[drawn], end, "_", color="black", markersize=3, markeredgewidth=0.9)
-    together = scale * float(pooled.values[metric])
-    name = f"pooled {together:.3g}"
-    ax.axhline(together, color=SPOOF_COLOR, linewidth=0.9, linestyle="--", label=name)
+    ax.bar(range(len(rows)), heights, width=0.7, color=BONAFIDE_COLOR, alpha=0.75, linewidth=0)
+    for index, value in enumerate(values):
+        if np.isnan(heights[index]):
+            ax.text(index, 0.0, "–", ha="center", va="bottom", fontsize=FONT_SIZE)
+        elif isinstance(value, Interval):
+            # A percentile interval may lie on one side of the value: draw its ends, not distances.
+            ends = [quantity.scale * value.low, quantity.scale * value.high]
+            style: Any = {"marker": "_", "markersize": 3, "markeredgewidth": 0.9, "linewidth": 0.9}
+            ax.plot([index, index], ends, color="black", **style)
+    label = f"pooled {together:.3g}"
+    ax.axhline(together, color=SPOOF_COLOR, linewidth=0.9, linestyle="--", label=label)
     names = [" ".join(row.group) for row in rows]
-    crowded = sum(map(len, names)) > 40
-    ax.set_xticks(positions, names, rotation=90 if crowded else 0)
+    ax.set_xticks(range(len(rows)), names, rotation=90 if sum(map(len, names)) > 40 else 0)
     ax.set_xlim(-0.6, len(rows) - 0.4)
     ax.set_ylim(bottom=0.0)
-    return finish(ax, " × ".join(breakdown.columns), METRICS[metric].label)
+    return finish(ax, " × ".join(breakdown.columns), quantity.label)
 
 
-def _plot_crossed(breakdown: Breakdown, ax: Axes | None, metric: str) -> Axes:
+def _plot_crossed(
+    breakdown: Breakdown, heights: FloatArray, title: str, quantity: Quantity, ax: Axes | None
+) -> Axes:
     """Draw a cell for each pair of values, the first column downwards."""
-    *rows, pooled = breakdown.rows
-    first, second = (sorted({row.group[k] for row in rows}) for k in (0, 1))
-    values = np.full((len(first), len(second)), np.nan)
-    scale = METRICS[metric].scale
-    for row in rows:
-        at = first.index(row.group[0]), second.index(row.group[1])
-        values[at] = scale * float(row.values[metric])
+    places = [row.group for row in breakdown.rows[:-1]]
+    (first, down), (second, across) = (
+        np.unique([place[k] for place in places], return_inverse=True) for k in (0, 1)
+    )
+    cells = np.full((len(first), len(second)), np.nan)
+    cells[down, across] = heights
     if ax is None:
         ax = new_axes(PAGE_WIDTH_IN, max(2.0, 0.9 + 0.19 * len(first)))
-    highest = float(np.nanmax(values, initial=0.0)) or 1.0
-    image = ax.imshow(values, cmap="Blues", vmin=0.0, vmax=highest, aspect="auto")
-    n_decimals = 1 if scale > 1.0 else 2
-    for (down, across), value in np.ndenumerate(values):
+    highest = float(np.nanmax(cells, initial=0.0)) or 1.0
+    image = ax.imshow(cells, cmap="Blues", vmin=0.0, vmax=highest, aspect="auto")
+    n_decimals = 1 if quantity.scale > 1.0 else 2
+    for (row, column), value in np.ndenumerate(cells):
         text = "–" if np.isnan(value) else f"{value:.{n_decimals}f}"
         color = "white" if value > 0.6 * highest else "black"
-        ax.text(across, down, text, ha="center", va="center", fontsize=5.5, color=color)
-    ax.set_xticks(range(len(second)), second, rotation=90 if len(second) > 16 else 0)
-    ax.set_yticks(range(len(first)), first)
-    together = scale * float(pooled.values[metric])
-    ax.set_title(f"pooled {together:.3g}", fontsize=FONT_SIZE)
+        ax.text(column, row, text, ha="center", va="center", fontsize=5.5, color=color)
+    ax.set_xticks(range(len(second)), second.tolist(), rotation=90 if len(second) > 16 else 0)
+    ax.set_yticks(range(len(first)), first.tolist())
+    ax.set_title(title, fontsize=FONT_SIZE)
     bar = ax.figure.colorbar(image, ax=ax)
-    bar.set_label(METRICS[metric].label, fontsize=FONT_SIZE)
+    bar.set_label(quantity.label, fontsize=FONT_SIZE)
     bar.ax.tick_params(labelsize=FONT_SIZE - 1, width=0.6, length=2.5)
-    finish(ax, breakdown.columns[1], breakdown.columns[0])
-    ax.grid(visible=False)
+    finish(ax, breakdown.columns[1], breakdown.columns[0]).grid(visible=False)
     return ax
 
 
@@ -365,29 +331,27 @@ def timeline(
         )
     ax = new_axes(width_in=2 * COLUMN_WIDTH_IN, height_in=1.8) if ax is None else ax
     centre, values = rows[:, :2].mean(axis=1), rows[:, 2]
-    style: Any = {"marker": "o", "markersize": 2.5} if len(rows) <= 200 else {}
-    ax.plot(centre, values, color=BONAFIDE_COLOR, linewidth=1.0, **style)
+    marker = "o" if len(rows) <= 200 else None
+    ax.plot(centre, values, color=BONAFIDE_COLOR, linewidth=1.0, marker=marker, markersize=2.5)
     if threshold is not None:
-        label = f"threshold {threshold + 0.0:.3g}".replace("-", "−")  # not −0
-        ax.axhline(threshold, color="black", linewidth=0.9, linestyle="--", label=label)
+        _line(ax.axhline, threshold, f"threshold {threshold + 0.0:.3g}")  # not −0
         is_below: Any = values < threshold
         fill: Any = {"interpolate": True, "color": SPOOF_COLOR, "alpha": 0.35, "linewidth": 0}
         ax.fill_between(centre, values, threshold, where=is_below, label="taken for spoof", **fill)
     above = ax.get_xaxis_transform()
     for start_s, stop_s, name, *_ in truth:
         word = name if isinstance(name, str) else _SEGMENT_NAMES[name]
-        color = _SEGMENT_COLORS.get(word, "0.75")
+        color = _CLASS_COLORS.get(word, "0.75")
         band = ax.broken_barh([(start_s, stop_s - start_s)], (1.02, 0.05), color=color)
         band.set(transform=above, clip_on=False, linewidth=0)
-        style = {"ha": "center", "transform": above, "fontsize": FONT_SIZE - 1}
+        style: Any = {"ha": "center", "transform": above, "fontsize": FONT_SIZE - 1}
         ax.text((start_s + stop_s) / 2, 1.09, word, **style)
         if start_s > 0:
             ax.axvline(start_s, color="0.5", linewidth=0.6, zorder=1)
     for start_s, stop_s, label, *_ in found:
-        if label not in (SPOOF, "spoof"):
-            continue
-        shade: Any = {"color": SPOOF_COLOR, "alpha": 0.12, "linewidth": 0, "zorder": 0}
-        ax.axvspan(start_s, stop_s, label="found", **shade)
+        if label in (SPOOF, "spoof"):
+            shade: Any = {"color": SPOOF_COLOR, "alpha": 0.12, "linewidth": 0, "zorder": 0}
+            ax.axvspan(start_s, stop_s, label="found", **shade)
     ax.set_xlim(0.0, float(rows[:, 1].max()))
     return finish(ax, "time (s)", f"{unit} (high: bonafide)")
 
@@ -451,22 +415,5 @@ def finish(ax: Axes, x_label: str, y_label: str) -> Axes:
     return ax
 
 
-def _thin(x: FloatArray, y: FloatArray, step: float = 0.005) -> IntArray:
-    """Indices of the points that differ visibly: at most a few thousand of any number."""
-    cells = np.round(x / step).astype(np.int64) * (1 << 20) + np.round(y / step).astype(np.int64)
-    return np.flatnonzero(np.diff(cells, prepend=cells[0] - 1))
-
-
-def _deviates(rates: Any, n_trials: int) -> Any:
-    """Normal deviates of error rates; half a trial stands for the infinitely far 0 and 1."""
-    return ndtri(np.clip(rates, 0.5 / n_trials, 1.0 - 0.5 / n_trials))
-
-
-def _cost_curves(curve: Curve, ln_beta: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Actual and minimum normalised detection cost for each ln β: (n_points,) each."""
-    beta = np.exp(ln_beta)
-    missed, rejected = (np.searchsorted(scores, -ln_beta) for scores in curve.classes)
-    actual_miss, actual_fa = curve.rates(missed, rejected)
-    p_miss, p_fa = curve.rates(*curve.corners)
-    minimum = np.array([(weight * p_miss + p_fa).min() for weight in beta])
-    return (beta * actual_miss + actual_fa) / np.minimum(beta, 1), minimum / np.minimum(beta, 1)
+def _line(draw: Callable[..., Any], at: float, label: str) -> None:
+    draw(at, color="black", linewidth=0.9, linestyle="--", label=label.replace("-", "−"))

@@ -46,7 +46,6 @@ from asvspoof_cm.metrics.track1 import (
     OperatingPoint as OperatingPoint,
     Track1Result as Track1Result,
     act_dcf as act_dcf,
-    auc as auc,
     cllr as cllr,
     det_curve as det_curve,
     eer as eer,

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asvspoof_cm._tables import Quantity, Table
+from asvspoof_cm._tables import Quantity, Report, Table
 from asvspoof_cm._util import (
     FloatArray,
     IntArray,
@@ -29,43 +29,26 @@ from asvspoof_cm._util import (
     check_between,
     check_not_negative,
 )
-from asvspoof_cm.metrics.groups import combinations
+from asvspoof_cm.metrics.groups import Group, combinations
 from asvspoof_cm.metrics.intervals import Interval, draws, encode, wilson
 from asvspoof_cm.metrics.track1 import ASVSPOOF5
 
+_TITLES = {
+    "refusal_rate": "bonafide refused",
+    "pass_rate": "spoof passed",
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "precision": "precision",
+    "recall": "recall",
+}
 RATES: Final[dict[str, Quantity]] = {
-    quantity.name: quantity
-    for quantity in (
-        Quantity("refusal_rate", "bonafide refused", "%", 100.0, 2),
-        Quantity("pass_rate", "spoof passed", "%", 100.0, 2),
-        Quantity("accuracy", "accuracy", "%", 100.0, 2),
-        Quantity("balanced_accuracy", "balanced accuracy", "%", 100.0, 2),
-        Quantity("precision", "precision", "%", 100.0, 2),
-        Quantity("recall", "recall", "%", 100.0, 2),
-        Quantity("f1", "F1"),
-        Quantity("f1_macro", "F1, macro"),
-    )
+    **{name: Quantity(name, title, "%", 100.0, 2) for name, title in _TITLES.items()},
+    "f1": Quantity("f1", "F1"),
+    "f1_macro": Quantity("f1_macro", "F1, macro"),
 }
 """The rates of `decisions`, by name, and how they are printed."""
 
-ALL = "all"
 _IN_GROUPS = ("refusal_rate", "pass_rate", "accuracy", "balanced_accuracy", "f1_macro")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecisionRow(Plain):
-    """The outcomes of one group of trials and their rates; see `RATES`.
-
-    A share of trials has a Wilson interval, or with `clusters` a bootstrap one. The others have a
-    bootstrap interval where one was asked for.
-    """
-
-    group: tuple[str, ...]
-    n_bonafide: int
-    n_spoof: int
-    n_refused: int
-    n_passed: int
-    rates: Mapping[str, Interval | float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +61,16 @@ class Gap(Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decisions(Plain):
-    """What `decisions` returns; ``print`` shows a table."""
+class Decisions(Report):
+    """What `decisions` returns; ``print`` shows a table.
+
+    A share of trials has a Wilson interval, or with `clusters` a bootstrap one. The other rates
+    have a bootstrap interval where one was asked for.
+    """
 
     threshold: float
     columns: tuple[str, ...]
-    rows: tuple[DecisionRow, ...]
+    rows: tuple[Group, ...]
     """One per group, and all trials together at the end."""
     gaps: Mapping[str, Gap]
     """The largest gap of each rate between two groups."""
@@ -91,7 +78,7 @@ class Decisions(Plain):
     @property
     def rates(self) -> Mapping[str, Interval | float]:
         """The rates of all trials."""
-        return self.rows[-1].rates
+        return self.rows[-1].values
 
     def table(self) -> Table:
         """Return the table that ``print`` shows: the rates of all trials, or some per group."""
@@ -99,7 +86,7 @@ class Decisions(Plain):
             rows: list[Sequence[Any]] = [(RATES[k], rate) for k, rate in self.rates.items()]
             return Table((f"at the threshold {self.threshold:.4f}", "value"), rows)
         rows = [
-            (*row.group, row.n_bonafide, row.n_spoof, *map(row.rates.__getitem__, _IN_GROUPS))
+            (*row.group, row.n_bonafide, row.n_spoof, *map(row.values.__getitem__, _IN_GROUPS))
             for row in self.rows
         ]
         gaps = [self.gaps[k].difference if k in self.gaps else math.nan for k in _IN_GROUPS]
@@ -107,9 +94,6 @@ class Decisions(Plain):
         columns: list[str | Quantity] = [*self.columns, "bonafide", "spoof"]
         columns += map(RATES.__getitem__, _IN_GROUPS)
         return Table(columns, rows, n_names=len(self.columns), n_totals=2)
-
-    def __str__(self) -> str:
-        return str(self.table())
 
 
 def decisions(
@@ -138,9 +122,7 @@ def decisions(
 
     Note:
         The interval of a gap is put together from those of its two groups, taken as independent
-        (MOVER; Zou and Donner, 2008; Newcombe's for two shares). Of many groups the highest and the
-        lowest differ by chance alone: a gap between two groups chosen beforehand is evidence, the
-        largest of ten is a hint.
+        (MOVER; Zou and Donner, 2008; Newcombe's for two shares).
 
     Example:
         >>> scores, labels = [2.0, 1.0, -1.0, 0.5, -2.0, -3.0], [1, 1, 1, 0, 0, 0]
@@ -154,93 +136,81 @@ def decisions(
     values, is_bonafide = as_trials(scores, labels)
     columns = {k: as_column(k, column, len(values)) for k, column in (groups or {}).items()}
     check_between("n_bootstrap", n_bootstrap, 0)
-    units = None
-    if clusters is not None:
-        (units,) = encode(as_column("clusters", clusters, len(values)))
+    check_not_negative(seed=seed)
     names, group_of = combinations(columns) if columns else ([], 0)
     # Outcomes in the order of `_rates`: spoof refused and passed, bonafide refused and accepted.
     code = 4 * group_of + 2 * is_bonafide + (values >= threshold)
     counts = np.bincount(code, minlength=4 * max(len(names), 1))
-    drawn = np.empty((n_bootstrap, len(counts)))
-    if units is not None:
+    drawn: FloatArray = np.empty((n_bootstrap, len(counts)))
+    if clusters is not None:
+        (units,) = encode(as_column("clusters", clusters, len(values)))
         for k, (of_unit,) in enumerate(draws([1 + int(units.max())], n_bootstrap, seed)):
             drawn[k] = np.bincount(code, of_unit[units], len(counts))
     elif n_bootstrap:
-        check_not_negative(seed=seed)
-        rng, pairs = np.random.default_rng(seed), counts.reshape(-1, 2)
-        totals = pairs.sum(axis=1)  # the trials of each class are drawn on their own
-        first = rng.binomial(totals, pairs[:, 0] / np.maximum(totals, 1), (n_bootstrap, len(pairs)))
-        drawn = np.stack([first, totals - first], axis=-1).reshape(drawn.shape)
-    of_rows, of_draws = _with_sum(counts, names), _with_sum(drawn, names)
-    all_names = [*names, (ALL, *[""] * (len(columns) - 1))]
-    rows = tuple(
-        _row(name, of_rows[k], of_draws[:, k], is_clustered=units is not None)
-        for k, name in enumerate(all_names)
-    )
+        first, totals = counts[::2], counts[::2] + counts[1::2]
+        rng, shape = np.random.default_rng(seed), (n_bootstrap, len(totals))
+        drawn[:, ::2] = rng.binomial(totals, first / np.maximum(totals, 1), shape)
+        drawn[:, 1::2] = totals - drawn[:, ::2]  # the trials of each class are drawn on their own
+    outcomes = counts.reshape(-1, 4)
+    replicates = drawn.reshape(n_bootstrap, len(outcomes), 4)
+    is_clustered = clusters is not None
+    rows = [_row(k, outcomes[i], replicates[:, i], is_clustered) for i, k in enumerate(names)]
+    together = "all", *[""] * (len(columns) - 1)
+    total = _row(together, outcomes.sum(axis=0), replicates.sum(axis=1), is_clustered)
     return Decisions(
-        threshold=float(threshold), columns=tuple(columns), rows=rows, gaps=_gaps(rows[:-1])
+        threshold=float(threshold), columns=tuple(columns), rows=(*rows, total), gaps=_gaps(rows)
     )
 
 
-def _with_sum(counts: NDArray[Any], names: Sequence[Any]) -> NDArray[Any]:
-    """The outcomes of each group, and of all trials at the end: (…, n_rows, 4)."""
-    table = counts.reshape(*counts.shape[:-1], counts.shape[-1] // 4, 4)
-    return np.concatenate([table, table.sum(axis=-2, keepdims=True)], axis=-2) if names else table
+def _shares(tp: Any, fn: Any, fp: Any, tn: Any) -> dict[str, tuple[Any, Any]]:
+    """The rates that are shares of trials: how many, of how many."""
+    return {
+        "refusal_rate": (fp, fp + tn),
+        "pass_rate": (fn, tp + fn),
+        "accuracy": (tp + tn, tp + fn + fp + tn),
+        "precision": (tp, tp + fp),
+        "recall": (tp, tp + fn),
+    }
 
 
 def _rates(outcomes: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """The rates of outcomes (…, 4): spoofs refused and passed, bonafide refused and accepted."""
     tp, fn, fp, tn = np.moveaxis(outcomes.astype(np.float64), -1, 0)
     with np.errstate(invalid="ignore"):
-        found = {
-            "refusal_rate": fp / (fp + tn),
-            "pass_rate": fn / (tp + fn),
-            "accuracy": (tp + tn) / (tp + fn + fp + tn),
-            "precision": tp / (tp + fp),
-            "recall": tp / (tp + fn),
-            "f1": 2 * tp / (2 * tp + fp + fn),
-        }
+        found = {name: of / whole for name, (of, whole) in _shares(tp, fn, fp, tn).items()}
         found["balanced_accuracy"] = 1 - (found["refusal_rate"] + found["pass_rate"]) / 2
+        found["f1"] = 2 * tp / (2 * tp + fp + fn)
         found["f1_macro"] = (found["f1"] + 2 * tn / (2 * tn + fp + fn)) / 2
     return {name: found[name] for name in RATES}
 
 
 def _row(
-    group: tuple[str, ...], outcomes: IntArray, drawn: FloatArray, *, is_clustered: bool
-) -> DecisionRow:
-    tp, fn, fp, tn = outcomes.tolist()
+    group: tuple[str, ...], outcomes: IntArray, drawn: FloatArray, is_clustered: bool
+) -> Group:
     rates: dict[str, Interval | float] = {k: float(rate) for k, rate in _rates(outcomes).items()}
     for name, values in _rates(drawn).items():
         if not math.isnan(float(rates[name])) and not np.isnan(values).all():
             rates[name] = Interval.of(float(rates[name]), values)
+    tp, fn, fp, tn = outcomes.tolist()
     if not is_clustered:
-        shares = {
-            "refusal_rate": (fp, fp + tn),
-            "pass_rate": (fn, tp + fn),
-            "accuracy": (tp + tn, tp + fn + fp + tn),
-            "precision": (tp, tp + fp),
-            "recall": (tp, tp + fn),
-        }
-        rates |= {name: wilson(*share) for name, share in shares.items() if share[1]}
-    return DecisionRow(
-        group=group, n_bonafide=fp + tn, n_spoof=tp + fn, n_refused=fp, n_passed=fn, rates=rates
-    )
+        shares = _shares(tp, fn, fp, tn).items()
+        rates |= {name: wilson(*share) for name, share in shares if share[1]}
+    return Group(group=group, n_bonafide=fp + tn, n_spoof=tp + fn, values=rates)
 
 
-def _gaps(rows: Sequence[DecisionRow]) -> dict[str, Gap]:
+def _gaps(rows: Sequence[Group]) -> dict[str, Gap]:
     gaps = {}
     for name in RATES:
-        known = [(row, rate) for row in rows if not math.isnan(rate := row.rates[name])]
+        known = {row.group: rate for row in rows if not math.isnan(rate := row.values[name])}
         if len(known) < 2:
             continue
-        (high_row, high), (low_row, low) = (
-            choose(known, key=lambda pair: float(pair[1])) for choose in (max, min)
-        )
+        highest, lowest = (choose(known, key=lambda k: float(known[k])) for choose in (max, min))
+        high, low = known[highest], known[lowest]
         difference: Interval | float = float(high) - float(low)
         if isinstance(high, Interval) and isinstance(low, Interval):
             below = math.hypot(high.value - high.low, low.high - low.value)
             above = math.hypot(high.high - high.value, low.value - low.low)
             value = high.value - low.value
             difference = Interval(value=value, low=value - below, high=value + above)
-        gaps[name] = Gap(highest=high_row.group, lowest=low_row.group, difference=difference)
+        gaps[name] = Gap(highest=highest, lowest=lowest, difference=difference)
     return gaps

@@ -56,25 +56,26 @@ from asvspoof_cm.labels import (
 
 Names: TypeAlias = NDArray[np.str_]
 PathLike: TypeAlias = "str | os.PathLike[str]"
+Known: TypeAlias = Mapping[str, Collection[str]]
 
 CM_COLUMNS: Final = ("cm-score", *UNITS, "score")
 """What a countermeasure's column may be called: by its unit, or as in the challenge."""
 
 # The columns of a whole file of Track 2, in order, and what a header may call them.
-_SCORES: Final[Mapping[str, Collection[str]]] = {
+_SCORES: Final[Known] = {
     "spk": ["spk"],
     "filename": NAME_COLUMNS,
     "cm-score": CM_COLUMNS,
     "asv-score": ["asv-score"],
     "sasv-score": ["sasv-score"],
 }
-_KEY: Final[Mapping[str, Collection[str]]] = {
+_KEY: Final[Known] = {
     "spk": ["spk"],
     "filename": NAME_COLUMNS,
     "cm-label": LABEL_COLUMNS,
     "asv-label": ["asv-label"],
 }
-_FRAMES: Final[Mapping[str, Collection[str]]] = {
+_FRAMES: Final[Known] = {
     "filename": NAME_COLUMNS,
     "start": ["start_s", "start"],
     "end": ["end_s", "end"],
@@ -133,13 +134,12 @@ class Scores:
             array([-1.,  2.])
         """
         scored, wanted = self.filename.tolist(), key.filename.tolist()
-        _check_unique("the scores", scored)
-        _check_unique("the key", wanted)
+        _check_unique(scored, "the scores: ")
+        _check_unique(wanted, "the key: ")
         order = find_trials(wanted, scored)
-        missing = [wanted[index] for index in np.flatnonzero(order < 0)]
-        if not skip_missing and (missing or len(scored) != len(wanted)):
-            found = set(order.tolist())
-            extra = [trial for index, trial in enumerate(scored) if index not in found]
+        if not skip_missing and ((order < 0).any() or len(scored) != len(wanted)):
+            missing = key.filename[order < 0].tolist()
+            extra = np.delete(self.filename, order[order >= 0]).tolist()
             raise ValueError(
                 f"the scores must cover the trials of the key; {_count('missing', missing)}, "
                 f"{_count('not in the key', extra)}."
@@ -166,17 +166,19 @@ def read_scores(path: PathLike) -> Scores:
         >>> scores.cm, scores.unit
         (array([ 0.5, -1. ]), 'llr')
     """
-    heads, columns, lines = _read(path, _SCORES, ("cm-score", "asv-score", "sasv-score"))
-    values = {
-        name.removesuffix("-score"): _numbers(path, name, column.tolist(), lines)
-        for name, column in columns.items()
-        if name.endswith("-score")
-    }
-    if all(value is None for value in values.values()):
-        raise ValueError(f"{path}: every score is absent ({ABSENT!r}).")
+    wanted = ("cm-score", "asv-score", "sasv-score")
+    with text_of(path) as data:
+        heads, columns, lines = _read(data, _SCORES, wanted)
+        _check_unique(columns["filename"].tolist())
+        cm, asv, sasv = (
+            _numbers(name, columns[name].tolist(), lines) if name in columns else None
+            for name in wanted
+        )
+        if cm is None and asv is None and sasv is None:
+            raise ValueError(f"every score is absent ({ABSENT!r}).")
     head = heads.get("cm-score")
     unit = head if head in UNITS else None
-    return Scores(filename=columns["filename"], **{"cm": None, **values}, unit=unit)
+    return Scores(filename=columns["filename"], cm=cm, asv=asv, sasv=sasv, unit=unit)
 
 
 def read_key(path: PathLike) -> Key:
@@ -193,19 +195,21 @@ def read_key(path: PathLike) -> Key:
         >>> read_key(path).cm_label
         array([1, 0])
     """
-    _, columns, lines = _read(path, _KEY, ("cm-label",))
-    words, asv_label = columns["cm-label"], columns.get("asv-label")
-    _check_labels(path, words.tolist(), lines, LABELS)
-    labels = np.array([LABELS[word] for word in words.tolist()], dtype=np.int64)
-    if asv_label is not None:
-        _check_labels(path, asv_label.tolist(), lines, SASV_CLASSES)
-        wrong = np.flatnonzero((labels == SPOOF) != (asv_label == "spoof"))
-        if len(wrong):
-            raise ValueError(
-                f"{path}, line {lines[wrong[0]]}: cm-label and asv-label must agree, bonafide "
-                f"target, bonafide nontarget or spoof spoof; got {words[wrong[0]]} "
-                f"{asv_label[wrong[0]]}."
-            )
+    with text_of(path) as data:
+        _, columns, lines = _read(data, _KEY, ("cm-label",))
+        _check_unique(columns["filename"].tolist())
+        words, asv_label = columns["cm-label"], columns.get("asv-label")
+        _check_labels(words.tolist(), lines, LABELS)
+        labels = np.array([LABELS[word] for word in words.tolist()], dtype=np.int64)
+        if asv_label is not None:
+            _check_labels(asv_label.tolist(), lines, SASV_CLASSES)
+            wrong = np.flatnonzero((labels == SPOOF) != (asv_label == "spoof"))
+            if len(wrong):
+                raise ValueError(
+                    f"line {lines[wrong[0]]}: cm-label and asv-label must agree, bonafide target, "
+                    f"bonafide nontarget or spoof spoof; got {words[wrong[0]]} "
+                    f"{asv_label[wrong[0]]}."
+                )
     return Key(filename=columns["filename"], cm_label=labels, asv_label=asv_label)
 
 
@@ -225,17 +229,16 @@ def read_frame_scores(path: PathLike) -> dict[str, FloatArray]:
         >>> read_frame_scores(path)["a"].tolist()
         [[0.0, 1.0, 2.5], [1.0, 2.0, -3.0]]
     """
-    _, columns, lines = _read(path, _FRAMES, ("cm-score",), is_unique=False)
-    if len(columns) < len(_FRAMES):
-        raise ValueError(
-            f"{path}: the header must name {', '.join(_FRAMES)}; got {', '.join(columns)} only."
-        )
-    rows = np.empty((len(lines), 3))
-    for k, name in enumerate(("start", "end", "cm-score")):
-        column = _numbers(path, name, columns[name].tolist(), lines)
-        if column is None:
-            raise ValueError(f"{path}: {name} must hold numbers, not {ABSENT!r}.")
-        rows[:, k] = column
+    with text_of(path) as data:
+        _, columns, lines = _read(data, _FRAMES, ("cm-score",))
+        if len(columns) < len(_FRAMES):
+            raise ValueError(
+                f"the header must name {', '.join(_FRAMES)}; got {', '.join(columns)} only."
+            )
+        numbers = [_numbers(k, columns[k].tolist(), lines) for k in ("start", "end", "cm-score")]
+        if any(column is None for column in numbers):
+            raise ValueError(f"times and scores must be numbers, not {ABSENT!r}.")
+    rows = np.stack([np.asarray(column) for column in numbers], axis=1)
     names, first, codes = np.unique(columns["filename"], return_index=True, return_inverse=True)
     order = np.lexsort((rows[:, 0], codes))
     parts = np.split(rows[order], np.cumsum(np.bincount(codes))[:-1])
@@ -269,7 +272,7 @@ def write_scores(
                 "`filename` must be neither empty nor hold tabs, line ends or outer white space; "
                 f"got {name!r}."
             )
-    _check_unique("`filename`", names)
+    _check_unique(names, "`filename`: ")
     values = as_column("scores", as_scores("scores", scores), len(names)).tolist()
     rows = zip(names, map(repr, values), strict=True)
     text = "".join(f"{name}\t{value}\n" for name, value in (("filename", column), *rows))
@@ -287,25 +290,23 @@ def find_trials(wanted: Sequence[str], there: Sequence[str]) -> IntArray:
     order = _places(wanted, there)
     if (order >= 0).all():
         return order
-    sides = [[*wanted], [*there]]
-    dropped = []
+    sides, dropped = [[*wanted], [*there]], []
     for what, pattern in _DROPPED.items():
         short = [[pattern.sub("", trial) for trial in side] for side in sides]
         if sum(new != old for new, old in zip(short, sides, strict=True)) == 1:
             sides = short
             dropped.append(what)
-    if dropped and all(len(set(side)) == len(side) for side in sides):
-        found = _places(*sides)
-        if (found >= 0).sum() > (order >= 0).sum():
-            pairs = zip((*wanted, *there), (*sides[0], *sides[1]), strict=True)
-            long = next(trial for trial, without in pairs if trial != without)
-            warnings.warn(
-                f"only one of the files has names with {' and '.join(dropped)}, such as {long}; "
-                "they were joined without it.",
-                stacklevel=3,
-            )
-            return found
-    return order
+    found = _places(*sides)
+    is_clear = all(len(set(side)) == len(side) for side in sides)
+    if not dropped or not is_clear or (found >= 0).sum() <= (order >= 0).sum():
+        return order
+    pairs = zip((*wanted, *there), (*sides[0], *sides[1]), strict=True)
+    warnings.warn(
+        f"only one of the files has names with {' and '.join(dropped)}, such as "
+        f"{next(long for long, short in pairs if long != short)}; they were joined without it.",
+        stacklevel=3,
+    )
+    return found
 
 
 def _places(wanted: Sequence[str], there: Sequence[str]) -> IntArray:
@@ -313,11 +314,10 @@ def _places(wanted: Sequence[str], there: Sequence[str]) -> IntArray:
     return np.fromiter((place.get(t, -1) for t in wanted), dtype=np.int64, count=len(wanted))
 
 
-def _check_unique(where: str, trials: Sequence[str]) -> None:
-    """Raise where a trial occurs twice."""
+def _check_unique(trials: Sequence[str], where: str = "") -> None:
     if len(set(trials)) < len(trials):
         twice = [trial for trial, n in Counter(trials).items() if n > 1]
-        raise ValueError(f"{where}: every trial must occur once; {_count('repeated', twice)}.")
+        raise ValueError(f"{where}every trial must occur once; {_count('repeated', twice)}.")
 
 
 def _count(what: str, trials: Sequence[str]) -> str:
@@ -328,70 +328,51 @@ def _count(what: str, trials: Sequence[str]) -> str:
 
 
 def _read(
-    path: PathLike,
-    known: Mapping[str, Collection[str]],
-    wanted: Sequence[str],
-    *,
-    is_unique: bool = True,
+    data: bytes, known: Known, wanted: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, Names], IntArray]:
     """Return what the header calls each column, the columns that are `known`, and their lines."""
-    with text_of(path) as data:
-        row, delimiter = first_row(data)
-        header = [cell.strip().lower() for cell in row]
-        heads = _heads(header, known, wanted)
-        if heads:
-            positions = {name: header.index(head) for name, head in heads.items()}
-        else:
-            positions = {name: k for k, name in enumerate(_layout(row, known, wanted))}
-        columns, lines = read_table(data, delimiter, positions, len(row))
-    start = 1 if heads else 0
-    columns = {name: np.char.strip(column[start:], " ") for name, column in columns.items()}
-    lines = lines[start:]
-    if not len(lines):
-        raise ValueError(f"{path}: the file holds no trial.")
-    names, speakers = columns["filename"], columns.pop("spk", None)
-    if (names == "").any():
-        raise ValueError(f"{path}, line {lines[np.argmax(names == '')]}: the file name is empty.")
-    if speakers is not None and ("asv-label" in columns or "asv-label" not in known):
-        columns["filename"] = np.char.add(np.char.add(speakers, " "), names)
-    if is_unique:
-        _check_unique(str(path), columns["filename"].tolist())
-    return heads, columns, lines
-
-
-def _heads(
-    header: Sequence[str], known: Mapping[str, Collection[str]], wanted: Sequence[str]
-) -> dict[str, str]:
-    """Return what a header calls each known column; nothing where the row is no header."""
-    # Data may hold a word of a header, but a header holds neither numbers nor labels.
-    if any(_is_finite(cell) or cell in (ABSENT, *LABELS, *SASV_CLASSES) for cell in header):
-        return {}
+    row, delimiter = first_row(data)
+    header, has_header = _header(row, known, wanted)
     found = {name: [s for s in spellings if s in header] for name, spellings in known.items()}
     heads = {name: spellings[0] for name, spellings in found.items() if spellings}
-    if not heads:
-        return {}
-    several = len(found.get("cm-score", ())) > 1
-    if several or any(header.count(head) > 1 for head in heads.values()):
+    is_twice = any(header.count(head) > 1 for head in heads.values())
+    if is_twice or len(found.get("cm-score", ())) > 1:
         raise ValueError(f"the header must name every column once; got {' '.join(header)}.")
     if "filename" not in heads or not set(wanted) & set(heads):
         raise ValueError(
             f"the header must name filename and {' or '.join(wanted)}; got {' '.join(header)}."
             f"{_hint(header, wanted)}"
         )
-    return heads
+    positions = {name: header.index(head) for name, head in heads.items()}
+    table, lines = read_table(data, delimiter, positions, len(row))
+    columns = {name: np.char.strip(column[has_header:], " ") for name, column in table.items()}
+    lines = lines[has_header:]
+    if not len(lines):
+        raise ValueError("the file holds no trial.")
+    names, speakers = columns["filename"], columns.pop("spk", None)
+    if (names == "").any():
+        raise ValueError(f"line {lines[np.argmax(names == '')]}: the file name is empty.")
+    if speakers is not None and ("asv-label" in columns or "asv-label" not in known):
+        columns["filename"] = np.char.add(np.char.add(speakers, " "), names)
+    return heads, columns, lines
 
 
-def _layout(
-    row: Sequence[str], known: Mapping[str, Collection[str]], wanted: Sequence[str]
-) -> Sequence[str]:
-    """Return the columns of a file without a header."""
-    layouts = {0: (), 2: ("filename", wanted[0]), len(known): (*known,)}
+def _header(row: Sequence[str], known: Known, wanted: Sequence[str]) -> tuple[list[str], bool]:
+    """Return the names of the columns, and whether they are the file's own."""
+    header = [cell.strip().lower() for cell in row]
+    # Data may hold a word of a header, but a header holds neither numbers nor labels.
+    is_data = any(_is_finite(cell) or cell in (ABSENT, *LABELS, *SASV_CLASSES) for cell in header)
+    if not is_data and any({*spellings} & {*header} for spellings in known.values()):
+        return header, True
+    if not row:
+        raise ValueError("the file holds no trial.")
+    layouts = {2: ["filename", wanted[0]], len(known): [*known]}
     if len(row) not in layouts or ("cm-label" not in known and _hint(row, wanted)):
         raise ValueError(
             f"a line must have 2 columns (filename {wanted[0]}) or {len(known)} "
             f"({' '.join(known)}); the first has {len(row)}: {' '.join(row)}.{_hint(row, wanted)}"
         )
-    return layouts[len(row)]
+    return layouts[len(row)], False
 
 
 def _hint(row: Sequence[str], wanted: Sequence[str]) -> str:
@@ -404,7 +385,7 @@ def _hint(row: Sequence[str], wanted: Sequence[str]) -> str:
     return ""
 
 
-def _numbers(path: PathLike, name: str, cells: list[str], lines: IntArray) -> FloatArray | None:
+def _numbers(name: str, cells: list[str], lines: IntArray) -> FloatArray | None:
     """Return the numbers of one column, or None where all of them are absent."""
     if cells.count(ABSENT) == len(cells):
         return None
@@ -413,11 +394,11 @@ def _numbers(path: PathLike, name: str, cells: list[str], lines: IntArray) -> Fl
         return np.array(list(map(float, cells)))
     first = cells[wrong[0]]
     hint = " Write a decimal point." if _is_finite(first.replace(",", ".")) else ""
-    if lines[wrong[0]] == lines[0] and not hint:
+    if wrong[0] == 0 and not hint:
         hint = f" If that is a header, call the columns filename and {name}."
     raise ValueError(
-        f"{path}: {name} must be a finite number; {len(wrong)} of {len(cells)} are not, the first "
-        f"in line {lines[wrong[0]]}: {first!r}.{hint}"
+        f"{name} must be a finite number; {len(wrong)} of {len(cells)} are not, the first in line "
+        f"{lines[wrong[0]]}: {first!r}.{hint}"
     )
 
 
@@ -429,12 +410,10 @@ def _is_finite(cell: str) -> bool:
         return False
 
 
-def _check_labels(
-    path: PathLike, cells: list[str], lines: IntArray, allowed: Collection[str]
-) -> None:
-    wrong = next((index for index, cell in enumerate(cells) if cell not in allowed), None)
-    if wrong is not None:
-        raise ValueError(
-            f"{path}, line {lines[wrong]}: a label must be one of {', '.join(allowed)}; got "
-            f"{cells[wrong]!r}.{_hint([cells[wrong]], ['cm-label'])}"
-        )
+def _check_labels(cells: list[str], lines: IntArray, allowed: Collection[str]) -> None:
+    for cell, line in zip(cells, lines.tolist(), strict=True):
+        if cell not in allowed:
+            raise ValueError(
+                f"line {line}: a label must be one of {', '.join(allowed)}; got {cell!r}."
+                f"{_hint([cell], ['cm-label'])}"
+            )

@@ -11,28 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asvspoof_cm._tables import Quantity, Table
-from asvspoof_cm._util import (
-    FloatArray,
-    IntArray,
-    Plain,
-    as_column,
-    as_trials,
-    check_between,
-)
+from asvspoof_cm._tables import Quantity, Report, Table
+from asvspoof_cm._util import FloatArray, IntArray, Plain, as_column, as_trials, check_between
 from asvspoof_cm.labels import ABSENT
-from asvspoof_cm.metrics.intervals import Interval, TooFewClustersError, encode, resample
-from asvspoof_cm.metrics.track1 import ASVSPOOF5, METRICS, DetectionCosts
+from asvspoof_cm.metrics.intervals import Interval, encode, resample
+from asvspoof_cm.metrics.track1 import METRICS
 
 POOLED, MEAN = "pooled", "mean"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BreakdownRow(Plain):
-    """The metrics of one group of spoofs against its bonafide trials.
+class Group(Plain):
+    """The figures of one group of trials by name, with an interval where it was asked for.
 
-    `values` has one entry per metric of `METRICS`, with an interval where it was asked for, NaN
-    where the group has no bonafide trial to stand against.
+    A figure is NaN where the group lacks the trials that it is made of.
     """
 
     group: tuple[str, ...]
@@ -42,24 +34,21 @@ class BreakdownRow(Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Breakdown(Plain):
+class Breakdown(Report):
     """One row per group, in the order of the groups' names, and all trials together at the end."""
 
     columns: tuple[str, ...]
-    rows: tuple[BreakdownRow, ...]
-    mean: BreakdownRow | None
+    rows: tuple[Group, ...]
+    mean: Group | None
     """The mean over the groups, each of one weight, where no two of them share a trial."""
 
     def table(self) -> Table:
         """Return the table that ``print`` shows."""
         *groups, pooled = self.rows
-        totals = [row for row in (self.mean, pooled) if row is not None]
-        rows = [(*r.group, r.n_bonafide, r.n_spoof, *r.values.values()) for r in (*groups, *totals)]
+        totals = [pooled] if self.mean is None else [self.mean, pooled]
+        rows = [(*r.group, r.n_bonafide, r.n_spoof, *r.values.values()) for r in groups + totals]
         columns: list[str | Quantity] = [*self.columns, "bonafide", "spoof", *METRICS.values()]
         return Table(columns, rows, n_names=len(self.columns), n_totals=len(totals))
-
-    def __str__(self) -> str:
-        return str(self.table())
 
 
 def breakdown(
@@ -71,7 +60,6 @@ def breakdown(
     n_bootstrap: int = 0,
     clusters: ArrayLike | None = None,
     seed: int = 0,
-    costs: DetectionCosts = ASVSPOOF5,
 ) -> Breakdown:
     """Return the Track 1 metrics for each group of spoofs.
 
@@ -88,8 +76,7 @@ def breakdown(
         n_bootstrap: Replicates for an interval on every figure; 0 for none.
         clusters: The cluster of each trial, shape (n_trials,); see `bootstrap`. A group whose
             trials are too few clusters for a draw has no interval, which a warning says.
-        seed: As in `bootstrap`, and so are the rest.
-        costs: Of the detection costs.
+        seed: Seed of the draws.
 
     Example:
         >>> labels = ["bonafide", "bonafide", "spoof", "spoof", "spoof"]
@@ -110,38 +97,36 @@ def breakdown(
     values, is_bonafide = as_trials(scores, labels)
     columns = {name: as_column(name, column, len(values)) for name, column in groups.items()}
     cluster = None if clusters is None else as_column("clusters", clusters, len(values))
+    if cluster is not None and n_bootstrap:
+        encode(cluster)  # refuses a single cluster
     bonafide, spoof = np.flatnonzero(is_bonafide), np.flatnonzero(~is_bonafide)
     names, group_of = combinations({name: column[spoof] for name, column in columns.items()})
     is_apart = set(match) == set(groups)
-
-    def row(
-        group: tuple[str, ...], chosen: IntArray, against: IntArray, n: int, seed: Any
-    ) -> tuple[BreakdownRow, FloatArray]:
-        metrics, drawn = [*METRICS.values()], np.full((n, len(METRICS)), np.nan)
-        observed = np.full(len(METRICS), np.nan)
-        if len(against):
-            units = None if cluster is None or not n else encode(cluster[against], cluster[chosen])
-            pairs = [(values[against], values[chosen])]
-            observed, drawn = resample(metrics, pairs, units, n, seed, costs)
-        counts = {"n_bonafide": len(against), "n_spoof": len(chosen)}
-        return BreakdownRow(group=group, **counts, values=_values(observed, drawn)), drawn
-
-    # First, because it says whether the clusters can be drawn at all.
     padding = [""] * (len(columns) - 1)
-    pooled, _ = row((POOLED, *padding), spoof, bonafide, n_bootstrap, seed)
-    rows, replicates = [], []
+
+    def row(group: tuple[str, ...], against: IntArray, chosen: IntArray, seed: Any) -> Group:
+        observed = np.full(len(METRICS), math.nan)
+        drawn = np.full((n_bootstrap, len(METRICS)), math.nan)
+        if len(against):
+            parts = [cluster[against], cluster[chosen]] if cluster is not None else None
+            is_one = parts is not None and len(np.unique(np.concatenate(parts))) == 1
+            units = None if parts is None or is_one or not n_bootstrap else encode(*parts)
+            pairs, n = [(values[against], values[chosen])], 0 if is_one else n_bootstrap
+            observed, drawn[:n] = resample([*METRICS.values()], pairs, units, n, seed)
+        replicates.append(drawn)
+        found = _values(observed, drawn)
+        return Group(group=group, n_bonafide=len(against), n_spoof=len(chosen), values=found)
+
+    rows, replicates = [], list[FloatArray]()
     for k, group in enumerate(names):
         chosen, against = spoof[group_of == k], bonafide
         for name in match:
             against = against[columns[name][against] == columns[name][chosen[0]]]
-        try:
-            of_group = row(group, chosen, against, n_bootstrap, [seed, k] if is_apart else seed)
-        except TooFewClustersError:
-            of_group = row(group, chosen, against, 0, seed)
-        rows.append(of_group[0])
-        replicates.append(of_group[1])
-    drawn = [getattr(row.values["eer"], "n_replicates", 0) for row in rows if row.n_bonafide]
-    n_thin = sum(n < n_bootstrap for n in drawn)
+        rows.append(row(group, against, chosen, [seed, k] if is_apart else seed))
+    n_thin = sum(
+        bool(own.n_bonafide) and np.isnan(drawn).any()
+        for own, drawn in zip(rows, replicates, strict=True)
+    )
     if n_thin:
         warnings.warn(
             f"{n_thin} of {len(rows)} groups lie in so few `clusters` that replicates drew none of "
@@ -151,35 +136,34 @@ def breakdown(
         )
     mean = None
     if is_apart:
-        whole = [(r, drawn) for r, drawn in zip(rows, replicates, strict=True) if r.n_bonafide]
-        mean = BreakdownRow(
+        whole = [k for k, own in enumerate(rows) if own.n_bonafide]
+        mean = Group(
             group=(MEAN, *padding),
-            n_bonafide=sum(r.n_bonafide for r, _ in whole),
-            n_spoof=sum(r.n_spoof for r, _ in whole),
-            values=_mean(whole, n_bootstrap, seed),
+            n_bonafide=sum(rows[k].n_bonafide for k in whole),
+            n_spoof=sum(rows[k].n_spoof for k in whole),
+            values=_mean([rows[k] for k in whole], [replicates[k] for k in whole], seed),
         )
+    pooled = row((POOLED, *padding), bonafide, spoof, seed)
     return Breakdown(columns=tuple(columns), rows=(*rows, pooled), mean=mean)
 
 
 def _values(observed: FloatArray, drawn: FloatArray) -> dict[str, Interval | float]:
     """Return the value of each metric, with an interval where a replicate has one."""
-    found: dict[str, Interval | float] = dict(zip(METRICS, observed.tolist(), strict=True))
-    if not np.isnan(drawn).all():
-        pairs = zip(found.items(), drawn.T, strict=True)
-        found = {name: Interval.of(float(value), column) for (name, value), column in pairs}
-    return found
+    if np.isnan(drawn).all():
+        return dict(zip(METRICS, observed.tolist(), strict=True))
+    return dict(zip(METRICS, map(Interval.of, observed.tolist(), drawn.T), strict=True))
 
 
 def _mean(
-    groups: Sequence[tuple[BreakdownRow, FloatArray]], n: int, seed: int
+    groups: Sequence[Group], replicates: Sequence[FloatArray], seed: int
 ) -> dict[str, Interval | float]:
     """Return the mean of each metric over groups; a replicate draws groups, and trials in each."""
     if not groups:
         return dict.fromkeys(METRICS, math.nan)
-    observed = np.mean([[float(v) for v in row.values.values()] for row, _ in groups], axis=0)
-    drawn = np.stack([d if len(d) == n else np.full((n, len(METRICS)), np.nan) for _, d in groups])
+    observed = np.mean([[float(v) for v in row.values.values()] for row in groups], axis=0)
+    n = len(replicates[0])
     chosen = np.random.default_rng(seed).integers(len(groups), size=(len(groups), n))
-    return _values(observed, drawn[chosen, np.arange(n)].mean(axis=0))
+    return _values(observed, np.stack(replicates)[chosen, np.arange(n)].mean(axis=0))
 
 
 def combinations(columns: Mapping[str, NDArray[Any]]) -> tuple[list[tuple[str, ...]], IntArray]:
@@ -196,11 +180,9 @@ def within_sources(
 ) -> Breakdown | None:
     """Return the `breakdown` into sources, each against its own bonafide trials, and their mean.
 
-    A pooled EER also rewards a detector for knowing where a recording comes from: sources differ in
-    channel, and often hold one class. Within a source that helps nobody. Sources of one class are
-    left out, and so are trials whose source is "-", not known; where none is left, so is the
-    result. Scores, labels and sources, such as `Protocol.source`, have one entry per trial;
-    `options` are those of `breakdown`.
+    Scores, labels and sources, such as `Protocol.source`, have one entry per trial; `options` are
+    those of `breakdown`. Sources of one class are left out, and so are trials whose source is "-",
+    not known; where none is left, so is the result.
 
     Example:
         >>> scores = [2.0, 1.0, 0.0, 5.0, 4.0, 6.0]

@@ -28,27 +28,14 @@ from asvspoof_cm._util import (
     check_not_negative,
     split_by_label,
 )
-from asvspoof_cm.metrics.track1 import (
-    ASVSPOOF5,
-    METRICS,
-    Counts,
-    Curve,
-    DetectionCosts,
-    Metric,
-    OperatingPoint,
-)
+from asvspoof_cm.metrics.track1 import ASVSPOOF5, METRICS, Counts, Curve, Metric, OperatingPoint
 
 MetricLike: TypeAlias = "str | Callable[[FloatArray, FloatArray], float | OperatingPoint]"
 Pair: TypeAlias = tuple[FloatArray, FloatArray]
-Units: TypeAlias = tuple[IntArray, IntArray]
 
 _TAIL = 0.025
 # Items that a draw counts together: a power of two, 64 KiB of counts.
 _BLOCK = 1 << 13
-
-
-class TooFewClustersError(ValueError):
-    """The clusters can't be resampled: there is one, or no draw holds both classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +69,6 @@ def bootstrap(
     *,
     clusters: tuple[ArrayLike, ArrayLike] | None = None,
     seed: int = 0,
-    costs: DetectionCosts = ASVSPOOF5,
 ) -> Any:
     """Return the percentile bootstrap `Interval` of one metric, or of several at once.
 
@@ -95,10 +81,8 @@ def bootstrap(
         clusters: The cluster of each bonafide trial, (n_bonafide,), and of each spoofed trial,
             (n_spoof,), at least two in all: speakers, say, or coded copies of one utterance (see
             `Protocol.clusters`). Whole clusters are then drawn, both classes together. Without it
-            the trials of each class are drawn on their own, and an interval is too narrow if
-            trials depend on each other.
+            the trials of each class are drawn on their own.
         seed: Seed of the draws; the same seed gives the same interval.
-        costs: Costs and prior of the detection costs.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -109,9 +93,8 @@ def bootstrap(
     pair = as_scores("bonafide", bonafide), as_scores("spoof", spoof)
     units = None
     if clusters is not None:
-        columns = [as_column(f"clusters[{k}]", clusters[k], len(pair[k])) for k in (0, 1)]
-        units = encode(*columns)
-    return _intervals(metric, [pair], units, n, seed, costs)
+        units = encode(*(as_column(f"clusters[{k}]", clusters[k], len(pair[k])) for k in (0, 1)))
+    return _intervals(metric, [pair], units, n, seed)
 
 
 def compare(
@@ -123,7 +106,6 @@ def compare(
     *,
     clusters: ArrayLike | None = None,
     seed: int = 0,
-    costs: DetectionCosts = ASVSPOOF5,
 ) -> Any:
     """Return metric(a) − metric(b) with its `Interval`, for two systems on the same trials.
 
@@ -146,15 +128,14 @@ def compare(
         is_bonafide = as_labels(labels)
         column = as_column("clusters", clusters, len(is_bonafide))
         units = encode(column[is_bonafide], column[~is_bonafide])
-    return _intervals(metric, pairs, units, n, seed, costs)
+    return _intervals(metric, pairs, units, n, seed)
 
 
 def wilson(n_of: int, n: int) -> Interval:
     """Return the share `n_of` / `n` of independent trials and its Wilson score interval.
 
     It is the range of probabilities p whose normal approximation reaches the share:
-    |share − p| ≤ z √(p (1 − p) / n) with z = 1.96 (Wilson, 1927). Without an error among 299 trials
-    it still ends above 1 %.
+    |share − p| ≤ z √(p (1 − p) / n) with z = 1.96 (Wilson, 1927).
 
     Example:
         >>> print(wilson(0, 299))
@@ -165,16 +146,17 @@ def wilson(n_of: int, n: int) -> Interval:
         return Interval(value=np.nan, low=np.nan, high=np.nan)
     share, z2 = n_of / n, float(ndtri(_TAIL)) ** 2
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = np.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-    low, high = max(0.0, float(centre - half)), min(1.0, float(centre + half))
-    return Interval(value=share, low=min(low, share), high=max(high, share))
+    half = float(np.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n)))) / (1 + z2 / n)
+    # An end at 0 or 1 is exact: rounding must not leave the share outside.
+    low, high = max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))
+    return Interval(value=share, low=low, high=high)
 
 
-def encode(*clusters: NDArray[Any]) -> Any:
+def encode(*clusters: NDArray[Any]) -> list[IntArray]:
     """Number the clusters from 0 on, over all the columns that are given, and return those."""
     _, codes = np.unique(np.concatenate(clusters), return_inverse=True)
     if not codes.any():
-        raise TooFewClustersError(
+        raise ValueError(
             "`clusters` must name at least 2 clusters; all trials are in one, "
             f"{clusters[0].tolist()[0]!r}. A single cluster can't be resampled: every draw is "
             "equal."
@@ -185,10 +167,9 @@ def encode(*clusters: NDArray[Any]) -> Any:
 def resample(
     metrics: Sequence[Metric],
     pairs: Sequence[Pair],
-    units: Units | None,
+    units: Sequence[IntArray] | None,
     n: int,
     seed: Any,
-    costs: DetectionCosts,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the metrics of all trials, (n_metrics,), and those of n draws, (n, n_metrics).
 
@@ -196,41 +177,34 @@ def resample(
     class gives NaN. `units` says to which unit of the draw each trial belongs; without it each
     trial is its own, and the classes are drawn apart.
     """
-    sizes = [len(scores) for scores in pairs[0]]
+    orders = [[np.argsort(scores, kind="stable") for scores in pair] for pair in pairs]
+    curves = [Curve((p[0][o[0]], p[1][o[1]])) for p, o in zip(pairs, orders, strict=True)]
+    sizes, places = [len(scores) for scores in pairs[0]], orders
     if units is not None:
         sizes = [1 + max(int(codes.max()) for codes in units)]
-    systems: list[tuple[Curve, list[IntArray | None]]] = []
-    for pair in pairs:
-        orders = [np.argsort(scores, kind="stable") for scores in pair]
-        curve = Curve(pair[0][orders[0]], pair[1][orders[1]])
-        # The trials of a single system may be drawn in the order of their scores.
-        places: list[Any] = orders if len(pairs) > 1 else [None, None]
-        if units is not None:
-            places = [units[k][order] for k, order in enumerate(orders)]
-        systems.append((curve, places))
+        places = [[units[k][order] for k, order in enumerate(pair)] for pair in orders]
 
     def values(curves: Sequence[Curve]) -> FloatArray:
         if not all(curves[0].n_trials):
             return np.full(len(metrics), np.nan)
-        found = np.array([[float(m.function(c, costs)) for m in metrics] for c in curves])
+        found = np.array([[float(m.function(c, ASVSPOOF5)) for m in metrics] for c in curves])
         return np.asarray(found[0] - found[1:].sum(axis=0))
 
     replicates = np.empty((n, len(metrics)))
     for k, counts in enumerate(draws(sizes, n, seed)):
-        curves = []
-        for curve, places in systems:
-            pairs_of = zip((counts[0], counts[-1]), places, strict=True)
-            bonafide, spoof = (
-                drawn if place is None else np.take(drawn, place, mode="clip")
-                for drawn, place in pairs_of
-            )
-            curves.append(curve.drawn((bonafide, spoof)))
-        replicates[k] = values(curves)
-    return values([curve for curve, _ in systems]), replicates
+        times = [(counts[0], counts[-1])] * len(pairs)
+        # The trials of a single system may be drawn in the order of their scores.
+        if units is not None or len(pairs) > 1:
+            times = [
+                (counts[0].take(bonafide, mode="clip"), counts[-1].take(spoof, mode="clip"))
+                for bonafide, spoof in places
+            ]
+        replicates[k] = values([c.drawn(own) for c, own in zip(curves, times, strict=True)])
+    return values(curves), replicates
 
 
 def _intervals(
-    metric: Any, pairs: Sequence[Pair], units: Units | None, n: int, seed: int, costs: Any
+    metric: Any, pairs: Sequence[Pair], units: Sequence[IntArray] | None, n: int, seed: int
 ) -> Any:
     several = isinstance(metric, Sequence | Mapping) and not isinstance(metric, str)
     metrics = [_metric_of(item) for item in (metric if several else (metric,))]
@@ -238,10 +212,10 @@ def _intervals(
     if len(set(names)) < len(names):
         raise ValueError(f"`metric` must name each metric once; got {', '.join(names)}.")
     check_between("n", n, 1)
-    observed, replicates = resample(metrics, pairs, units, n, seed, costs)
+    observed, replicates = resample(metrics, pairs, units, n, seed)
     n_valid = int((~np.isnan(replicates[:, 0])).sum())
     if not n_valid:
-        raise TooFewClustersError(
+        raise ValueError(
             "`clusters` must spread both classes over several clusters; no replicate had both."
         )
     if n_valid < n:
@@ -250,8 +224,7 @@ def _intervals(
             "few `clusters` hold that class.",
             stacklevel=3,
         )
-    columns = zip(observed.tolist(), replicates.T, strict=True)
-    found = [Interval.of(value, drawn) for value, drawn in columns]
+    found = list(map(Interval.of, observed.tolist(), replicates.T))
     return dict(zip(names, found, strict=True)) if several else found[0]
 
 
@@ -266,13 +239,12 @@ def _metric_of(item: Any) -> Metric:
         return METRICS[item]
     name = getattr(item, "__name__", repr(item))
 
-    def value(curve: Curve, _: DetectionCosts) -> float:
+    def value(curve: Curve, _: Any) -> float:
         found = float(item(*curve.trials()))
         if np.isnan(found):
-            n_bonafide, n_spoof = curve.n_trials
             raise ValueError(
-                f"`metric` must return a number; {name} returned NaN for {n_bonafide} bonafide and "
-                f"{n_spoof} spoofed trials."
+                f"`metric` must return a number; {name} returned NaN for {curve.n_trials[0]} "
+                f"bonafide and {curve.n_trials[1]} spoofed trials."
             )
         return found
 

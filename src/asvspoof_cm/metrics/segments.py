@@ -17,29 +17,18 @@ precision, recall and F1 are those of synthetic time.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asvspoof_cm._tables import Quantity, Table
-from asvspoof_cm._util import (
-    FloatArray,
-    IntArray,
-    Plain,
-    as_scores,
-    check_positive_finite,
-)
+from asvspoof_cm._tables import Quantity, Report, Table
+from asvspoof_cm._util import FloatArray, IntArray, as_scores, check_positive_finite
 from asvspoof_cm.labels import BONAFIDE, NO_SPEECH, SPOOF
 from asvspoof_cm.metrics.intervals import Interval, draws
-from asvspoof_cm.metrics.track1 import (
-    ASVSPOOF5,
-    Curve,
-    OperatingPoint,
-    eer_of,
-)
+from asvspoof_cm.metrics.track1 import ASVSPOOF5, Curve, OperatingPoint, eer_of
 
 Recordings: TypeAlias = NDArray[Any] | Sequence[Any] | Mapping[str, Any]
 
@@ -88,7 +77,7 @@ def range_eer(truth: Recordings, scores: Recordings) -> OperatingPoint:
         OperatingPoint(value=0.25, threshold=1.0)
     """
     pieces = _pieces(truth, scores)
-    return _SortedTime(pieces).eer(np.ones(pieces.n_recordings))
+    return _range_eer(pieces)(np.ones(pieces.n_recordings))
 
 
 def segment_eer(
@@ -120,11 +109,12 @@ def segments_below(
     """
     found = {}
     for name, rows in _by_name(scores).items():
-        edges, values = _edges("scores", name, rows)
+        starts, ends, values = _columns("scores", name, rows)
         labels = np.where(values < threshold, SPOOF, BONAFIDE)
-        starts = np.flatnonzero(np.diff(labels, prepend=-1))
-        ends = [*edges[starts[1:]].tolist(), float(edges[-1])]
-        found[name] = [*zip(edges[starts].tolist(), ends, labels[starts].tolist(), strict=True)]
+        first = np.flatnonzero(np.diff(labels, prepend=-1))
+        ends = np.append(starts[first[1:]], ends[-1])
+        columns = starts[first].tolist(), ends.tolist(), labels[first].tolist()
+        found[name] = [*zip(*columns, strict=True)]
     return found
 
 
@@ -160,27 +150,24 @@ def _eer_name(resolution_s: float) -> str:
     return f"segment_eer_{1000 * resolution_s:.0f}ms"
 
 
+_RATES = {
+    "range_eer": "range EER",
+    **{_eer_name(s): f"EER of {1000 * s:.0f} ms" for s in RESOLUTIONS_S},
+    "precision": "precision",
+    "recall": "recall",
+}
 SEGMENT_METRICS: Final[dict[str, Quantity]] = {
-    quantity.name: quantity
-    for quantity in (
-        Quantity("range_eer", "range EER", "%", 100.0, 2),
-        *(
-            Quantity(_eer_name(s), f"EER of {1000 * s:.0f} ms", "%", 100.0, 2)
-            for s in RESOLUTIONS_S
-        ),
-        Quantity("precision", "precision", "%", 100.0, 2),
-        Quantity("recall", "recall", "%", 100.0, 2),
-        Quantity("f1", "F1"),
-        Quantity("iou", "intersection over union"),
-        Quantity("boundary_median_s", "boundary error, median", "s", 1.0, 3),
-        Quantity("boundary_90_s", "boundary error, 90 %", "s", 1.0, 3),
-    )
+    **{name: Quantity(name, title, "%", 100.0, 2) for name, title in _RATES.items()},
+    "f1": Quantity("f1", "F1"),
+    "iou": Quantity("iou", "intersection over union"),
+    "boundary_median_s": Quantity("boundary_median_s", "boundary error, median", "s", 1.0, 3),
+    "boundary_90_s": Quantity("boundary_90_s", "boundary error, 90 %", "s", 1.0, 3),
 }
 """What `evaluate_segments` gives, by name, and how it is printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentResult(Plain):
+class SegmentResult(Report):
     """What `evaluate_segments` returns; ``print`` shows a table."""
 
     n_recordings: int
@@ -200,9 +187,6 @@ class SegmentResult(Plain):
         ]
         rows += [(SEGMENT_METRICS[name], value) for name, value in self.values.items()]
         return Table((f"segments, threshold {self.threshold:.4f}", "value"), rows)
-
-    def __str__(self) -> str:
-        return str(self.table())
 
 
 def evaluate_segments(
@@ -231,34 +215,33 @@ def evaluate_segments(
     """
     pieces = _pieces(truth, scores)
     found = replace(pieces, value=np.where(pieces.value < threshold, SPOOF, BONAFIDE))
-    sums, time = _sums(found), _SortedTime(pieces)
-    errors, of_recording = _boundary_errors(found)
-
+    sums, of_range, (errors, of_error) = _sums(found), _range_eer(pieces), _boundary_errors(found)
     frames = {_eer_name(length_s): _frames(pieces, length_s) for length_s in RESOLUTIONS_S}
 
     def values_of(counts: NDArray[Any]) -> dict[str, float]:
-        drawn = np.repeat(errors, counts[of_recording])
-        of_boundaries = np.quantile(drawn, [0.5, 0.9]).tolist() if len(drawn) else [math.nan] * 2
-        found = {"range_eer": time.eer(counts).value, **_rates(counts @ sums)}
-        found |= zip(("boundary_median_s", "boundary_90_s"), of_boundaries, strict=True)
-        for name, (curve, places) in frames.items():
-            curve = curve.drawn((counts[places[0]], counts[places[1]]))
+        found = {"range_eer": of_range(counts).value}
+        for name, (curve, of_frame) in frames.items():
+            curve = curve.drawn((counts[of_frame[0]], counts[of_frame[1]]))
             found[name] = eer_of(curve).value if all(curve.n_trials) else math.nan
-        return {name: found[name] for name in SEGMENT_METRICS}
+        drawn = np.repeat(errors, counts[of_error])
+        median, ninety = np.quantile(drawn, [0.5, 0.9]).tolist() if len(drawn) else [math.nan] * 2
+        return (
+            found | _rates(counts @ sums) | {"boundary_median_s": median, "boundary_90_s": ninety}
+        )
 
-    once = np.ones(pieces.n_recordings, dtype=np.int32)
-    values: dict[str, Interval | float] = {**values_of(once)}
-    if len(once) > 1:
-        replicates = [values_of(counts) for (counts,) in draws([len(once)], n_bootstrap, seed)]
-        for name in [name for name in values if replicates and not math.isnan(values[name])]:
-            values[name] = Interval.of(
-                float(values[name]), np.array([drawn[name] for drawn in replicates])
-            )
-    durations = [float(pieces.duration_s[pieces.label == k].sum()) for k in (BONAFIDE, SPOOF)]
+    n = pieces.n_recordings
+    values: dict[str, Interval | float] = {**values_of(np.ones(n, dtype=np.int32))}
+    drawn = [values_of(counts) for (counts,) in draws([n], n_bootstrap if n > 1 else 0, seed)]
+    for name, value in values.items():
+        if drawn and not math.isnan(value):
+            values[name] = Interval.of(float(value), np.array([each[name] for each in drawn]))
+    bonafide_s, spoof_s = (
+        float(pieces.duration_s[pieces.label == k].sum()) for k in (BONAFIDE, SPOOF)
+    )
     return SegmentResult(
-        n_recordings=len(once),
-        bonafide_s=durations[0],
-        spoof_s=durations[1],
+        n_recordings=n,
+        bonafide_s=bonafide_s,
+        spoof_s=spoof_s,
         threshold=float(threshold),
         values=values,
     )
@@ -268,12 +251,12 @@ def _by_name(recordings: Recordings) -> Mapping[str, Any]:
     return recordings if isinstance(recordings, Mapping) else {"": recordings}
 
 
-def _edges(argument: str, name: str, rows: Any) -> tuple[FloatArray, FloatArray]:
-    """Return where the rows of a recording meet, (n + 1,), and their values, (n,)."""
+def _columns(argument: str, name: str, rows: Any) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return starts, ends and values of a recording's rows, (n,) each; overlaps are shared."""
     where = f"`{argument}` of {name!r}" if name else f"`{argument}`"
     if not isinstance(rows, np.ndarray):
         rows = [tuple(row[:3]) for row in rows]
-    table = np.asarray(rows, dtype=np.float64)
+    table = np.array(rows, dtype=np.float64)
     if table.ndim != 2 or table.shape[1] != 3 or not len(table):
         raise ValueError(
             f"{where} must be rows of (start_s, end_s, value), at least one; got {table.shape}."
@@ -283,13 +266,8 @@ def _edges(argument: str, name: str, rows: Any) -> tuple[FloatArray, FloatArray]
     if np.isnan(table).any() or not (steps > 0).all():
         raise ValueError(f"{where} must have rows that rise in time, each of them longer than 0.")
     gap = starts[1:] - ends[:-1]
-    if argument == "found" and (gap > _SAME_S).any():
-        # What a detector does not name it takes for bonafide.
-        between = np.flatnonzero(gap > _SAME_S) + 1
-        starts = np.insert(starts, between, ends[between - 1])
-        values = np.insert(values, between, BONAFIDE)
-        return np.append(starts, ends[-1]), values
-    wrong = gap > _SAME_S if argument == "scores" else np.abs(gap) > _SAME_S
+    is_gap, is_overlap = gap > _SAME_S, gap < -_SAME_S
+    wrong = {"truth": is_gap | is_overlap, "scores": is_gap, "found": is_overlap}[argument]
     if wrong.any():
         first = int(np.argmax(wrong))
         what = "a gap" if gap[first] > 0 else "an overlap"
@@ -297,8 +275,9 @@ def _edges(argument: str, name: str, rows: Any) -> tuple[FloatArray, FloatArray]
             f"{where} must have one row for every time; there is {what} between {ends[first]:g} "
             f"and {starts[first + 1]:g} s."
         )
-    middle = (ends[:-1] + starts[1:]) / 2
-    return np.concatenate([starts[:1], middle, ends[-1:]]), values
+    if argument != "found":
+        starts[1:] = ends[:-1] = (ends[:-1] + starts[1:]) / 2
+    return starts, ends, values
 
 
 def _pieces(truth: Recordings, scores: Recordings, argument: str = "scores") -> _Pieces:
@@ -310,58 +289,53 @@ def _pieces(truth: Recordings, scores: Recordings, argument: str = "scores") -> 
             f"`{argument}` must have the recordings of `truth`; {len(missing)} are missing "
             f"{missing[:3]}, {len(more)} are not in `truth` {more[:3]}."
         )
-    columns: list[tuple[Any, ...]] = []
+    parts: list[tuple[Any, ...]] = []
     for index, name in enumerate(annotated):
-        edges, labels = _edges("truth", name, annotated[name])
+        true_starts, true_ends, labels = _columns("truth", name, annotated[name])
         if not np.isin(labels, (SPOOF, BONAFIDE, NO_SPEECH)).all():
             raise ValueError(f"`truth` of {name!r} must have the labels 0, 1 and 2.")
-        score_edges, values = _edges(argument, name, scored[name])
-        start, end = edges[0], edges[-1]
-        if argument == "found":  # bonafide before and after what was found
-            score_edges = np.concatenate([[-np.inf], score_edges, [np.inf]])
-            values = np.concatenate([[BONAFIDE], values, [BONAFIDE]])
-        elif np.isinf(end):
-            end = score_edges[-1]
-        late = score_edges[0] - start, end - score_edges[-1]
-        if late[0] > _SAME_S or late[1] >= np.diff(score_edges[-2:])[0]:
-            raise ValueError(
-                f"`scores` of {name!r} must cover its `truth`, {start:g} to {end:g} s; they go "
-                f"from {score_edges[0]:g} to {score_edges[-1]:g} s."
-            )
-        cuts = np.unique(np.clip(np.concatenate([edges, score_edges]), start, end))
+        starts, ends, values = _columns(argument, name, scored[name])
+        first, last = true_starts[0], true_ends[-1]
+        if argument == "scores":
+            last = ends[-1] if np.isinf(last) else last
+            if starts[0] > first + _SAME_S or last >= 2 * ends[-1] - starts[-1]:
+                raise ValueError(
+                    f"`scores` of {name!r} must cover its `truth`, {first:g} to {last:g} s; they "
+                    f"go from {starts[0]:g} to {ends[-1]:g} s."
+                )
+            starts[0], ends[-1] = min(starts[0], first), max(ends[-1], last)
+        cuts = np.unique(np.concatenate([true_starts, true_ends, starts, ends]).clip(first, last))
         cuts = cuts[np.append(True, np.diff(cuts) > _SAME_S)]
         middle = (cuts[:-1] + cuts[1:]) / 2
-        of_truth = np.searchsorted(edges, middle, "right") - 1
-        of_scores = np.minimum(np.searchsorted(score_edges, middle, "right"), len(values)) - 1
-        index_of = np.full(len(middle), index)
-        columns.append((index_of, cuts[:-1], cuts[1:], labels[of_truth], values[of_scores]))
-    return _Pieces(*map(np.concatenate, zip(*columns, strict=True)))
+        label = labels[np.searchsorted(true_starts, middle, "right") - 1]
+        row = np.searchsorted(starts, middle, "right") - 1
+        is_named = (row >= 0) & (middle < ends[row])
+        value = np.where(is_named, values[row], BONAFIDE)
+        parts.append((np.full(len(middle), index), cuts[:-1], cuts[1:], label, value))
+    return _Pieces(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-class _SortedTime:
-    """Pieces sorted by score, for range EERs where each recording comes any number of times."""
+def _range_eer(pieces: _Pieces) -> Callable[[NDArray[Any]], OperatingPoint]:
+    """Return the range EER, NaN without a class, of how often each recording comes."""
+    order = np.argsort(pieces.value, kind="stable")
+    duration_s, recording = pieces.duration_s[order], pieces.recording[order]
+    is_spoof = pieces.label[order] == SPOOF
+    thresholds, first = np.unique(pieces.value[order], return_index=True)
+    at, thresholds = np.append(first, len(order)), np.append(thresholds, math.inf)
 
-    def __init__(self, pieces: _Pieces) -> None:
-        order = np.argsort(pieces.value, kind="stable")
-        self.duration_s = pieces.duration_s[order]
-        self.recording, self.is_spoof = pieces.recording[order], pieces.label[order] == SPOOF
-        self.thresholds, self.first = np.unique(pieces.value[order], return_index=True)
-
-    def eer(self, counts: NDArray[Any]) -> OperatingPoint:
-        """Return the range EER where recording r comes ``counts[r]`` times; NaN without a class."""
-        time = self.duration_s * counts[self.recording]
-        below = [
-            np.append(0.0, np.cumsum(np.where(chosen, time, 0.0)))
-            for chosen in (~self.is_spoof, self.is_spoof)
-        ]
-        bonafide_s, spoof_s = (float(sums[-1]) for sums in below)
-        if not bonafide_s or not spoof_s:
+    def eer(counts: NDArray[Any]) -> OperatingPoint:
+        time = duration_s * counts[recording]
+        bonafide_s, spoof_s = (
+            np.append(0.0, np.cumsum(np.where(chosen, time, 0.0)))[at]
+            for chosen in (~is_spoof, is_spoof)
+        )
+        if not bonafide_s[-1] or not spoof_s[-1]:
             return OperatingPoint(math.nan, math.nan)
-        at = np.append(self.first, len(time))
-        p_miss, p_fa = below[0][at] / bonafide_s, 1.0 - below[1][at] / spoof_s
+        p_miss, p_fa = bonafide_s / bonafide_s[-1], 1.0 - spoof_s / spoof_s[-1]
         best = int(np.argmin(np.abs(p_miss - p_fa)))
-        threshold = float(np.append(self.thresholds, math.inf)[best])
-        return OperatingPoint(float(p_miss[best] + p_fa[best]) / 2, threshold)
+        return OperatingPoint(float(p_miss[best] + p_fa[best]) / 2, float(thresholds[best]))
+
+    return eer
 
 
 def _frames(pieces: _Pieces, resolution_s: float) -> tuple[Curve, list[IntArray]]:
@@ -381,7 +355,7 @@ def _frames(pieces: _Pieces, resolution_s: float) -> tuple[Curve, list[IntArray]
     is_bonafide = np.minimum.reduceat(pieces.label[piece], starts) == BONAFIDE
     order = np.argsort(score, kind="stable")
     classes = [order[is_bonafide[order]], order[~is_bonafide[order]]]
-    curve = Curve(as_scores("bonafide", score[classes[0]]), as_scores("spoof", score[classes[1]]))
+    curve = Curve((as_scores("bonafide", score[classes[0]]), as_scores("spoof", score[classes[1]])))
     return curve, [pieces.recording[piece[starts[of_class]]] for of_class in classes]
 
 
@@ -413,24 +387,18 @@ def _sums(pieces: _Pieces) -> FloatArray:
     true_run, found_run = _runs(pieces, label), _runs(pieces, is_found)
     true_s = np.bincount(true_run, np.where(is_spoof, time, 0.0))
     found_s = np.bincount(found_run, np.where(is_found, time, 0.0))
-    both = np.flatnonzero(is_spoof & is_found)
-    pairs, which = np.unique(np.stack([true_run, found_run])[:, both], axis=1, return_inverse=True)
-    shared_s = np.bincount(which.reshape(-1), time[both], pairs.shape[1])
+    both = is_spoof & is_found
+    pairs, which = np.unique((true_run * len(found_s) + found_run)[both], return_inverse=True)
+    shared_s = np.bincount(which, time[both], len(pairs))
+    true, found = np.divmod(pairs, len(found_s))
     best = np.zeros(len(true_s))
-    unions = true_s[pairs[0]] + found_s[pairs[1]] - shared_s
-    np.maximum.at(best, pairs[0], shared_s / unions)
+    np.maximum.at(best, true, shared_s / (true_s[true] + found_s[found] - shared_s))
     first = np.unique(true_run, return_index=True)[1]
     n, of_run = pieces.n_recordings, pieces.recording[first]
-    return np.stack(
-        [
-            np.bincount(pieces.recording, np.where(is_spoof & is_found, time, 0.0), n),
-            np.bincount(pieces.recording, np.where(~is_spoof & is_found, time, 0.0), n),
-            np.bincount(pieces.recording, np.where(is_spoof & ~is_found, time, 0.0), n),
-            np.bincount(of_run, best, n),
-            np.bincount(of_run, true_s > 0, n),
-        ],
-        axis=1,
-    )
+    outcomes = (both, ~is_spoof & is_found, is_spoof & ~is_found)
+    seconds = [np.bincount(pieces.recording, np.where(chosen, time, 0.0), n) for chosen in outcomes]
+    segments = [np.bincount(of_run, weights, n) for weights in (best, true_s > 0)]
+    return np.stack(seconds + segments, axis=1)
 
 
 def _rates(sums: FloatArray) -> dict[str, float]:

@@ -1,12 +1,10 @@
 """Track 1, the countermeasure alone: EER, minDCF, actDCF, Cllr, and all of them by `evaluate`.
 
-Every function takes two arrays, bonafide first, so the orientation can't be wrong: the scores of
-bonafide trials, shape (n_bonafide,), and of spoofed trials, shape (n_spoof,). A higher score means
-bonafide. Values and thresholds are those of the organisers' package to 1e-9.
+Every function takes two arrays, bonafide first: the scores of bonafide trials, shape (n_bonafide,),
+and of spoofed trials, shape (n_spoof,). A higher score means bonafide.
 
-There are two kinds of threshold. The Bayes threshold of `act_dcf`, and every threshold with
-``ties="grouped"``, belongs to the accepted side: accept s ≥ τ, reject s < τ. The official threshold
-of `eer` and `min_dcf` is the highest *rejected* score: accept s > τ, reject s ≤ τ.
+The Bayes threshold of `act_dcf`, and every threshold with ``ties="grouped"``, is accepted: accept
+s ≥ τ. The official threshold of `eer` and `min_dcf` is the highest *rejected* score: accept s > τ.
 
 The official error curve walks through all trials in order of score and stops after each of them. On
 equal scores it passes the bonafide trials first, one at a time. After B bonafide and S spoof trials
@@ -14,10 +12,9 @@ equal scores it passes the bonafide trials first, one at a time. After B bonafid
     P_miss = B / n_bonafide,    P_fa = (n_spoof − S) / n_spoof.
 
 Only the points before a bonafide trial that follows a spoof can minimise a cost: everywhere else
-one more step lowers it. These are the *corners*, at most min(n_bonafide, n_spoof) + 2 of them;
-between two corners the path is one run of bonafide trials, then one run of spoof trials. The same
-corners serve a bootstrap, where trials come any number of times: their order never changes. So a
-metric is one function of a `Curve`, and a line of `METRICS` brings it into every table.
+one more step lowers it. These are the *corners*; between two of them the path is one run of
+bonafide trials, then one run of spoof trials. The same corners serve a bootstrap, where trials come
+any number of times: their order never changes. So a metric is one function of a `Curve`.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asvspoof_cm._tables import Quantity, Table
+from asvspoof_cm._tables import Quantity, Report, Table
 from asvspoof_cm._util import (
     FloatArray,
     IntArray,
@@ -49,7 +46,6 @@ Integers: TypeAlias = NDArray[np.integer[Any]]
 # Half the memory traffic of 64 bits, and enough for two thousand million trials.
 Counts: TypeAlias = NDArray[np.int32]
 Ties: TypeAlias = Literal["official", "grouped"]
-TIES = ("official", "grouped")
 
 # The organisers put the first point of their curve this far below the lowest score.
 BELOW_LOWEST = 0.001
@@ -111,11 +107,9 @@ def eer(bonafide: ArrayLike, spoof: ArrayLike, *, ties: Ties = "official") -> Op
     Args:
         bonafide: Scores of bonafide trials, shape (n_bonafide,). Higher means bonafide.
         spoof: Scores of spoofed trials, shape (n_spoof,).
-        ties: "official" passes equal scores one at a time, bonafide first, as the organisers do;
-            the threshold is the highest rejected score. "grouped" passes equal scores of the two
-            classes together, as one straight step of the curve, and interpolates on that step; the
-            threshold is the lowest score accepted after it. Without scores that occur in both
-            classes the two values are equal.
+        ties: "official" passes equal scores one at a time, bonafide first, as the organisers do.
+            "grouped" passes equal scores of the two classes together, as one straight step of the
+            curve, and interpolates on it; its threshold is the lowest score accepted after it.
 
     Warns:
         UserWarning: Where ties change the official value by more than 0.1 % absolute, and where
@@ -130,7 +124,7 @@ def eer(bonafide: ArrayLike, spoof: ArrayLike, *, ties: Ties = "official") -> Op
         >>> eer([0.0] * 10, [0.0] * 30, ties="grouped").value
         0.5
     """
-    check_choice("ties", ties, TIES)
+    check_choice("ties", ties, ("official", "grouped"))
     curve = Curve.of(bonafide, spoof)
     _warn_of_eer(curve, ties)
     return eer_of(curve, ties)
@@ -140,8 +134,6 @@ def min_dcf(
     bonafide: ArrayLike, spoof: ArrayLike, costs: DetectionCosts = ASVSPOOF5
 ) -> OperatingPoint:
     """Return the minimum of the normalised detection cost over all thresholds, and its threshold.
-
-    The arguments are those of `eer`, and the costs. The minimum never lies between equal scores.
 
     Example:
         >>> min_dcf([2.0, 0.5], [-1.0, 1.0, 0.5]).threshold
@@ -191,16 +183,6 @@ def min_cllr(bonafide: ArrayLike, spoof: ArrayLike) -> float:
     return _min_cllr_of(Curve.of(bonafide, spoof))
 
 
-def auc(bonafide: ArrayLike, spoof: ArrayLike) -> float:
-    """Return the area under the ROC curve: P(bonafide > spoof) + ½ P(equal).
-
-    Example:
-        >>> auc([1.0, 0.0], [0.0])
-        0.75
-    """
-    return _auc_of(Curve.of(bonafide, spoof))
-
-
 class DetCurve(NamedTuple):
     """Error rates for every threshold, each of shape (n_points,), from "accept all" on."""
 
@@ -212,9 +194,8 @@ class DetCurve(NamedTuple):
 def det_curve(bonafide: ArrayLike, spoof: ArrayLike) -> DetCurve:
     """Return the miss rate, the false-alarm rate and the threshold at every point of the curve.
 
-    The first point accepts every trial and the last rejects every trial. There is a point after
-    each trial, bonafide first among equal scores. Its threshold is the highest rejected score, at
-    the first point 0.001 below the lowest score, as in the organisers' package.
+    There is a point before the first trial and after each. Its threshold is the highest rejected
+    score, at the first point 0.001 below the lowest score, as in the organisers' package.
 
     Example:
         >>> curve = det_curve([2.0, 0.5], [-1.0, 1.0, 0.0])
@@ -224,17 +205,24 @@ def det_curve(bonafide: ArrayLike, spoof: ArrayLike) -> DetCurve:
         array([-1.001, -1.   ,  0.   ,  0.5  ,  1.   ,  2.   ])
     """
     curve = Curve.of(bonafide, spoof)
-    is_bonafide = np.zeros(len(curve.bonafide) + len(curve.spoof), dtype=bool)
-    is_bonafide[np.arange(len(curve.bonafide)) + curve.n_spoof_below] = True
-    scores = np.empty(len(is_bonafide))
-    scores[is_bonafide], scores[~is_bonafide] = curve.classes
-    missed = np.append(0, np.cumsum(is_bonafide))
-    rates = curve.rates(missed, np.arange(len(missed)) - missed)
-    return DetCurve(*rates, np.append(scores[0] - BELOW_LOWEST, scores))
+    passed, thresholds = walk(*curve.classes)
+    return DetCurve(*curve.rates(*passed), thresholds)
+
+
+def walk(*classes: FloatArray) -> tuple[list[IntArray], FloatArray]:
+    """How many of each class were passed after 0, 1, … of all trials, and the thresholds there.
+
+    The scores of each class are sorted; of equal scores those of the first class come first.
+    """
+    scores = np.concatenate(classes)
+    order = np.argsort(scores, kind="stable")
+    of_class = np.repeat(np.arange(len(classes)), [len(own) for own in classes])[order]
+    passed = [np.append(0, np.cumsum(of_class == k)) for k in range(len(classes))]
+    return passed, np.append(scores[order[0]] - BELOW_LOWEST, scores[order])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Track1Result(Plain):
+class Track1Result(Report):
     """Everything that Track 1 reports about one set of trials; ``print`` shows a table.
 
     Each entry of `METRICS` is an attribute too: ``result.eer.value``, a fraction;
@@ -245,7 +233,6 @@ class Track1Result(Plain):
     n_spoof: int
     metrics: Mapping[str, OperatingPoint | float]
     min_cllr: float
-    auc: float
     costs: DetectionCosts
 
     def __getattr__(self, name: str) -> Any:
@@ -265,8 +252,7 @@ class Track1Result(Plain):
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, ready for JSON."""
         fields = super().as_dict()
-        counts = {name: fields.pop(name) for name in ("n_bonafide", "n_spoof")}
-        return {**counts, **fields.pop("metrics"), **fields}
+        return {**fields.pop("metrics"), **fields}
 
     def table(self, intervals: Mapping[str, Any] | None = None) -> Table:
         """Return the table that ``print`` shows; `intervals` stand in the place of their values."""
@@ -275,14 +261,10 @@ class Track1Result(Plain):
             ("spoof", self.n_spoof, None),
         ]
         for name, found in self.metrics.items():
-            threshold = found.threshold if isinstance(found, OperatingPoint) else None
-            rows.append((METRICS[name], (intervals or {}).get(name, float(found)), threshold))
+            value = (intervals or {}).get(name, float(found))
+            rows.append((METRICS[name], value, getattr(found, "threshold", None)))
         rows.append((Quantity("min_cllr", "min Cllr", "bits"), self.min_cllr, None))
-        rows.append((Quantity("auc", "ROC AUC"), self.auc, None))
         return Table(("metric", "value", Quantity("threshold", "threshold")), rows)
-
-    def __str__(self) -> str:
-        return str(self.table())
 
 
 def evaluate(
@@ -305,77 +287,65 @@ def evaluate(
         EER (%)          50.000     0.5000
         Cllr (bits)      0.8034
         min Cllr (bits)  0.5000
-        ROC AUC          0.7500
     """
-    bonafide, spoof = split_by_label(scores, labels)
-    bonafide.sort()
-    spoof.sort()
-    curve = Curve(bonafide, spoof)
+    classes = split_by_label(scores, labels)
+    for own in classes:
+        own.sort()
+    curve = Curve(classes)
     _warn_of_eer(curve)
     return Track1Result(
-        n_bonafide=len(bonafide),
-        n_spoof=len(spoof),
+        n_bonafide=len(classes[0]),
+        n_spoof=len(classes[1]),
         metrics={name: metric.function(curve, costs) for name, metric in METRICS.items()},
         min_cllr=_min_cllr_of(curve),
-        auc=_auc_of(curve),
         costs=costs,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The sorted scores of both classes, how they interleave, and how often each trial comes."""
+    """The sorted scores of both classes, bonafide first.
 
-    bonafide: FloatArray
-    spoof: FloatArray
+    `times` says how often each trial was drawn: then there are no thresholds. None means once.
+    """
+
+    classes: tuple[FloatArray, FloatArray]
     times: tuple[Counts, Counts] | None = None
-    """How often each trial of either class was drawn; None: once."""
 
     @classmethod
     def of(cls, bonafide: ArrayLike, spoof: ArrayLike) -> Curve:
         """Check and sort the scores of both classes."""
-        return cls(np.sort(as_scores("bonafide", bonafide)), np.sort(as_scores("spoof", spoof)))
+        return cls((np.sort(as_scores("bonafide", bonafide)), np.sort(as_scores("spoof", spoof))))
 
     def drawn(self, times: tuple[Counts, Counts]) -> Curve:
         """Return the curve where each trial comes so often."""
         curve = replace(self, times=times)
-        for name in ("n_spoof_below", "corner_trials", "surprise"):
-            vars(curve)[name] = getattr(self, name)
+        vars(curve).update(corner_trials=self.corner_trials, surprise=self.surprise)
         return curve
-
-    @property
-    def classes(self) -> tuple[FloatArray, FloatArray]:
-        """The sorted bonafide and spoof scores, each once."""
-        return self.bonafide, self.spoof
 
     def trials(self) -> tuple[FloatArray, FloatArray]:
         """The bonafide and spoof scores, each as often as it comes."""
         if self.times is None:
             return self.classes
-        return np.repeat(self.bonafide, self.times[0]), np.repeat(self.spoof, self.times[1])
-
-    @cached_property
-    def n_spoof_below(self) -> IntArray:
-        """For each bonafide score, how many spoof scores are strictly lower: (n_bonafide,)."""
-        return np.searchsorted(self.spoof, self.bonafide)
+        return np.repeat(self.classes[0], self.times[0]), np.repeat(self.classes[1], self.times[1])
 
     @cached_property
     def corner_trials(self) -> tuple[IntArray, IntArray]:
         """Where the corners lie among the scores of each class: (n_corners,) each."""
-        below = self.n_spoof_below
+        below = np.searchsorted(self.classes[1], self.classes[0])
         at = np.append(np.flatnonzero(np.diff(below, prepend=-1)), len(below))
-        return at, np.append(below[at[:-1]], len(self.spoof))
+        return at, np.append(below[at[:-1]], len(self.classes[1]))
 
     @cached_property
     def surprise(self) -> tuple[FloatArray, FloatArray]:
         """What each trial costs in Cllr, in nats."""
-        return _softplus(-self.bonafide), _softplus(self.spoof)
+        return _softplus(-self.classes[0]), _softplus(self.classes[1])
 
     @cached_property
     def _passed(self) -> list[Counts]:
         """Trials drawn among the lowest 0, 1, …, n scores of each class: (n + 1,)."""
-        passed = [np.zeros(len(scores) + 1, dtype=np.int32) for scores in self.classes]
-        for sums, times in zip(passed, self.times or (), strict=False):
+        passed = [np.zeros(len(times) + 1, dtype=np.int32) for times in self.times or ()]
+        for sums, times in zip(passed, self.times or (), strict=True):
             np.cumsum(times, out=sums[1:])
         return passed
 
@@ -397,8 +367,8 @@ class Curve:
 
     def below(self, score: float, side: Literal["left", "right"] = "left") -> tuple[int, int]:
         """How many bonafide and spoof trials are below a score, with "right" also at it."""
-        places = (int(np.searchsorted(scores, score, side)) for scores in self.classes)
-        n_bonafide, n_spoof = self._n_passed((*places,))  # type: ignore[arg-type]
+        bonafide, spoof = (np.searchsorted(scores, score, side) for scores in self.classes)
+        n_bonafide, n_spoof = self._n_passed((bonafide, spoof))
         return int(n_bonafide), int(n_spoof)
 
     def rates(self, missed: Any, rejected: Any) -> tuple[Any, Any]:
@@ -406,60 +376,50 @@ class Curve:
         n_bonafide, n_spoof = self.n_trials
         return missed / n_bonafide, (n_spoof - rejected) / n_spoof
 
-    def _beside(self, counts: tuple[int, int], side: Literal["left", "right"]) -> list[float]:
-        """The scores of each class just before ("left") or after where so many were passed."""
-        found: list[float] = []
-        for k, n in enumerate(counts):
-            place = n - (side == "left")
-            if self.times is not None:
-                place = int(np.searchsorted(self._passed[k], n, side)) - 1
-            found += self.classes[k][max(place, 0) : place + 1].tolist()
-        return found
-
     def last_rejected(self, counts: tuple[int, int]) -> float:
         """The official threshold of the point where so many trials have been passed."""
-        lowest = float(min(self.bonafide[0], self.spoof[0])) - BELOW_LOWEST
-        return max(self._beside(counts, "left"), default=lowest)
+        if self.times is not None:
+            return math.nan  # of no use in a bootstrap
+        lowest = min(float(scores[0]) for scores in self.classes) - BELOW_LOWEST
+        ends = zip(self.classes, counts, strict=True)
+        return max((float(scores[n - 1]) for scores, n in ends if n), default=lowest)
 
     def first_accepted(self, counts: tuple[int, int]) -> float:
         """The lowest accepted score at that point, infinite where all are rejected."""
-        return min(self._beside(counts, "right"), default=math.inf)
+        ends = zip(self.classes, counts, strict=True)
+        return min((float(scores[n]) for scores, n in ends if n < len(scores)), default=math.inf)
 
 
 # The mathematics of a curve
 
 
-def _dcf(curve: Curve, missed: Any, rejected: Any, costs: DetectionCosts) -> Any:
-    """Detection cost, not normalised, where so many trials have been passed."""
-    # The organisers compute 1 − (1 − p_spoof) and multiply from the left. Doing the same, rounding
-    # included, makes equal costs fall alike, so that the first minimum has their threshold.
+def _dcf(curve: Curve, counts: tuple[Any, Any], costs: DetectionCosts) -> tuple[Any, float]:
+    """Detection cost where so many trials have been passed; that of the cheaper trivial decision.
+
+    The organisers compute 1 − (1 − p_spoof) and multiply from the left. Doing the same, rounding
+    included, makes equal costs fall alike, so that the first minimum has their threshold.
+    """
     p_bonafide = 1.0 - costs.p_spoof
-    p_miss, p_fa = curve.rates(missed, rejected)
+    p_miss, p_fa = curve.rates(*counts)
     p_miss *= costs.c_miss
     p_miss *= p_bonafide
     p_fa *= costs.c_fa
     p_fa *= 1.0 - p_bonafide
     p_miss += p_fa
-    return p_miss
-
-
-def _default_cost(costs: DetectionCosts) -> float:
-    """The cost of the cheaper trivial decision, accept all or reject all."""
-    p_bonafide = 1.0 - costs.p_spoof
-    return min(costs.c_miss * p_bonafide, costs.c_fa * (1.0 - p_bonafide))
+    return p_miss, min(costs.c_miss * p_bonafide, costs.c_fa * (1.0 - p_bonafide))
 
 
 def min_dcf_of(curve: Curve, costs: DetectionCosts) -> OperatingPoint:
     """The minDCF of a curve."""
-    values = _dcf(curve, *curve.corners, costs)
+    values, unit = _dcf(curve, curve.corners, costs)
     best = int(np.argmin(values))
     counts = int(curve.corners[0][best]), int(curve.corners[1][best])
-    return OperatingPoint(float(values[best]) / _default_cost(costs), curve.last_rejected(counts))
+    return OperatingPoint(float(values[best]) / unit, curve.last_rejected(counts))
 
 
 def _act_dcf_of(curve: Curve, costs: DetectionCosts) -> OperatingPoint:
-    cost = _dcf(curve, *curve.below(costs.threshold), costs)
-    return OperatingPoint(cost / _default_cost(costs), costs.threshold)
+    value, unit = _dcf(curve, curve.below(costs.threshold), costs)
+    return OperatingPoint(value / unit, costs.threshold)
 
 
 def _crossing(corners: tuple[Integers, Integers]) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -472,20 +432,20 @@ def _crossing(corners: tuple[Integers, Integers]) -> tuple[tuple[int, int], tupl
     n_bonafide, n_spoof = (int(passed[-1]) for passed in corners)
     goal = n_bonafide * n_spoof  # P_miss ≥ P_fa  ⇔  B·n_spoof + S·n_bonafide ≥ n_bonafide·n_spoof
 
+    def at(corner: int) -> tuple[int, int]:
+        return (int(corners[0][corner]), int(corners[1][corner])) if corner >= 0 else (0, 0)
+
     def reached(corner: int) -> int:
-        return int(corners[0][corner]) * n_spoof + int(corners[1][corner]) * n_bonafide
+        bonafide, spoof = at(corner)
+        return bonafide * n_spoof + spoof * n_bonafide
 
     corner = bisect_left(range(len(corners[0])), goal, key=reached)
-    end = int(corners[0][corner])
-    bonafide, spoof, before = 0, 0, 0
-    if corner > 0:
-        bonafide, spoof = int(corners[0][corner - 1]), int(corners[1][corner - 1])
-        before = reached(corner - 1)
-    n_steps = -((before - goal) // n_spoof)
+    (bonafide, spoof), (end, _) = at(corner - 1), at(corner)
+    missing = goal - reached(corner - 1)
+    n_steps = -(-missing // n_spoof)
     if bonafide + n_steps <= end:
         return (bonafide + n_steps, spoof), (bonafide + n_steps - 1, spoof)
-    before += (end - bonafide) * n_spoof
-    n_steps = -((before - goal) // n_bonafide)
+    n_steps = -((-missing + (end - bonafide) * n_spoof) // n_bonafide)
     return (end, spoof + n_steps), (end, spoof + n_steps - 1)
 
 
@@ -515,17 +475,6 @@ def _cllr_of(curve: Curve) -> float:
     return 0.5 * nats / math.log(2.0)
 
 
-def _auc_of(curve: Curve) -> float:
-    below, above = curve.n_spoof_below, curve.n_spoof_below.copy()
-    next_spoof = curve.spoof[np.minimum(below, len(curve.spoof) - 1)]
-    tied = np.flatnonzero(next_spoof == curve.bonafide)
-    above[tied] = np.searchsorted(curve.spoof, curve.bonafide[tied], side="right")
-    n_won = curve._n_passed((0, below))[1] + curve._n_passed((0, above))[1]
-    if curve.times is not None:
-        n_won = n_won * curve.times[0].astype(np.int64)
-    return int(n_won.sum()) / (2 * math.prod(curve.n_trials))
-
-
 def _min_cllr_of(curve: Curve) -> float:
     from scipy.optimize import isotonic_regression
 
@@ -534,14 +483,16 @@ def _min_cllr_of(curve: Curve) -> float:
     n_trials = counts.sum(axis=0)
     # PAV merges neighbouring blocks until the share of bonafide trials rises from block to block.
     starts = isotonic_regression(counts[0] / n_trials, weights=n_trials).blocks[:-1]
-    n_bonafide, n_spoof = np.add.reduceat(counts, starts, axis=1)
+    blocks = np.add.reduceat(counts, starts, axis=1)
+    totals = blocks.sum(axis=1, keepdims=True)
     with np.errstate(divide="ignore"):
-        llr = np.log(n_bonafide / n_bonafide.sum()) - np.log(n_spoof / n_spoof.sum())
+        llr = np.subtract(*np.log(blocks / totals))
     # A block of one class has an infinite ratio of the right sign and costs nothing.
-    has_bonafide, has_spoof = n_bonafide > 0, n_spoof > 0
-    miss = np.dot(n_bonafide[has_bonafide], _softplus(-llr[has_bonafide])) / n_bonafide.sum()
-    false_alarm = np.dot(n_spoof[has_spoof], _softplus(llr[has_spoof])) / n_spoof.sum()
-    return 0.5 * float(miss + false_alarm) / math.log(2.0)
+    nats = sum(
+        np.dot(n[n > 0], _softplus(sign * llr[n > 0])) / n.sum()
+        for n, sign in zip(blocks, (-1.0, 1.0), strict=True)
+    )
+    return 0.5 * float(nats) / math.log(2.0)
 
 
 def _softplus(x: FloatArray) -> FloatArray:
@@ -574,7 +525,7 @@ class Metric(Quantity):
     """A metric: its name, how it is printed, and a function of a `Curve` and of the costs.
 
     A function of two arrays serves as well, but is slower in a bootstrap: ``function=lambda curve,
-    costs: auc(*curve.trials())``.
+    costs: mine(*curve.trials())``.
     """
 
     function: Callable[[Curve, DetectionCosts], OperatingPoint | float]

@@ -21,13 +21,7 @@ from asvspoof_cm._util import (
     check_inside_unit,
     check_positive_finite,
 )
-from asvspoof_cm.metrics.track1 import (
-    BELOW_LOWEST,
-    Curve,
-    OperatingPoint,
-    det_curve,
-    eer_of,
-)
+from asvspoof_cm.metrics.track1 import Curve, OperatingPoint, det_curve, eer_of, walk
 
 AsvScores: TypeAlias = tuple[ArrayLike, ArrayLike, ArrayLike]
 
@@ -110,9 +104,6 @@ class TandemPoint:
     asv_threshold: float
     cm_threshold: float
 
-    def __float__(self) -> float:
-        return self.value
-
 
 def a_dcf(
     target: ArrayLike, nontarget: ArrayLike, spoof: ArrayLike, costs: SasvCosts = ASVSPOOF5_SASV
@@ -135,24 +126,24 @@ def a_dcf(
         >>> a_dcf([2.0, 3.0], [-1.0], [0.0, 1.0])
         OperatingPoint(value=0.0, threshold=1.0)
     """
-    targets = np.sort(as_scores("target", target))
-    others = [np.sort(as_scores("nontarget", nontarget)), np.sort(as_scores("spoof", spoof))]
+    named = {"target": target, "nontarget": nontarget, "spoof": spoof}
+    classes = [np.sort(as_scores(name, scores)) for name, scores in named.items()]
     # Only the points just before a target, and the last one, can be minima; equal scores leave
     # the target first, so a point "before" it has passed the strictly lower trials.
-    passed: list[IntArray] = [
-        np.append(np.searchsorted(scores, targets), len(scores)) for scores in others
-    ]
-    cost = costs.c_miss * costs.p_target * (np.arange(len(targets) + 1) / len(targets))
+    n_targets = len(classes[0])
+    passed: list[IntArray] = [np.arange(n_targets + 1)]
+    cost = costs.c_miss * costs.p_target * (passed[0] / n_targets)
     weights = (costs.c_fa_nontarget * costs.p_nontarget, costs.c_fa_spoof * costs.p_spoof)
-    for weight, scores, n_passed in zip(weights, others, passed, strict=True):
-        cost += weight * ((len(scores) - n_passed) / len(scores))
+    for weight, scores in zip(weights, classes[1:], strict=True):
+        passed.append(np.append(np.searchsorted(scores, classes[0]), len(scores)))
+        cost += weight * ((len(scores) - passed[-1]) / len(scores))
     cost /= min(costs.c_miss * costs.p_target, sum(weights))
     best = int(np.argmin(cost))
-    counts = (best, *(int(n_passed[best]) for n_passed in passed))
-    classes = (targets, *others)
-    rejected = [scores[n - 1] for scores, n in zip(classes, counts, strict=True) if n]
-    lowest = min(scores[0] for scores in classes) - A_DCF_BELOW_LOWEST
-    return OperatingPoint(float(cost[best]), float(max(rejected, default=lowest)))
+    rejected = [
+        float(scores[n[best] - 1]) for scores, n in zip(classes, passed, strict=True) if n[best]
+    ]
+    lowest = min(float(scores[0]) for scores in classes) - A_DCF_BELOW_LOWEST
+    return OperatingPoint(float(cost[best]), max(rejected, default=lowest))
 
 
 def asv_rates(target: ArrayLike, nontarget: ArrayLike, spoof: ArrayLike) -> AsvRates:
@@ -195,8 +186,7 @@ def min_t_dcf(
 
     Note:
         With supplied ASV scores the published package reads the spoofs' *miss* rate where their
-        false-accept rate belongs. Give ``replace(rates, p_fa_spoof=1 - rates.p_fa_spoof)`` of
-        `asv_rates` for its figure.
+        false-accept rate belongs.
 
     Example:
         >>> min_t_dcf([1.0, 2.0], [-1.0, 0.0]).threshold
@@ -234,9 +224,8 @@ def t_eer(asv: AsvScores, cm: tuple[ArrayLike, ArrayLike]) -> TandemPoint:
     The concurrent t-EER is where all three are equal, whatever the share of spoofs (Kinnunen et
     al., 2023). For each ASV threshold, the countermeasure's threshold where P_miss is closest to
     the mean of P_fa,non and P_fa,spf is found by bisection, because the difference rises with it;
-    among these pairs the one is taken where P_fa,non,asv / P_fa,spf,asv is closest to
-    P_fa,cm / (1 − P_miss,cm), that is where P_fa,non = P_fa,spf. This takes n log n steps instead
-    of a table of n_asv × n_cm points, and gives the organisers' exact value, P_fa,spf there.
+    of these pairs the one counts where P_fa,non and P_fa,spf are closest, as in the organisers'
+    table of all pairs.
 
     Args:
         asv: ASV scores of target, nontarget and spoofed trials.
@@ -250,11 +239,11 @@ def t_eer(asv: AsvScores, cm: tuple[ArrayLike, ArrayLike]) -> TandemPoint:
         >>> t_eer(([2.0, 3.0], [-1.0, 0.0], [1.0, 2.5]), ([1.0, 2.0], [-1.0, 0.0])).value
         0.0
     """
-    target, nontarget, spoof = (
-        as_scores(name, scores)
-        for name, scores in zip(("asv target", "asv nontarget", "asv spoof"), asv, strict=True)
-    )
-    asv_miss, asv_fa, asv_fa_spoof, asv_thresholds = _asv_curve(target, nontarget, spoof)
+    names = ("asv target", "asv nontarget", "asv spoof")
+    classes = [np.sort(as_scores(name, own)) for name, own in zip(names, asv, strict=True)]
+    passed, asv_thresholds = walk(*classes)
+    rejected = [n / len(own) for n, own in zip(passed, classes, strict=True)]
+    asv_miss, asv_fa, asv_fa_spoof = rejected[0], 1.0 - rejected[1], 1.0 - rejected[2]
     cm_curve = det_curve(*cm)
 
     def difference(cm_point: IntArray) -> FloatArray:
@@ -290,19 +279,3 @@ def t_eer(asv: AsvScores, cm: tuple[ArrayLike, ArrayLike]) -> TandemPoint:
     return TandemPoint(
         float(value), float(asv_thresholds[best]), float(cm_curve.thresholds[cm_point[best]])
     )
-
-
-def _asv_curve(
-    target: FloatArray, nontarget: FloatArray, spoof: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """P_miss, P_fa of nontargets and of spoofs, and thresholds after each trial: (n + 1,) each."""
-    classes = (target, nontarget, spoof)
-    scores = np.concatenate(classes)
-    order = np.argsort(scores, kind="stable")
-    of_class = np.repeat(np.arange(3), [len(c) for c in classes])[order]
-    below = [
-        np.concatenate([[0], np.cumsum(of_class == index)]) / len(c)
-        for index, c in enumerate(classes)
-    ]
-    thresholds = np.concatenate([[scores[order[0]] - BELOW_LOWEST], scores[order]])
-    return below[0], 1.0 - below[1], 1.0 - below[2], thresholds

@@ -524,7 +524,7 @@ def test_losses_stay_on_the_device_between_looks():
     for _ in range(3):
         logits = torch.zeros(2, 2, device="meta")
         batch = Batch(torch.zeros(2, 1), torch.tensor([0, 1]), torch.arange(2))
-        collector.add(logits, batch, logits.sum(), 2)
+        collector.add(logits, batch, logits.sum())
     assert collector.n_rows == 6
     assert math.isnan(collector.mean_loss)
 
@@ -626,13 +626,6 @@ def test_a_figure_that_is_no_number_is_never_the_best(tmp_path, miniature):
     result = run(miniature, tmp_path, recipe=recipe, measure=lambda _: {"mine": next(figures)})
     assert [record["is_best"] for record in result.history] == [True, True, True, False]
     assert load_checkpoint(result.best_path).meta["epoch"] == result.best_epoch == 3
-
-
-def test_leftovers_of_a_kill_are_removed(tmp_path, miniature):
-    leftover = tmp_path / ".best.pt.0123456789abcdef.tmp"
-    leftover.write_bytes(b"half a checkpoint")
-    run(miniature, tmp_path, recipe={"n_epochs": 1})
-    assert not leftover.exists()
 
 
 def test_early_stopping_ends_a_run(tmp_path, miniature):

@@ -76,7 +76,8 @@ if TYPE_CHECKING:
         TFPARNConfig as TFPARNConfig,
     )
     from asvspoof_cm.scorer import Scorer as Scorer, StreamingScorer as StreamingScorer
-    from asvspoof_cm.training import Recipe as Recipe, fit as fit, system as system
+    from asvspoof_cm.training import Recipe as Recipe, system as system
+    from asvspoof_cm.training.fit import fit as fit
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__)
 __version__ = _version("asvspoof-cm")

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 
@@ -28,22 +28,19 @@ def rank_and_size() -> tuple[int, int]:
 def process_group(device: torch.device) -> Iterator[torch.device]:
     """Join the processes that torchrun started, if it did, and yield this process's device.
 
-    NCCL for CUDA, each process on its own card; gloo otherwise. Inside another such block nothing
-    is joined again.
+    NCCL for CUDA, each process on its own card; gloo otherwise. Blocks may be nested.
 
     Example:
         >>> with process_group(torch.device("cpu")) as device:
         ...     rank_and_size()
         (0, 1)
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield device
-        return
-    if device.type == "cuda":
+    is_alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    if device.type == "cuda" and not is_alone:
         local_rank = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    if dist.is_initialized():
+    if is_alone or dist.is_initialized():
         yield device
         return
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
@@ -59,9 +56,8 @@ def process_group(device: torch.device) -> Iterator[torch.device]:
 def gather_batch(value: Any) -> Any:
     """Return the rows (global batch, ...) of all processes, in order, of tensors (batch, ...).
 
-    Gradients flow into this process's rows only. With a loss that is a mean over the global batch,
-    multiply it by the number of processes before calling backward: DistributedDataParallel divides
-    the sum of the gradients by that number.
+    Gradients flow into this process's rows only. Multiply a mean over the global batch by the
+    number of processes before calling backward: DistributedDataParallel divides by it.
 
     Example:
         >>> gather_batch((torch.ones(2), None))
@@ -71,31 +67,23 @@ def gather_batch(value: Any) -> Any:
 
 
 def _gather_rows(column: Tensor) -> Tensor:
-    rank = rank_and_size()[0]
     # Augmentation may add rows to one process's batch: pad all to one length.
     counts = [int(n) for n in gather_objects(len(column))]
     padded = column.new_zeros(max(counts), *column.shape[1:])
     padded[: len(column)] = column.detach()
     gathered = [torch.empty_like(padded) for _ in counts]
     dist.all_gather(gathered, padded)
-    return torch.cat([column if k == rank else gathered[k][:n] for k, n in enumerate(counts)])
+    parts = [rows[:n] for rows, n in zip(gathered, counts, strict=True)]
+    parts[rank_and_size()[0]] = column
+    return torch.cat(parts)
 
 
 def gather_objects(value: Any) -> list[Any]:
     """Return the `value` of every process, in rank order."""
-    size = rank_and_size()[1]
-    if size == 1:
-        return [value]
-    values: list[Any] = [None] * size
-    dist.all_gather_object(values, value)
+    values: list[Any] = [value] * rank_and_size()[1]
+    if len(values) > 1:
+        dist.all_gather_object(values, value)
     return values
-
-
-def share_buffers(module: nn.Module) -> None:
-    """Give every process the first one's buffers: batch statistics drift apart in training."""
-    if rank_and_size()[1] > 1:
-        for buffer in module.buffers():
-            dist.broadcast(buffer, 0)
 
 
 def wait_for_all() -> None:

@@ -1,9 +1,9 @@
 """One pass over a set: to train, or to validate.
 
 What is random in an epoch (order, crops, augmentation, dropout) follows from the seed and the epoch
-alone, so a run that was interrupted and resumed is the run that was not. On one device nothing in a
-training step waits for it: losses and scores stay there until the epoch ends, and only every 32
-steps is it checked that the loss is still finite.
+alone, so a run that was interrupted and resumed is the run that was not. Nothing in a training step
+waits for the device: losses and scores stay there until the epoch ends, and only every 32 steps is
+it checked that the loss is still finite.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -28,22 +29,15 @@ from asvspoof_cm.data.dataset import Batch
 from asvspoof_cm.labels import BONAFIDE, SPOOF
 from asvspoof_cm.models import Countermeasure
 from asvspoof_cm.scorer.scorer import Precision, run_rows
-from asvspoof_cm.training.distributed import (
-    gather_batch,
-    gather_objects,
-    rank_and_size,
-    share_buffers,
-)
+from asvspoof_cm.training.distributed import gather_batch, gather_objects, rank_and_size
 from asvspoof_cm.training.recipe import Recipe
 
 Loss: TypeAlias = Callable[..., Tensor]
-"""``loss(logits, labels) -> scalar`` or, with a `Forward`, ``loss(outputs, batch) -> scalar``."""
-
 Forward: TypeAlias = Callable[[nn.Module, Tensor], Any]
-"""``forward(model, waveform) -> outputs``: a tuple of tensors (batch, ...), the logits first."""
-
 Augment: TypeAlias = Augmentation | Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, ...]]
-"""``augment(waveforms, labels, generator) -> (waveforms, labels)``; frame labels may be third."""
+
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +66,7 @@ class TrainingState:
     """A model and its loss in training, their optimiser and a moving average of the weights.
 
     Args:
-        model: Maps waveforms (batch, time) to logits (batch, 2), on the device to train on.
-            `Countermeasure.parameter_groups` says what learns how fast.
+        model: A model on the device to train on; its `parameter_groups` say what learns how fast.
         loss: See `fit`. The parameters of a module are trained with the model's.
         recipe: How to optimise.
         forward: See `fit`.
@@ -89,17 +82,13 @@ class TrainingState:
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, recipe: Recipe, *, forward: Forward | None = None
+        self, model: Countermeasure, loss: Loss, recipe: Recipe, *, forward: Forward | None = None
     ) -> None:
         self.model, self.loss, self.recipe = model, loss, recipe
         self.has_forward = forward is not None
         self.device = next(model.parameters()).device
         self.precision = resolve_precision(recipe.precision, self.device)
-        groups = (
-            model.parameter_groups()
-            if isinstance(model, Countermeasure)
-            else [{"params": [p for p in model.parameters() if p.requires_grad]}]
-        )
+        groups = model.parameter_groups()
         self.loss_parameters: list[Tensor] = []
         if isinstance(loss, nn.Module):
             loss.to(self.device)
@@ -119,23 +108,21 @@ class TrainingState:
         self._average: list[Tensor] | None = None
         if recipe.ema_decay is not None:
             self._average = [t.detach().clone() for t in self._moving]
-        self.network: nn.Module = _Network(model, forward)
+        self.network: nn.Module = _Network(model, forward or nn.Module.__call__)
         if rank_and_size()[1] > 1:
-            cuda = self.device.type == "cuda"
-            if cuda:
+            is_cuda = self.device.type == "cuda"
+            if is_cuda:
                 self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)  # type: ignore[no-untyped-call]
-            unused = isinstance(model, Countermeasure) and not model.all_parameters_used
             self.network = nn.parallel.DistributedDataParallel(
                 self.network,
-                device_ids=[self.device] if cuda else None,
-                find_unused_parameters=unused,
+                device_ids=[self.device] if is_cuda else None,
+                find_unused_parameters=not model.all_parameters_used,
             )
 
     def loss_of(self, outputs: Any, batch: Batch) -> Tensor:
         """Return the loss of a batch, of all processes together."""
         if not self.has_forward:
-            outputs, labels = gather_batch((outputs, batch.label))
-            return self.loss(outputs, labels)
+            return self.loss(*gather_batch((outputs, batch.label)))
         outputs, columns = gather_batch((outputs, vars(batch)))
         return self.loss(outputs, Batch(**columns))
 
@@ -197,15 +184,12 @@ class TrainingState:
 class _Network(nn.Module):
     """A model as DistributedDataParallel wants it: one call that returns what the loss needs."""
 
-    def __init__(self, model: nn.Module, forward: Forward | None) -> None:
+    def __init__(self, model: nn.Module, forward: Forward) -> None:
         super().__init__()
         self.model, self._forward = model, forward
 
     def forward(self, waveform: Tensor) -> Any:
-        """Return the outputs of waveforms (batch, time)."""
-        return (
-            self.model(waveform) if self._forward is None else self._forward(self.model, waveform)
-        )
+        return self._forward(self.model, waveform)
 
 
 def train_epoch(
@@ -260,13 +244,12 @@ def train_epoch(
                 outputs = state.network(batch.waveform)
             value = state.loss_of(outputs, batch)
             torch.autograd.backward(value * n_processes)
-            point = epoch + (step / n_batches if n_batches else 0.0)
-            share = 0.0
+            point, is_over = epoch + step / (n_batches or math.inf), False
             if recipe.minutes is not None:
-                share = min(1.0, (spent_s + collected.seconds) / (60 * recipe.minutes))
-                point = recipe.n_epochs * share
+                share = (spent_s + collected.seconds) / (60 * recipe.minutes)
+                point, is_over = recipe.n_epochs * min(1.0, share), share >= 1.0
             state.step(point)
-            collected.add(logits_of(outputs)[:n_given], batch, value, n_given)
+            collected.add(logits_of(outputs)[:n_given], batch, value)
             if device.type == "cpu" or step % 32 == 31:
                 collected.look()
             bar.update(
@@ -274,10 +257,12 @@ def train_epoch(
                 lr=state.optimizer.param_groups[0]["lr"],
                 clips_per_s=collected.n_rows * n_processes / collected.seconds,
             )
-            if share == 1.0:
+            if is_over:
                 break
         collected.look()
-    share_buffers(state.model)
+    if n_processes > 1:  # batch statistics have drifted apart
+        for buffer in state.model.buffers():
+            dist.broadcast(buffer, 0)
     return collected.result()
 
 
@@ -309,11 +294,8 @@ def validate(
     """
     device = next(model.parameters()).device
     was_training, collected = model.training, _Collector(device)
-
-    def items() -> Iterator[tuple[Batch, Tensor]]:
-        for item in track(batches, description="validation", unit="batch", enabled=progress):
-            batch = as_batch(item)
-            yield batch, batch.waveform
+    shown = track(batches, description="validation", unit="batch", enabled=progress)
+    items = ((batch, batch.waveform) for batch in map(as_batch, shown))
 
     def mean_logits(waveform: Tensor) -> dict[str, Tensor]:
         logits: Tensor = model(waveform.flatten(0, -2))
@@ -322,9 +304,8 @@ def validate(
     model.eval()
     options: Any = {"device": device, "precision": precision, "batch_size": None}
     try:
-        for batch, rows in run_rows(mean_logits, items(), **options):
-            logits = torch.stack([row["logits"] for row in rows])
-            collected.add(logits, batch, None, len(batch))
+        for batch, rows in run_rows(mean_logits, items, **options):
+            collected.add(torch.stack([row["logits"] for row in rows]), batch)
     finally:
         model.train(was_training)
     return collected.result()
@@ -333,8 +314,7 @@ def validate(
 def as_batch(columns: Any) -> Batch:
     """Return a batch whose shapes are right, of a `Batch` or its columns."""
     rule = "a batch must be a Batch, or (waveform (batch, time), label (batch,), index (batch,))"
-    is_batch = isinstance(columns, Batch)
-    given = [*vars(columns).values()] if is_batch else columns
+    given = [*vars(columns).values()] if isinstance(columns, Batch) else columns
     if not isinstance(given, tuple | list) or len(given) not in (3, 4):
         raise TypeError(f"{rule}; got a {type(columns).__name__}.")
     if not all(isinstance(x, Tensor | None) for x in given):
@@ -374,15 +354,12 @@ class _Collector:
     def __init__(self, device: torch.device) -> None:
         self.device, self._start_s = device, time.perf_counter()
         reset_peak_memory(device)
-        self.n_rows = 0
-        self.loss_sum = 0.0
-        self.n_weighed = 0
+        self.n_rows, self.n_weighed, self.loss_sum = 0, 0, 0.0
         self._parts: list[tuple[Tensor, Tensor, Tensor]] = []
         self._losses: list[tuple[Tensor, Tensor]] = []
 
     @property
     def seconds(self) -> float:
-        """Since the pass began."""
         return time.perf_counter() - self._start_s
 
     @property
@@ -390,8 +367,9 @@ class _Collector:
         """The mean loss of the batches that were looked at."""
         return self.loss_sum / self.n_weighed if self.n_weighed else math.nan
 
-    def add(self, logits: Tensor, batch: Batch, loss: Tensor | None, n_rows: int) -> None:
-        """Take in the first `n_rows` of a batch."""
+    def add(self, logits: Tensor, batch: Batch, loss: Tensor | None = None) -> None:
+        """Take in the rows of a batch that have logits: the first ones."""
+        n_rows = len(logits)
         scores = (logits[:, BONAFIDE] - logits[:, SPOOF]).detach()
         self._parts.append((scores, batch.label[:n_rows], batch.index[:n_rows]))
         self.n_rows += n_rows
@@ -400,9 +378,7 @@ class _Collector:
 
     def look(self) -> None:
         """Wait for the losses that were added since the last look; raise if one is not finite."""
-        if not self._losses:
-            return
-        values = torch.stack([value for value, _ in self._losses]).tolist()
+        values = torch.stack([value for value, _ in self._losses]).tolist() if self._losses else []
         for value, (_, index) in zip(values, self._losses, strict=True):
             if not math.isfinite(value):
                 raise FloatingPointError(
@@ -440,8 +416,7 @@ class _Collector:
 @contextlib.contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed PyTorch's own generators, which dropout draws from, and restore them afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":
             with torch.cuda.device(device):
@@ -451,29 +426,16 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-# Precision and memory of a device
-
-_CLEAR_REFS = Path("/proc/self/clear_refs")
-_CPUINFO = Path("/proc/cpuinfo")
-
-
 def resolve_precision(precision: str, device: torch.device) -> Literal["fp32", "bf16"]:
     """Return the precision that a name stands for; "auto" is bf16 where it is faster."""
-    if precision != "auto":
-        return "bf16" if precision == "bf16" else "fp32"
-    if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-    # Without these instructions bf16 is emulated, several times slower than fp32.
-    is_faster = device.type == "cpu" and _cpu_flags() & {"avx512_bf16", "amx_bf16"}
-    return "bf16" if is_faster else "fp32"
-
-
-def _cpu_flags() -> set[str]:
-    """Return the features of the CPU as Linux lists them; none elsewhere."""
-    if not _CPUINFO.exists():
-        return set()
-    lines = _CPUINFO.read_text().splitlines()
-    return {flag for line in lines if line.startswith("flags") for flag in line.split()[2:]}
+    if precision == "auto" and device.type == "cuda":
+        is_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif precision == "auto" and device.type == "cpu" and _CPUINFO.exists():
+        # Without these instructions bf16 is emulated, several times slower than fp32.
+        is_bf16 = bool({"avx512_bf16", "amx_bf16"} & set(_CPUINFO.read_text().split()))
+    else:
+        is_bf16 = precision == "bf16"
+    return "bf16" if is_bf16 else "fp32"
 
 
 def reset_peak_memory(device: torch.device) -> None:
@@ -486,10 +448,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the most memory that PyTorch had on CUDA, or else that this process had.
-
-    It is 0 on Windows, which does not say.
-    """
+    """Return the most memory that PyTorch had on CUDA, or else this process; 0 on Windows."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:

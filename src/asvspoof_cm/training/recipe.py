@@ -8,12 +8,11 @@ from typing import Literal
 
 from asvspoof_cm._util import (
     check_between,
-    check_choice,
     check_inside_unit,
     check_not_negative,
-    check_positive,
     check_positive_finite,
 )
+from asvspoof_cm.models.base import check_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,30 +21,24 @@ class Recipe:
 
     Attributes:
         n_epochs: Maximum number of epochs.
-        minutes: Minutes of training after which a run ends, whatever the number of epochs; the
-            schedule then runs over this time and there is no early stopping. None for no limit.
+        minutes: Minutes of training instead, over which the schedule runs, without early stopping.
         optimizer: "adamw" or "adam" (weight decay added to the gradient).
         lr: Learning rate after the warm-up.
         weight_decay: Weight decay.
         warmup_epochs: Epochs of linear warm-up.
-        warmup_start: Where the warm-up begins, a share of `lr`.
+        warmup_start: Where the warm-up begins, a share of `lr`: the paper's "small value".
         schedule: "cosine" falls after the warm-up, "constant" over the last `decay_epochs` only.
         decay_epochs: Epochs of the linear fall at the end of a constant schedule.
         final_lr: Learning rate at the end.
-        by_epoch: Set the rate once per epoch, as the authors' code does, not at every step. The
-            first epoch then has the full rate, and the warm-up begins after it, from 0.
-        select: The figure of the development set that picks the best epoch, lowest first: one of
-            those that `fit` measures.
+        by_epoch: Set the rate once per epoch, as the authors' code does: the full rate in the first
+            epoch, then the warm-up from 0.
+        select: The figure of the development set that picks the best epoch, lowest first.
         patience: Epochs without a significant decrease of it before stopping.
         tolerance: The least decrease that counts as significant.
         clip_norm: Largest norm of the gradient; None for no limit.
         precision: "fp32", "bf16" for autocast, or "auto": bf16 where the device is faster with it.
         ema_decay: Validate and keep a moving average of the weights with this decay; None for none.
         keep_epochs: Keep a checkpoint of every epoch, to average some of them.
-
-    Note:
-        The paper warms up "from a small value". That is a fifth of the rate here, the least of the
-        authors' warm-up.
     """
 
     n_epochs: int = 100
@@ -68,35 +61,25 @@ class Recipe:
     keep_epochs: bool = False
 
     def __post_init__(self) -> None:
-        check_positive(self, "n_epochs", "patience")
-        check_positive_finite(lr=self.lr)
-        for name in ("clip_norm", "minutes"):
-            if getattr(self, name) is not None:
-                check_positive_finite(**{name: getattr(self, name)})
+        check_config(self)
+        positive = {name: getattr(self, name) for name in ("lr", "clip_norm", "minutes")}
+        check_positive_finite(**{name: v for name, v in positive.items() if v is not None})
+        not_negative = ("weight_decay", "warmup_epochs", "decay_epochs", "final_lr", "tolerance")
+        check_not_negative(**{name: getattr(self, name) for name in not_negative})
+        check_between("warmup_start", self.warmup_start, 0, 1)
+        if self.ema_decay is not None:
+            check_inside_unit(ema_decay=self.ema_decay)
         if self.lr < self.final_lr:
             raise ValueError(
                 f"`lr` must not be below `final_lr`; got {self.lr} and {self.final_lr}."
             )
-        check_not_negative(weight_decay=self.weight_decay, warmup_epochs=self.warmup_epochs)
-        check_not_negative(decay_epochs=self.decay_epochs, final_lr=self.final_lr)
-        check_not_negative(tolerance=self.tolerance)
-        check_between("warmup_start", self.warmup_start, 0, 1)
-        if self.ema_decay is not None:
-            check_inside_unit(ema_decay=self.ema_decay)
         if self.decay_epochs and self.schedule == "cosine":
             raise ValueError(
                 f'`decay_epochs` must be 0 with schedule="cosine"; got {self.decay_epochs}.'
             )
-        check_choice("optimizer", self.optimizer, ("adamw", "adam"))
-        check_choice("precision", self.precision, ("fp32", "bf16", "auto"))
-        check_choice("schedule", self.schedule, ("cosine", "constant"))
 
     def learning_rate(self, epoch: float) -> float:
         """Return the learning rate at a point of training, in epochs, fractions included.
-
-        Linear from `warmup_start` · `lr` to `lr` over the warm-up. From there "cosine" is half a
-        cosine down to `final_lr`, and "constant" stays at `lr` up to a linear fall over the last
-        `decay_epochs`.
 
         Example:
             >>> recipe = Recipe(n_epochs=15, lr=1.0, final_lr=0.5, warmup_epochs=5)

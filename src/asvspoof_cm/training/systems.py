@@ -12,7 +12,6 @@ import torch
 from asvspoof_cm._util import check_between, check_choice
 from asvspoof_cm.augmentation import Augmentation, augmentation
 from asvspoof_cm.data.protocol import OFFICIAL_COUNTS
-from asvspoof_cm.labels import BONAFIDE, LABEL_NAMES, SPOOF
 from asvspoof_cm.losses import LOSSES, cross_entropy_loss
 from asvspoof_cm.models import Countermeasure, TFPARNConfig, build_model
 from asvspoof_cm.models.base import describe_model
@@ -51,14 +50,13 @@ MODELS = tuple(_NAMED)
 
 
 class System(NamedTuple):
-    """What `fit` needs; the model is new, or the one to train further."""
+    """What `fit` needs; `about` says the same in names, for `fit`'s `known`."""
 
     model: Countermeasure
     loss: Loss
     recipe: Recipe
     augment: Augmentation | None
     about: dict[str, Any]
-    """The same in names, for `fit`'s `known`: ``name``, ``version``, ``loss``, ``augment``."""
 
 
 def system(
@@ -82,13 +80,8 @@ def system(
         config: Fields of the model's configuration that differ.
         seed: The seed of the initial weights.
         batch_size: Utterances per step; 64 in the paper.
-        counts: Utterances of each class in training, as `Protocol.counts` says; those of ASVspoof 5
-            by default. The authors weigh the classes in RawNet2's loss by the largest count over
-            each.
-
-    Note:
-        The recipes of the baselines are their published ones, at the batch size and with the
-        schedule of the paper; AASIST's falls to 5e-6, as in its recipe.
+        counts: Utterances of each class in training, as `Protocol.counts` says, by which the
+            authors weigh the classes in RawNet2's loss.
 
     Example:
         >>> model, loss, recipe, augment, about = system(6)
@@ -102,18 +95,18 @@ def system(
     name, kind, pooling, loss_name, published_batch = _SYSTEMS[number]
     values = {**({"pooling": pooling} if pooling else {}), **(config or {})}
     loss, is_authors = LOSSES[loss_name], version == "authors"
+    recipe = Recipe(lr=1e-4 * batch_size / published_batch)
     if is_authors:
         recipe = Recipe(lr=_AUTHORS_LR[kind] * batch_size / BATCH_SIZE, by_epoch=True)
         if kind == "TFPARN":
             values = asdict(TFPARNConfig.authors(**values))
         if kind == "RawNet2":
-            loss = partial(cross_entropy_loss, class_weights=_class_weights(counts))
-    else:
-        recipe = Recipe(lr=1e-4 * batch_size / published_batch)
-        if kind != "TFPARN":
-            recipe = replace(recipe, optimizer="adam", weight_decay=1e-4)
-        if kind == "AASIST":
-            recipe = replace(recipe, final_lr=5e-6)
+            most = max(counts.values())
+            weights = (most / counts["spoof"], most / counts["bonafide"])
+            loss = partial(cross_entropy_loss, class_weights=weights)
+    elif kind != "TFPARN":
+        final_lr = 5e-6 if kind == "AASIST" else recipe.final_lr
+        recipe = replace(recipe, optimizer="adam", weight_decay=1e-4, final_lr=final_lr)
     model = _new_model(kind, values, seed)
     if is_authors:
         model.input = replace(model.input, normalization="utterance")
@@ -143,10 +136,6 @@ def model_system(
         loss: One of `LOSSES`.
         seed: The seed of the initial weights.
         batch_size: Utterances per step.
-
-    Note:
-        LCNN's learning rate is the published one; those of ResNet and Encoder and the gentle recipe
-        are ours, and none of these values was searched for.
 
     Example:
         >>> model, loss, recipe, augment, about = model_system("resnet18")
@@ -180,8 +169,3 @@ def _new_model(kind: str, config: Mapping[str, Any], seed: int) -> Countermeasur
         model = build_model(kind, config)
         model.load_published()
     return model
-
-
-def _class_weights(counts: Mapping[str, int]) -> tuple[float, float]:
-    most = max(counts.values())
-    return most / counts[LABEL_NAMES[SPOOF]], most / counts[LABEL_NAMES[BONAFIDE]]

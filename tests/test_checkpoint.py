@@ -5,10 +5,8 @@ import contextlib
 import copy
 import os
 import pickle
-import random
 import re
 import time
-import warnings
 import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -56,14 +54,29 @@ def model():
     return SMALL[0]
 
 
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "a.pt"
+
+
+def edited(path, model, /, **changes):
+    """Save a model, change what its file holds, and correct the hash, which tells damage."""
+    save_checkpoint(path, model)
+    content = torch.load(path, weights_only=True)
+    content |= {key: value for key, value in changes.items() if value is not None}
+    content = {key: value for key, value in content.items() if changes.get(key, 0) is not None}
+    with contextlib.suppress(TypeError, LookupError):
+        content["sha256"] = stored_hash(content)
+    torch.save(content, path)
+    return path
+
+
 @pytest.mark.parametrize("model", SMALL, ids=lambda model: type(model).__name__)
-def test_a_model_comes_back(tmp_path, model):
+def test_a_model_comes_back(path, model):
     meta = {"epoch": 3, "notes": {"seed": 42, "history": [{"eer": 0.1}, None]}}
-    save_checkpoint(tmp_path / "a.pt", model, **meta)
-    loaded = load_checkpoint(tmp_path / "a.pt")
-    assert type(loaded) is type(model)
-    assert loaded.config == model.config
-    assert loaded.meta == meta
+    save_checkpoint(path, model, **meta)
+    loaded = load_checkpoint(path)
+    assert (type(loaded), loaded.config, loaded.meta) == (type(model), model.config, meta)
     assert not loaded.training
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor)
@@ -71,6 +84,8 @@ def test_a_model_comes_back(tmp_path, model):
     with torch.no_grad():
         model.eval()
         assert torch.equal(loaded(waveform), model(waveform))
+    save_checkpoint(path, loaded, epoch=4)
+    assert load_checkpoint(path).meta == {**meta, "epoch": 4}
 
 
 def test_the_mean_of_checkpoints(tmp_path):
@@ -90,49 +105,37 @@ def test_the_mean_of_checkpoints(tmp_path):
     for name, tensor in twice.state_dict().items():
         expected = torch.lerp(mean.state_dict()[name], models[2].state_dict()[name], 0.25)
         assert torch.allclose(tensor, expected, atol=1e-7)
-    save_checkpoint(paths[0], SMALL[1])
-    with pytest.raises(ValueError, match=r"`paths` must hold one model .*0.pt has a AASIST with"):
+    for k, path in enumerate(paths[:2]):
+        model = copy.deepcopy(SMALL[2])
+        model.first_bn.num_batches_tracked.fill_(3 + 2 * k)
+        model.first_bn.running_var.fill_(1 + 2 * k)
+        save_checkpoint(path, model)
+    mean = average_checkpoints(paths[:2])
+    assert mean.first_bn.num_batches_tracked == 5
+    assert mean.first_bn.running_var.tolist() == [2.0] * len(mean.first_bn.running_var)
+    with pytest.raises(ValueError, match=r"`paths` must hold one model .*0.pt has a RawNet2 with"):
         average_checkpoints(paths)
     with pytest.raises(ValueError, match="`paths` must name two checkpoints or more; got 1"):
         average_checkpoints(paths[:1])
 
 
-def test_averaged_checkpoints_keep_integers(tmp_path):
-    files = [tmp_path / "0.pt", tmp_path / "1.pt"]
-    for k, file in enumerate(files):
-        model = copy.deepcopy(SMALL[2])
-        model.first_bn.num_batches_tracked.fill_(3 + 2 * k)
-        model.first_bn.running_var.fill_(1 + 2 * k)
-        save_checkpoint(file, model)
-    mean = average_checkpoints(files)
-    assert mean.first_bn.num_batches_tracked == 5
-    assert mean.first_bn.running_var.tolist() == [2.0] * len(mean.first_bn.running_var)
-    assert not mean.training
-
-
-def test_meta_travels_with_the_model(tmp_path, model):
-    save_checkpoint(tmp_path / "a.pt", model, dev={"eer": 0.1}, epoch=2)
-    loaded = load_checkpoint(tmp_path / "a.pt")
-    save_checkpoint(tmp_path / "b.pt", loaded, epoch=3)
-    assert load_checkpoint(tmp_path / "b.pt").meta == {"dev": {"eer": 0.1}, "epoch": 3}
-
-
-def test_names_that_mean_nothing_are_refused(tmp_path, model):
-    path = tmp_path / "a.pt"
+def test_what_may_be_said_of_a_model(path, model):
     for unknown in ("meta", "calibrations", "seed"):
-        with pytest.raises(
-            TypeError, match=rf"takes averaged, calibration.*; got {unknown}\. Pass"
-        ):
+        message = rf"takes averaged, calibration.*; got {unknown}\. Pass"
+        with pytest.raises(TypeError, match=message):
             save_checkpoint(path, model, **{unknown: {"calibration": {"scale": 2.0}}})
     for notes in ({"calibration": {}}, {"meta": {}}, "text"):
         with pytest.raises(ValueError, match="`notes` must be a dict without the names"):
             save_checkpoint(path, model, notes=notes)
     with pytest.raises(ValueError, match="isotonic calibrations are gone"):
         save_checkpoint(path, model, calibration={"kind": "cubic"})
+    for value in ({Path("x"): 1}, collections.Counter("a"), Path("x")):
+        with pytest.raises(TypeError, match=r"`?meta\['notes'\]\['extra'\]` must be a plain value"):
+            save_checkpoint(path, model, notes={"extra": value})
     assert not path.exists()
 
 
-def test_a_model_that_its_configuration_does_not_build_is_not_saved(tmp_path):
+def test_a_model_that_its_configuration_does_not_build_is_not_saved(path):
     """It came back as another model: nothing in the file says what was replaced."""
     bands = SMALL[0].config.n_mels
     for name, part, said in (
@@ -146,39 +149,39 @@ def test_a_model_that_its_configuration_does_not_build_is_not_saved(tmp_path):
         model = TFPARN(SMALL[0].config)
         setattr(model, name.partition(".")[0], part)
         with pytest.raises(ValueError, match=f"{name} of this TFPARN {said}.* Derive a subclass"):
-            save_checkpoint(tmp_path / "a.pt", model)
+            save_checkpoint(path, model)
     model = TFPARN(SMALL[0].config)
     model.log_mel.window *= 0.5
     with pytest.raises(ValueError, match=r"log_mel\.window of this TFPARN has other values"):
-        save_checkpoint(tmp_path / "a.pt", model)
-    assert not (tmp_path / "a.pt").exists()
+        save_checkpoint(path, model)
+    assert not path.exists()
     model = TFPARN(SMALL[0].config).half()
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.7
-    save_checkpoint(tmp_path / "a.pt", model)  # rates of dropout and precision are no structure
+    save_checkpoint(path, model)  # rates of dropout and precision are no structure
 
 
-def test_batch_norms_that_several_gpus_share_are_saved_as_those_of_one(tmp_path):
+def test_batch_norms_that_several_gpus_share_are_saved_as_those_of_one(path):
     model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(AASIST(AASISTConfig.light()))
     assert any(isinstance(m, torch.nn.SyncBatchNorm) for m in model.modules())
-    save_checkpoint(tmp_path / "a.pt", model)
-    loaded = load_checkpoint(tmp_path / "a.pt").state_dict()
+    save_checkpoint(path, model)
+    loaded = load_checkpoint(path).state_dict()
     assert all(torch.equal(loaded[name], weight) for name, weight in model.state_dict().items())
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_saving_and_loading_leave_the_random_state_alone(tmp_path, name):
+def test_saving_and_loading_leave_the_random_state_alone(path, name):
     model = build_model(name)
     before = torch.get_rng_state()
-    save_checkpoint(tmp_path / "a.pt", model)
-    loaded = load_checkpoint(tmp_path / "a.pt")
+    save_checkpoint(path, model)
+    loaded = load_checkpoint(path)
     assert torch.equal(torch.get_rng_state(), before)
     for key, tensor in {**dict(model.named_buffers()), **model.state_dict()}.items():
         assert torch.equal({**dict(loaded.named_buffers()), **loaded.state_dict()}[key], tensor)
 
 
-def test_one_model_has_one_hash(tmp_path):
+def test_one_model_has_one_hash(tmp_path, path):
     """Saved and loaded, in half precision, with a configuration older than a field of it."""
     shipped = load_pretrained(DEFAULT_NAME)
     assert content_hash(shipped) == PRETRAINED[DEFAULT_NAME]["sha256"]
@@ -186,8 +189,8 @@ def test_one_model_has_one_hash(tmp_path):
     model.meta = {"notes": {"pair": (1, 2)}}
     older = {k: v for k, v in asdict(model.config).items() if k != "top_k_share"}
     for changes in ({}, {"config": older}):
-        loaded = load_checkpoint(edited(tmp_path, model, **changes))
-        stored = load_tensors(tmp_path / "a.pt")["sha256"]
+        loaded = load_checkpoint(edited(path, model, **changes))
+        stored = load_tensors(path)["sha256"]
         assert content_hash(loaded) == stored
         save_checkpoint(tmp_path / "b.pt", loaded)
         assert load_tensors(tmp_path / "b.pt")["sha256"] == stored
@@ -200,27 +203,8 @@ def test_one_model_has_one_hash(tmp_path):
     assert load_checkpoint(tmp_path / "b.pt").config == loaded.config
 
 
-def test_a_compressed_checkpoint_is_refused_before_it_takes_memory(tmp_path, model):
-    save_checkpoint(tmp_path / "a.pt", model)
-    with (
-        zipfile.ZipFile(tmp_path / "a.pt") as source,
-        zipfile.ZipFile(tmp_path / "b.pt", "w", zipfile.ZIP_DEFLATED) as target,
-    ):
-        for entry in source.infolist():
-            content = source.read(entry.filename)
-            target.writestr(entry.filename, content + bytes(10**6 * ("data/" in entry.filename)))
-    with pytest.raises(ValueError, match=r"b\.pt is damaged .* compressed, as torch.save"):
-        load_checkpoint(tmp_path / "b.pt")
-
-
-def test_half_precision_weights_load_into_float32(tmp_path, model):
-    half = {k: v.half() for k, v in model.state_dict().items()}
-    loaded = load_checkpoint(edited(tmp_path, model, state_dict=half))
-    assert next(loaded.parameters()).dtype == torch.float32
-
-
-def test_a_failed_save_leaves_the_old_file(tmp_path, model, monkeypatch):
-    save_checkpoint(tmp_path / "a.pt", model, epoch=1)
+def test_a_failed_save_leaves_the_old_file(path, model, monkeypatch):
+    save_checkpoint(path, model, epoch=1)
 
     def fail(content, file):
         file.write(b"half a file")
@@ -228,17 +212,12 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, model, monkeypatch):
 
     monkeypatch.setattr(torch, "save", fail)
     with pytest.raises(OSError, match="disk full"):
-        save_checkpoint(tmp_path / "a.pt", model, epoch=2)
-    assert load_checkpoint(tmp_path / "a.pt").meta == {"epoch": 1}
-    assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]
+        save_checkpoint(path, model, epoch=2)
+    assert load_checkpoint(path).meta == {"epoch": 1}
+    assert [*path.parent.iterdir()] == [path]
 
 
-def test_meta_must_be_plain(tmp_path, model):
-    with pytest.raises(
-        TypeError, match=r"`meta\['notes'\]\['path'\]` must be a plain value.*PosixPath"
-    ):
-        save_checkpoint(tmp_path / "a.pt", model, notes={"path": Path("x")})
-    assert not (tmp_path / "a.pt").exists()
+# What is refused
 
 
 class Bomb:
@@ -259,39 +238,19 @@ def test_code_is_refused_and_not_executed(tmp_path, monkeypatch, how):
     assert not (tmp_path / "executed").exists()
 
 
-def edited(tmp_path, model, /, **changes):
-    save_checkpoint(tmp_path / "a.pt", model)
-    content = torch.load(tmp_path / "a.pt", weights_only=True)
-    for key, value in changes.items():
-        if value is None:
-            del content[key]
-        else:
-            content[key] = value
-    with contextlib.suppress(TypeError, LookupError):
-        content["sha256"] = stored_hash(content)  # it tells damage, which is not meant here
-    torch.save(content, tmp_path / "a.pt")
-    return tmp_path / "a.pt"
-
-
-def test_what_is_not_ours(tmp_path, model):
-    torch.save({"weight": torch.zeros(3)}, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match=r"other\.pt is not a checkpoint of asvspoof-cm\.$"):
-        load_checkpoint(tmp_path / "other.pt")
-    torch.save(AASIST().state_dict(), tmp_path / "aasist.pth")
+def test_what_is_not_ours(path, model):
+    torch.save({"weight": torch.zeros(3)}, path)
+    with pytest.raises(ValueError, match=r"a\.pt is not a checkpoint of asvspoof-cm\.$"):
+        load_checkpoint(path)
+    torch.save(AASIST().state_dict(), path)
     with pytest.raises(ValueError, match="use load_published_aasist"):
-        load_checkpoint(tmp_path / "aasist.pth")
-    for content in (b"not a checkpoint at all", b"", b"PK\x03\x04" + bytes(100)):
-        (tmp_path / "text.pt").write_bytes(content)
-        with pytest.raises(ValueError, match=r"text\.pt"):
-            load_checkpoint(tmp_path / "text.pt")
-
-
-def test_a_truncated_file(tmp_path, model):
-    save_checkpoint(tmp_path / "a.pt", model)
-    content = (tmp_path / "a.pt").read_bytes()
-    (tmp_path / "a.pt").write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=r"a\.pt is damaged or not a PyTorch file"):
-        load_checkpoint(tmp_path / "a.pt")
+        load_checkpoint(path)
+    save_checkpoint(path, model)
+    half = path.read_bytes()[: path.stat().st_size // 2]
+    for content in (b"not a checkpoint at all", b"", b"PK\x03\x04" + bytes(100), half):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"a\.pt is (damaged|not)"):
+            load_checkpoint(path)
 
 
 WEIGHTS = SMALL[0].state_dict()
@@ -321,18 +280,15 @@ CALIBRATIONS = [5, {"kind": "cubic"}, {"scale": "x"}, {"knots": 1}]
         ({"meta": {"epoch": torch.zeros(2)}}, "is damaged: .* must be a plain value .* got Tensor"),
         ({"input": {"crop_s": 1.0, "window": "hann"}}, "input settings have unknown fields window"),
         ({"input": {"crop_s": "long"}}, "can't be rebuilt"),
-        (
-            {"input": {"crop_s": 1e12}},
-            "`crop_s` must be a number of seconds from one sample to an hour",
-        ),
+        ({"input": {"crop_s": 1e12}}, "`crop_s` must be a number of seconds from one sample to an"),
         ({"input": {"sample_rate": True}}, "`sample_rate` must be a whole number"),
         *(({"meta": {"calibration": stored}}, "can't be rebuilt") for stored in CALIBRATIONS),
     ],
 )
-def test_what_is_refused(tmp_path, model, changes, message):
+def test_what_is_refused(path, model, changes, message):
     with pytest.raises(ValueError, match=message) as told:
-        load_checkpoint(edited(tmp_path, model, **changes))
-    assert str(told.value).startswith(str(tmp_path / "a.pt"))
+        load_checkpoint(edited(path, model, **changes))
+    assert str(told.value).startswith(str(path))
     assert "\n" not in str(told.value)
 
 
@@ -344,129 +300,22 @@ def test_calibrations_that_are_none(model, stored):
         Scorer(model, device="cpu")
 
 
-def test_missing_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"none\.pt"):
-        load_checkpoint(tmp_path / "none.pt")
-
-
-def test_published_aasist_is_told_by_its_width(tmp_path):
-    for config in (AASISTConfig(), AASISTConfig.light()):
-        torch.save(AASIST(config).state_dict(), tmp_path / "a.pth")
-        assert load_published_aasist(tmp_path / "a.pth").config == config
-    torch.save({"pos_S": torch.zeros(1, 23, 7)}, tmp_path / "a.pth")
-    with pytest.raises(ValueError, match="AASIST with 7 channels"):
-        load_published_aasist(tmp_path / "a.pth")
-    torch.save({"weight": torch.zeros(1)}, tmp_path / "a.pth")
-    with pytest.raises(ValueError, match="does not hold the weights of a published AASIST"):
-        load_published_aasist(tmp_path / "a.pth")
-
-
-@pytest.mark.parametrize("n_samples", [20_000, 64_600, 100_000])
-def test_published_aasist_hears_the_first_samples_as_they_are(tmp_path, n_samples):
-    """The published evaluation: no normalisation, 64,600 samples from the start, or repeated."""
-    torch.save(AASIST(AASISTConfig.light()).state_dict(), tmp_path / "a.pth")
-    model = load_published_aasist(tmp_path / "a.pth")
-    waveform = 0.01 * torch.randn(n_samples, generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        logits = model(waveform.repeat(-(-64_600 // n_samples))[None, :64_600]).double()[0]
-    score = Scorer(model, device="cpu").score(waveform)
-    assert score == pytest.approx((logits[1] - logits[0]).item(), abs=1e-6)
-
-
-class Derived(TFPARN):
-    pass
-
-
-def test_a_model_of_ones_own_is_saved_by_its_name(tmp_path):
-    save_checkpoint(tmp_path / "a.pt", Derived(SMALL[0].config))
-    assert type(load_checkpoint(tmp_path / "a.pt")) is Derived
-    with pytest.raises(TypeError, match=r"a model must have a name of its own; TFPARN of asvsp"):
-        type("TFPARN", (TFPARN,), {"__module__": "elsewhere"})
-    with pytest.raises(TypeError, match="`model` must be a Countermeasure; got Linear"):
-        save_checkpoint(tmp_path / "b.pt", torch.nn.Linear(1, 2))
-    wrong = Derived(SMALL[0].config)
-    wrong.config = AASISTConfig()
-    with pytest.raises(TypeError, match=r"must be a TFPARNConfig, .* got AASISTConfig"):
-        save_checkpoint(tmp_path / "b.pt", wrong)
-    assert not (tmp_path / "b.pt").exists()
-
-
-def test_input_settings_travel_with_the_model(tmp_path, model):
-    model = copy.deepcopy(model)
-    model.input = InputSettings(sample_rate=8000, crop_s=1.5, n_crops=3, normalization="none")
-    save_checkpoint(tmp_path / "a.pt", model)
-    assert load_checkpoint(tmp_path / "a.pt").input == model.input
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"sample_rate": 0},
-            "`sample_rate` must be a whole number of Hz from 1,000 to 768,000; got 0",
-        ),
-        (
-            {"crop_s": 0.0},
-            "`crop_s` must be a number of seconds from one sample to an hour; got 0.0",
-        ),
-        ({"n_crops": 0}, "`n_crops` must be a whole number of at least 1; got 0"),
-        (
-            {"normalization": "rms"},
-            "`normalization` must be one of 'crop', 'utterance', 'none'; got",
-        ),
-        ({"one_crop": "end"}, "`one_crop` must be one of 'center', 'start'; got 'end'"),
-        (
-            {"crop_s": 1e9},
-            "`crop_s` must be a number of seconds from one sample to an hour; got 1000000000.0",
-        ),
-        ({"n_crops": 10**9}, "`n_crops` must be between 1 and 1000; got 1000000000"),
-    ],
-)
-def test_input_settings_are_checked(change, message):
-    with pytest.raises(ValueError, match=message):
-        InputSettings(**change)
-
-
-@pytest.mark.parametrize("value", [{Path("x"): 1}, collections.Counter("a"), Path("x")])
-def test_containers_of_other_kinds_can_not_be_saved(tmp_path, model, value):
-    with pytest.raises(TypeError, match="must be a plain value"):
-        save_checkpoint(tmp_path / "a.pt", model, notes={"extra": value})
-
-
-def test_damage_is_a_value_error_or_harmless(tmp_path, model):
-    save_checkpoint(tmp_path / "a.pt", model)
-    content = (tmp_path / "a.pt").read_bytes()
-    rng = random.Random(0)
-    n_refused = 0
-    for _ in range(60):
-        damaged = bytearray(content)
-        for _ in range(20):
-            damaged[rng.randrange(3000)] = rng.randrange(256)
-        (tmp_path / "b.pt").write_bytes(damaged)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                load_checkpoint(tmp_path / "b.pt")
-            except ValueError:
-                n_refused += 1
-    assert n_refused > 30
-
-
-def test_a_calibration_travels_with_the_model(tmp_path, model):
-    scores, labels = [2.0, -0.5, 1.0, -2.0], [1, 1, 0, 0]
-    fitted_for = Scorer(model, device="cpu").conditions()
-    calibration = fit_calibration(scores, labels, fitted_for=fitted_for)
-    save_checkpoint(tmp_path / "a.pt", model, calibration=calibration.as_dict())
-    stored = load_checkpoint(tmp_path / "a.pt").meta["calibration"]
-    assert Calibration.from_dict(stored) == calibration
-    scorer = Scorer.from_checkpoint(tmp_path / "a.pt", device="cpu")
-    assert scorer.calibration == calibration
+def test_a_compressed_checkpoint_is_refused_before_it_takes_memory(tmp_path, path, model):
+    save_checkpoint(path, model)
+    with (
+        zipfile.ZipFile(path) as source,
+        zipfile.ZipFile(tmp_path / "b.pt", "w", zipfile.ZIP_DEFLATED) as target,
+    ):
+        for entry in source.infolist():
+            content = source.read(entry.filename)
+            target.writestr(entry.filename, content + bytes(10**6 * ("data/" in entry.filename)))
+    with pytest.raises(ValueError, match=r"b\.pt is damaged .* compressed, as torch.save"):
+        load_checkpoint(tmp_path / "b.pt")
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_a_configuration_larger_than_the_weights_takes_no_memory(tmp_path, name):
+def test_a_configuration_larger_than_the_weights_takes_no_memory(path, name):
     """Every whole number of every configuration, a billion times too large."""
-    path = tmp_path / "model.pt"
     save_checkpoint(path, build_model(name))
     content = torch.load(path, weights_only=True)
     numbers = [k for k, value in content["config"].items() if type(value) is int]
@@ -483,34 +332,106 @@ def test_a_configuration_larger_than_the_weights_takes_no_memory(tmp_path, name)
         assert time.process_time() - start < 5, field
 
 
-@pytest.mark.parametrize("how", ["expanded", "named often"])
-def test_weights_larger_than_the_file_are_refused(tmp_path, model, how):
-    more = {"big": torch.zeros(1).expand(10**12)}
-    if how == "named often":
-        shared = torch.zeros(10**6)
-        more = {f"big{k}": shared for k in range(10**4)}
-    path = tmp_path / "a.pt"
+def test_weights_larger_than_the_file_are_refused(path, model):
     save_checkpoint(path, model)
-    content = torch.load(path, weights_only=True)
-    torch.save({**content, "state_dict": {**content["state_dict"], **more}}, path)
-    start = time.process_time()
-    with pytest.raises(
-        ValueError, match=r"a\.pt is damaged: its weight 'big.*' is no whole tensor"
+    content, shared = torch.load(path, weights_only=True), torch.zeros(10**6)
+    for more in (
+        {"big": torch.zeros(1).expand(10**12)},
+        {f"big{k}": shared for k in range(10**4)},
     ):
-        load_checkpoint(path)
-    assert time.process_time() - start < 5
+        torch.save({**content, "state_dict": {**content["state_dict"], **more}}, path)
+        start = time.process_time()
+        with pytest.raises(ValueError, match=r"is damaged: its weight 'big.*' is no whole tensor"):
+            load_checkpoint(path)
+        assert time.process_time() - start < 5
 
 
-def test_damage_that_leaves_the_file_readable_is_found(tmp_path):
-    path = tmp_path / "model.pt"
+def test_damage_that_leaves_the_file_readable_is_found(path):
     save_checkpoint(path, TFPARN(), calibration={"scale": 2.0, "offset": 0.5})
     content = torch.load(path, weights_only=True)
-    content["state_dict"]["norm.weight"][3] += 1e-6
-    torch.save(content, path)
-    with pytest.raises(ValueError, match=r"is damaged: its content is not what was written\.$"):
-        load_checkpoint(path)
-    content["state_dict"]["norm.weight"][3] -= 1e-6
-    content["meta"]["calibration"]["offset"] = 0.6
-    torch.save(content, path)
-    with pytest.raises(ValueError, match=r"is damaged: its content is not what was written\.$"):
-        load_checkpoint(path)
+    for part, name, change in (
+        (content["state_dict"]["norm.weight"], 3, 1e-6),
+        (content["meta"]["calibration"], "offset", 0.1),
+    ):
+        part[name] += change
+        torch.save(content, path)
+        with pytest.raises(ValueError, match=r"is damaged: its content is not what was written\."):
+            load_checkpoint(path)
+        part[name] -= change
+
+
+# What travels with a model, and what others published
+
+
+def test_published_aasist_is_told_by_its_width(path):
+    for config in (AASISTConfig(), AASISTConfig.light()):
+        torch.save(AASIST(config).state_dict(), path)
+        assert load_published_aasist(path).config == config
+    torch.save({"pos_S": torch.zeros(1, 23, 7)}, path)
+    with pytest.raises(ValueError, match="AASIST with 7 channels"):
+        load_published_aasist(path)
+    torch.save({"weight": torch.zeros(1)}, path)
+    with pytest.raises(ValueError, match="does not hold the weights of a published AASIST"):
+        load_published_aasist(path)
+
+
+@pytest.mark.parametrize("n_samples", [20_000, 64_600, 100_000])
+def test_published_aasist_hears_the_first_samples_as_they_are(path, n_samples):
+    """The published evaluation: no normalisation, 64,600 samples from the start, or repeated."""
+    torch.save(AASIST(AASISTConfig.light()).state_dict(), path)
+    model = load_published_aasist(path)
+    waveform = 0.01 * torch.randn(n_samples, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        logits = model(waveform.repeat(-(-64_600 // n_samples))[None, :64_600]).double()[0]
+    score = Scorer(model, device="cpu").score(waveform)
+    assert score == pytest.approx((logits[1] - logits[0]).item(), abs=1e-6)
+
+
+class Derived(TFPARN):
+    pass
+
+
+def test_a_model_of_ones_own_is_saved_by_its_name(tmp_path, path):
+    save_checkpoint(path, Derived(SMALL[0].config))
+    assert type(load_checkpoint(path)) is Derived
+    with pytest.raises(TypeError, match=r"a model must have a name of its own; TFPARN of asvsp"):
+        type("TFPARN", (TFPARN,), {"__module__": "elsewhere"})
+    with pytest.raises(TypeError, match="`model` must be a Countermeasure; got Linear"):
+        save_checkpoint(tmp_path / "b.pt", torch.nn.Linear(1, 2))
+    wrong = Derived(SMALL[0].config)
+    wrong.config = AASISTConfig()
+    with pytest.raises(TypeError, match=r"must be a TFPARNConfig, .* got AASISTConfig"):
+        save_checkpoint(tmp_path / "b.pt", wrong)
+    assert not (tmp_path / "b.pt").exists()
+
+
+def test_input_settings_and_calibration_travel_with_the_model(path, model):
+    model = copy.deepcopy(model)
+    model.input = InputSettings(sample_rate=8000, crop_s=1.5, n_crops=3, normalization="none")
+    fitted_for = Scorer(model, device="cpu").conditions()
+    scores, labels = [2.0, -0.5, 1.0, -2.0], [1, 1, 0, 0]
+    calibration = fit_calibration(scores, labels, fitted_for=fitted_for)
+    save_checkpoint(path, model, calibration=calibration.as_dict())
+    loaded = load_checkpoint(path)
+    assert loaded.input == model.input
+    assert Calibration.from_dict(loaded.meta["calibration"]) == calibration
+    assert Scorer.from_checkpoint(path, device="cpu").calibration == calibration
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sample_rate": 0}, "`sample_rate` must be a whole number of Hz from 1,000 to 768,000; "),
+        *(
+            ({"crop_s": value}, "`crop_s` must be a number of seconds from one sample to an hour; ")
+            for value in (0.0, 1e9)
+        ),
+        ({"n_crops": 0}, "`n_crops` must be a whole number of at least 1; got 0"),
+        ({"n_crops": 10**9}, "`n_crops` must be between 1 and 1000; got 1000000000"),
+        ({"normalization": "rms"}, "`normalization` must be one of 'crop', 'utterance', 'none'; "),
+        ({"one_crop": "end"}, "`one_crop` must be one of 'center', 'start'; got 'end'"),
+    ],
+)
+def test_input_settings_are_checked(change, message):
+    with pytest.raises(ValueError, match=message):
+        InputSettings(**change)

@@ -57,13 +57,13 @@ def repository(monkeypatch, tmp_path):
         def create_repo(self, name, **options):
             asked.append(("create", name, options))
 
-        def upload_folder(self, *, repo_id, folder_path, commit_message):
+        def upload_folder(self, *, repo_id, folder_path):
             commit = f"{len(asked):040x}"
             target = tmp_path / "hub" / commit
             target.mkdir(parents=True)
             for file in Path(folder_path).iterdir():
                 (target / file.name).write_bytes(file.read_bytes())
-            asked.append(("upload", repo_id, commit_message))
+            asked.append(("upload", repo_id))
             return SimpleNamespace(oid=commit)
 
     def download(name, *, revision, allow_patterns):
@@ -106,10 +106,10 @@ def test_the_card_is_made_of_the_cards_data(model, folder):
 
 
 def test_pushed_and_loaded_by_name_revision_and_hash(model, repository, capsys):
-    first = push_to_hub(model, "owner/rawnet2-noise", private=True, message="first")
+    first = push_to_hub(model, "owner/rawnet2-noise", private=True)
     assert repository == [
         ("create", "owner/rawnet2-noise", {"private": True, "exist_ok": True}),
-        ("upload", "owner/rawnet2-noise", "first"),
+        ("upload", "owner/rawnet2-noise"),
     ]
     before = model.fc2_gru.bias.detach().clone()
     with torch.no_grad():

@@ -1,21 +1,12 @@
-"""Where models are: in the package, and in the layout of the Hugging Face hub. No PyTorch.
-
-In that layout a folder holds the weights as safetensors, ``config.json`` with all else that a
-checkpoint holds, and a model card. The extra ``asvspoof-cm[hub]`` brings huggingface_hub and
-safetensors.
-"""
+"""The models that ship, the names on the Hugging Face hub, and the card of a model. No PyTorch."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-
-from asvspoof_cm._util import import_extra, write_text
 
 SHIPPED: Final = Path(__file__).with_name("pretrained")
 """The folder of what ships; ``models.json`` in it lists the models."""
@@ -27,9 +18,6 @@ PRETRAINED: Final[Mapping[str, Mapping[str, Any]]] = json.loads(
 
 DEFAULT_NAME: Final = next(iter(PRETRAINED))
 """The model that is used where none is named."""
-
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-MOST_BYTES = 1 << 22  # of config.json
 
 
 def pretrained_path(name: str) -> Path:
@@ -57,69 +45,6 @@ def is_hub_name(name: str) -> bool:
     """
     is_file = name.lower().endswith((".pt", ".pth", ".onnx"))
     return re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) is not None and not is_file
-
-
-def fetch(name: str, revision: str | None = None) -> Path:
-    """Return the folder of a repository, downloaded unless the cache of the hub has it.
-
-    Without a network, or with the environment variable HF_HUB_OFFLINE=1, the cache serves.
-
-    Args:
-        name: ``owner/name``.
-        revision: A commit, a tag or a branch; None is the newest. Only a commit always stays the
-            same.
-    """
-    hub = import_extra("huggingface_hub", "hub")
-    return Path(hub.snapshot_download(name, revision=revision, allow_patterns=[CONFIG, WEIGHTS]))
-
-
-def upload(
-    content: Mapping[str, Any], name: str, *, private: bool = False, message: str | None = None
-) -> str:
-    """Write what a checkpoint holds into the repository ``owner/name``; return the commit.
-
-    The repository is made where there is none. The token is that of ``hf auth login`` or of the
-    environment variable HF_TOKEN.
-    """
-    client = import_extra("huggingface_hub", "hub").HfApi()
-    with tempfile.TemporaryDirectory() as folder:
-        write_folder(folder, content, name)
-        client.create_repo(name, private=private, exist_ok=True)
-        done = client.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
-    return str(done.oid)
-
-
-def read_folder(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what a checkpoint holds from a folder; nothing in it is executed."""
-    safetensors = import_extra("safetensors", "hub")
-    load_file = import_extra("safetensors.torch", "hub").load_file
-    place = Path(folder)
-    if (place / CONFIG).stat().st_size > MOST_BYTES:
-        raise ValueError(f"{place / CONFIG} must have at most {MOST_BYTES:,} bytes.")
-    try:
-        content = json.loads((place / CONFIG).read_text(encoding="utf-8"))
-        weights = load_file(place / WEIGHTS)
-    except (ValueError, RecursionError, safetensors.SafetensorError) as error:
-        raise ValueError(f"{place} is damaged or no folder of a model: {error}") from error
-    if not isinstance(content, dict) or "format" not in content:
-        raise ValueError(f"{place / CONFIG} is not that of a model of asvspoof-cm.")
-    content.pop("library_name", None)
-    return {**content, "state_dict": weights}
-
-
-def write_folder(
-    folder: str | os.PathLike[str], content: Mapping[str, Any], name: str = "OWNER/NAME"
-) -> None:
-    """Write what a checkpoint holds as a folder in the hub's layout."""
-    safetensors = import_extra("safetensors.torch", "hub")
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    rest = {key: value for key, value in content.items() if key != "state_dict"}
-    weights = {key: value.clone().contiguous() for key, value in content["state_dict"].items()}
-    safetensors.save_file(weights, place / WEIGHTS)
-    about = {"library_name": "asvspoof-cm", **rest}
-    write_text(place / CONFIG, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
-    write_text(place / CARD, model_card(content, name))
 
 
 def model_card(content: Mapping[str, Any], name: str = "OWNER/NAME") -> str:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import logging
 import math
 import os
 import pickle
 import pickletools
 import re
+import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -27,9 +29,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from asvspoof_cm import _hub
-from asvspoof_cm._hub import DEFAULT_NAME, PRETRAINED, pretrained_path
-from asvspoof_cm._util import atomic_path, check_numbers, one_line
+from asvspoof_cm._hub import DEFAULT_NAME, PRETRAINED, is_hub_name, model_card, pretrained_path
+from asvspoof_cm._util import atomic_path, check_numbers, import_extra, one_line, write_text
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.models import AASIST, LCNN, AASISTConfig, Countermeasure, LCNNConfig, build_model
@@ -67,6 +68,8 @@ _CLASSES = re.compile(
 )
 _MOST_VALUES, _DEEPEST = 1 << 24, 32
 _SETTING = (bool, int, float, str, tuple)
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"  # of a folder in the hub's layout
+_MOST_BYTES = 1 << 22  # of its config.json
 _said: set[str] = set()
 
 
@@ -106,12 +109,10 @@ def save_folder(folder: str | os.PathLike[str], model: Countermeasure, /, **know
         model: As in `save_checkpoint`.
         **known: As in `save_checkpoint`; the model card is made of ``card``.
     """
-    _hub.write_folder(folder, _checked_content(model, known))
+    _write_folder(Path(folder), _checked_content(model, known))
 
 
-def push_to_hub(
-    model: Countermeasure, name: str, *, private: bool = False, message: str | None = None
-) -> str:
+def push_to_hub(model: Countermeasure, name: str, *, private: bool = False) -> str:
     """Write a model into a repository of the Hugging Face hub, and return the commit.
 
     It needs the extra ``hub`` and a token (``hf auth login``, or HF_TOKEN in the environment). The
@@ -121,13 +122,16 @@ def push_to_hub(
         model: As in `save_checkpoint`.
         name: ``owner/name``; the repository is made where there is none.
         private: Whether a new repository is private.
-        message: The message of the commit.
 
     Example:
         >>> commit = push_to_hub(model, "owner/tfparn-mine")  # doctest: +SKIP
         >>> load_pretrained("owner/tfparn-mine", revision=commit)  # doctest: +SKIP
     """
-    return _hub.upload(_checked_content(model, {}), name, private=private, message=message)
+    client = import_extra("huggingface_hub", "hub").HfApi()
+    with tempfile.TemporaryDirectory() as folder:
+        _write_folder(Path(folder), _checked_content(model, {}), name)
+        client.create_repo(name, private=private, exist_ok=True)
+        return str(client.upload_folder(repo_id=name, folder_path=folder).oid)
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, sha256: str | None = None) -> Countermeasure:
@@ -151,7 +155,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, sha256: str | None = None) 
         Traceback (most recent call last):
         FileNotFoundError: [Errno 2] No such file or directory: 'missing.pt'
     """
-    content = _hub.read_folder(path) if Path(path).is_dir() else load_tensors(path)
+    content = _read_folder(Path(path)) if Path(path).is_dir() else load_tensors(path)
     _check_content(content, path, sha256)
     weights = content["state_dict"]
     try:
@@ -202,9 +206,12 @@ def load_pretrained(
         return load_checkpoint(pretrained_path(name), sha256=sha256 or PRETRAINED[name]["sha256"])
     if Path(name).is_dir():
         return load_checkpoint(name, sha256=sha256)
-    if not _hub.is_hub_name(name):
+    if not is_hub_name(name):
         pretrained_path(name)  # says which names there are
-    return load_checkpoint(_hub.fetch(name, revision), sha256=sha256)
+    hub = import_extra("huggingface_hub", "hub")
+    files = [_CONFIG, _WEIGHTS]
+    folder = hub.snapshot_download(name, revision=revision, allow_patterns=files)
+    return load_checkpoint(folder, sha256=sha256)
 
 
 def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:
@@ -234,9 +241,8 @@ def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:
             "24 (AASIST-L)."
         )
     model = AASIST(configs[width])
-    model.input = InputSettings(
-        crop_s=64600 / 16000, n_crops=1, one_crop="start", normalization="none"
-    )
+    heard: Any = {"crop_s": 64600 / 16000, "n_crops": 1, "one_crop": "start"}
+    model.input = InputSettings(normalization="none", **heard)
     return _fit_weights(model, weights, path)
 
 
@@ -283,9 +289,8 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]]) -> Countermeasu
     """Return a model whose weights are the mean of several checkpoints of one training.
 
     Late epochs of a run, or of runs that continue each other, lie close enough for their mean to be
-    a model too, often one that generalises better (Izmailov et al., UAI 2018). Runs from other
-    random weights do not. The statistics of batch normalisation are averaged with the weights, as
-    the moving average of `fit` does.
+    a model too, often one that generalises better (Izmailov et al., UAI 2018). The statistics of
+    batch normalisation are averaged with the weights.
 
     Args:
         paths: Checkpoints of the same model and configuration, two or more. One that is named twice
@@ -302,12 +307,12 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]]) -> Countermeasu
     models = [load_checkpoint(path) for path in paths]
     if len(models) < 2:
         raise ValueError(f"`paths` must name two checkpoints or more; got {len(models)}.")
-    described = [describe_model(model) for model in models]
+    *_, (last_name, last_config) = described = [describe_model(model) for model in models]
     for path, (name, config) in zip(paths, described, strict=True):
-        if (name, config) != described[-1]:
+        if (name, config) != (last_name, last_config):
             raise ValueError(
                 f"`paths` must hold one model and configuration; {path} has a {name} with "
-                f"{config}, the last a {described[-1][0]} with {described[-1][1]}."
+                f"{config}, the last a {last_name} with {last_config}."
             )
     for of_models in zip(*(model.state_dict().values() for model in models), strict=True):
         if of_models[-1].is_floating_point():
@@ -388,6 +393,35 @@ def hash_tensors(tensors: Mapping[str, Tensor], about: str = "") -> str:
         values = tensor.detach().cpu().contiguous().view(-1)
         digest.update(values.view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _write_folder(folder: Path, content: Mapping[str, Any], name: str = "OWNER/NAME") -> None:
+    """Write what a checkpoint holds as a folder in the hub's layout."""
+    safetensors = import_extra("safetensors.torch", "hub")
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {key: value.clone().contiguous() for key, value in content["state_dict"].items()}
+    safetensors.save_file(weights, folder / _WEIGHTS)
+    rest = {key: value for key, value in content.items() if key != "state_dict"}
+    about = json.dumps({"library_name": "asvspoof-cm", **rest}, indent=1, ensure_ascii=False)
+    write_text(folder / _CONFIG, about + "\n")
+    write_text(folder / "README.md", model_card(content, name))
+
+
+def _read_folder(folder: Path) -> dict[str, Any]:
+    """Return what a checkpoint holds from a folder; nothing in it is executed."""
+    safetensors = import_extra("safetensors", "hub")
+    config = folder / _CONFIG
+    if config.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"{config} must have at most {_MOST_BYTES:,} bytes.")
+    try:
+        content = json.loads(config.read_text(encoding="utf-8"))
+        weights = import_extra("safetensors.torch", "hub").load_file(folder / _WEIGHTS)
+    except (ValueError, RecursionError, safetensors.SafetensorError) as error:
+        raise ValueError(f"{folder} is damaged or no folder of a model: {error}") from error
+    if not isinstance(content, dict) or "format" not in content:
+        raise ValueError(f"{config} is not that of a model of asvspoof-cm.")
+    content.pop("library_name", None)
+    return {**content, "state_dict": weights}
 
 
 def _fit_weights(model: M, weights: Mapping[str, Any], path: str | os.PathLike[str]) -> M:
@@ -492,9 +526,10 @@ class _Frugal(TorchFunctionMode):
 
     def __init__(self, tensors: Iterable[Tensor] | None = None) -> None:
         super().__init__()
-        sizes = None if tensors is None else [tensor.numel() for tensor in tensors]
-        self.n_values = math.inf if sizes is None else 4 * sum(sizes) + (1 << 25)
-        self.n_calls = math.inf if sizes is None else 200 * len(sizes) + 20_000
+        self.n_values = self.n_calls = math.inf
+        if tensors is not None:
+            sizes = [tensor.numel() for tensor in tensors]
+            self.n_values, self.n_calls = 4 * sum(sizes) + (1 << 25), 200 * len(sizes) + 20_000
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -504,8 +539,8 @@ class _Frugal(TorchFunctionMode):
             return args[0]
         n_values = 0
         if getattr(function, "__name__", "") in _MAKERS:
-            sizes = [args[0]] if args and isinstance(args[0], tuple | list) else [args]
-            n_values = math.prod(abs(n) for n in sizes[0] if type(n) is int and n)
+            sizes = args[0] if args and isinstance(args[0], tuple | list) else args
+            n_values = math.prod(abs(n) for n in sizes if type(n) is int and n)
             self.n_values -= n_values
         else:
             shapes = [value.shape for value in args if isinstance(value, Tensor)]

@@ -27,7 +27,7 @@ from asvspoof_cm.data import Protocol, folder as folder_module, write_miniature
 from asvspoof_cm.metrics import read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.scorer import Scorer, merge_scores
-from asvspoof_cm.scorer.files import _exclusive
+from asvspoof_cm.scorer.files import _locked
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
 ENVIRONMENT = {
@@ -741,10 +741,14 @@ def test_scripts_of_the_page_as_processes(name, tmp_path):
 
 
 def test_a_lock_is_held_by_one_and_leaves_nothing(tmp_path):
-    path = tmp_path / "scores.tsv.lock"
-    path.write_text("what a killed process left")
-    with _exclusive(path) as is_ours, _exclusive(path) as is_theirs:
-        assert (is_ours, is_theirs) == (True, False)
-    assert not path.exists()
-    with _exclusive(path) as is_ours:
-        assert is_ours
+    output = tmp_path / "scores.tsv"
+    (tmp_path / "scores.tsv.lock").write_text("what a killed process left")
+    with (
+        _locked(output),
+        pytest.raises(ValueError, match="is being written by another process"),
+        _locked(output),
+    ):
+        pass
+    assert [*tmp_path.iterdir()] == []
+    with _locked(output):
+        assert beside(output) == [".lock"]

@@ -462,6 +462,29 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
     return chosen
 
 
+# Models
+
+
+def heads_of(model: Any, waveforms: Any) -> dict[str, Any]:
+    """Return what all heads of a model say of a batch (batch, time), by name, from one pass.
+
+    That is ``logits`` (batch, 2) and, where the model has such heads, ``speech`` (batch,), the
+    log-odds that there is any; ``frames`` (batch, n_frames), the log-odds of human against
+    synthetic speech in frames of ``hop_s``, and ``frame_speech``.
+    """
+    if getattr(model, "takes_arrays", False):
+        found: dict[str, Any] = model.heads(waveforms)
+        return found
+    if not hasattr(model, "outputs"):
+        return {"logits": model(waveforms)}
+    _, logits, frames, speech = model.outputs(waveforms)
+    heads = {"logits": logits, "speech": speech}
+    if frames is not None:
+        heads |= {"frames": frames.logits, "frame_speech": frames.speech_logits}
+        heads["hop_s"] = frames.hop_s
+    return {name: part for name, part in heads.items() if part is not None}
+
+
 # Tables
 
 

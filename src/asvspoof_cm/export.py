@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asvspoof_cm._util import atomic_path, check_numbers, import_extra, one_line
+from asvspoof_cm._util import atomic_path, check_numbers, heads_of, import_extra, one_line
 from asvspoof_cm.audio import Array, InputSettings
 from asvspoof_cm.calibration import Calibration
 
@@ -32,25 +32,6 @@ INPUT = "waveform"
 _DESCRIPTION, _SHA256 = "asvspoof-cm", "asvspoof-cm.sha256"
 _NO_HASH = b"0" * 64  # in the place of the hash while the file is hashed
 _LEAST_SAMPLES, _MOST_SAMPLES = 4096, 1 << 24
-
-
-def heads_of(model: Any, waveforms: Any) -> dict[str, Any]:
-    """Return what all heads of a model say of a batch (batch, time), by name, from one pass.
-
-    That is ``logits`` (batch, 2) and, where the model has such heads, ``speech`` (batch,), the
-    log-odds that there is any; ``frames`` (batch, n_frames), the log-odds of human against
-    synthetic speech in frames of ``hop_s``, and ``frame_speech``.
-    """
-    if isinstance(model, OnnxModel):
-        return model.heads(waveforms)
-    if not hasattr(model, "outputs"):
-        return {"logits": model(waveforms)}
-    _, logits, frames, speech = model.outputs(waveforms)
-    heads = {"logits": logits, "speech": speech}
-    if frames is not None:
-        heads |= {"frames": frames.logits, "frame_speech": frames.speech_logits}
-        heads["hop_s"] = frames.hop_s
-    return {name: found for name, found in heads.items() if found is not None}
 
 
 def export_onnx(model: Countermeasure, path: str | os.PathLike[str]) -> None:

@@ -13,12 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from asvspoof_cm._util import check_between, n_cores, one_line
+from asvspoof_cm._util import (
+    check_between,
+    digest,
+    n_cores,
+    one_line,
+    track,
+    write_json,
+    write_text,
+)
 from asvspoof_cm.audio import BAD_AUDIO, BLOCK_SAMPLES, OpenAudio, Utterance, take_crops
 from asvspoof_cm.data.folder import AudioFolder, AudioPath, Entry
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.labels import ABSENT
-from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
+from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts, write_scores
 
 if TYPE_CHECKING:
     from asvspoof_cm.scorer.scorer import Scorer, ScoreResult
@@ -91,17 +99,13 @@ class ScoreSummary:
         return "; ".join(parts)
 
 
-# What there is to score
+# Scores
 
 
 def protocol_entries(protocol: Protocol | AudioPath, audio_dir: AudioPath) -> list[Entry]:
     """Return the utterances of a protocol, with their files below a folder."""
-    protocol = read_protocol(protocol, require_labels=False)
-    folder = AudioFolder(protocol, audio_dir)
+    folder = AudioFolder(read_protocol(protocol, require_labels=False), audio_dir)
     return [folder[row] for row in range(len(folder))]
-
-
-# Scores
 
 
 def score_entries(
@@ -133,11 +137,8 @@ def score_entries(
         else FileScore(name=name, result=result)
         for name, result in scorer.score_utterances(decoded)
     )
-    if not progress:
-        return results
-    from asvspoof_cm._util import track
-
-    return track(results, total=total, description="scoring", unit="file")
+    options: Any = {"total": total, "description": "scoring", "unit": "file"}
+    return track(results, **options) if progress else results
 
 
 def open_entry(scorer: Scorer, entry: Entry) -> AbstractContextManager[OpenAudio]:
@@ -161,10 +162,7 @@ def error_of(name: str, message: str) -> str:
 def _map_ahead(
     function: Callable[[T], R], items: Iterable[T], *, n_threads: int, n_ahead: int
 ) -> Iterator[R]:
-    """Apply `function` to the items in threads, in order, at most `n_ahead` of them in advance.
-
-    `items` is read only as far as needed. What is not wanted any more is not started.
-    """
+    """Apply `function` to the items in threads, in order, at most `n_ahead` of them in advance."""
     futures: deque[Future[R]] = deque()
     with ThreadPoolExecutor(n_threads, thread_name_prefix="asvspoof-cm") as pool:
         try:
@@ -195,11 +193,10 @@ def row_of(name: str, result: ScoreResult, costs: DetectionCosts, *, worst: bool
 
 def as_line(cells: Iterable[str]) -> str:
     """Return cells as a line of a table."""
-    return "\t".join(map(escaped, cells)) + "\n"
+    return "\t".join(map(_escaped, cells)) + "\n"
 
 
-def escaped(cell: str) -> str:
-    r"""Return what fits into one cell: tabs and line breaks as ``\t`` and ``\n``."""
+def _escaped(cell: str) -> str:
     return cell.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode()
 
 
@@ -216,26 +213,22 @@ def write_table(
     say: Callable[[FileScore], None] = lambda _: None,
 ) -> ScoreSummary:
     """Append the scores of entries to a table, skip what is there; see `Scorer.score_protocol`."""
-    from asvspoof_cm._util import digest, write_json
-
     check_table(output)
-    given = [(escaped(entry.name), entry) for entry in found]
+    given = [(_escaped(entry.name), entry) for entry in found]
     _check_distinct([name for name, _ in given])
     every = dict(given)
-    names = [*every][part_of(len(every), shard)]
+    names = [*every][_part_of(len(every), shard)]
     asked = {"costs": [costs.p_spoof, costs.c_miss, costs.c_fa], "worst": worst}
     settings = {**scorer.settings(), **asked, "names": digest([*every]), "n_names": len(every)}
     settings = json.loads(json.dumps({**settings, "shard": [*shard]}))
     errors = _beside(output, "errors.tsv")
     output.parent.mkdir(parents=True, exist_ok=True)
-    with _exclusive(_beside(output, "lock")) as is_ours:
-        if not is_ours:
-            raise ValueError(f"{output} is being written by another process. Wait for it.")
+    failed: list[str] = []
+    n_silent = 0
+    with _locked(output):
         before = _resume(output, settings, header(scorer.unit))
         write_json(_beside(output, "run.json"), settings)
         todo = [every[name] for name in names if name not in before]
-        failed: list[str] = []
-        n_silent = 0
         options: Any = {"n_threads": n_threads, "progress": progress, "total": len(todo)}
         with output.open("ab") as table, errors.open("wb") as failures:
             failures.write(b"filename\terror\n")
@@ -269,29 +262,25 @@ def write_table(
 
 
 @contextlib.contextmanager
-def _exclusive(path: Path) -> Iterator[bool]:
-    """Yield whether this process alone holds the lock file `path` inside the block.
-
-    The system releases the lock of a process that dies, so what an interruption leaves is no
-    obstacle. The file is gone after the block.
-    """
+def _locked(output: Path) -> Iterator[None]:
+    """Hold the lock of a table, which the system releases if this process dies."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path, timeout=0)
+    lock = FileLock(_beside(output, "lock"), timeout=0)
     try:
         lock.acquire()
     except Timeout:
-        yield False
-        return
+        message = f"{output} is being written by another process. Wait for it."
+        raise ValueError(message) from None
     try:
-        yield True
+        yield
     finally:
         with contextlib.suppress(OSError):  # Windows removes it at the release
-            path.unlink(missing_ok=True)
+            Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
 
 
-def part_of(n: int, shard: Shard) -> slice:
+def _part_of(n: int, shard: Shard) -> slice:
     """Return the slice of `n` names that a shard is."""
     k, n_shards = shard
     if not 0 <= k < n_shards:
@@ -325,8 +314,7 @@ def _resume(output: Path, settings: dict[str, Any], head: str) -> set[str]:
     content = output.read_bytes() if output.exists() else b""
     if not content:
         return set()
-    begun = _record(output)
-    changed = [k for k in sorted({*begun, *settings}) if begun.get(k) != settings.get(k)]
+    changed = _changed(_record(output), settings)
     changed += [] if content.startswith(head.encode()[: len(content)]) else ["header"]
     if changed:
         raise ValueError(
@@ -335,6 +323,10 @@ def _resume(output: Path, settings: dict[str, Any], head: str) -> set[str]:
         )
     os.truncate(output, content.rfind(b"\n") + 1)  # an interruption may have torn the last line
     return {row[0] for row in _rows(output)}
+
+
+def _changed(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
 
 
 def _record(table: Path) -> dict[str, Any]:
@@ -367,24 +359,9 @@ def merge_scores(parts: Iterable[AudioPath], output: AudioPath) -> ScoreSummary:
             settings or another protocol than the others.
 
     Example:
-        >>> import tempfile
-        >>> from asvspoof_cm.data import write_miniature
-        >>> from asvspoof_cm.models import TFPARN
-        >>> from asvspoof_cm.scorer import Scorer
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> paths = write_miniature(folder, n_train=2, n_dev=5)
-        >>> scorer = Scorer(TFPARN(), device="cpu", n_crops=1)
-        >>> parts = [folder / "0.tsv", folder / "1.tsv"]
-        >>> for k in range(2):  # on two machines
-        ...     part = scorer.score_protocol(
-        ...         paths.dev_protocol, paths.audio_dir, parts[k], shard=(k, 2)
-        ...     )
-        >>> merge_scores(parts, folder / "dev.tsv").n_scored
+        >>> merge_scores(["dev-0.tsv", "dev-1.tsv"], "dev.tsv").n_scored  # doctest: +SKIP
         5
     """
-    from asvspoof_cm._util import write_json, write_text
-    from asvspoof_cm.metrics import write_scores
-
     output, paths = Path(output), [Path(part) for part in parts]
     is_submission = output.suffix.lower() == ".zip"
     if not is_submission:
@@ -393,16 +370,17 @@ def merge_scores(parts: Iterable[AudioPath], output: AudioPath) -> ScoreSummary:
         raise ValueError("`parts` must name the tables to join; got none.")
     tables = sorted(((_record(path), path) for path in paths), key=lambda table: table[0]["shard"])
     first, beginning = tables[0]
-    shards = [record["shard"] for record, _ in tables]
+    shards = [record.pop("shard") for record, _ in tables]
+    n_shards = shards[0][1]
     rows: list[list[str]] = []
     failed: list[list[str]] = []
-    for record, path in tables:
-        changed = [k for k in first if k != "shard" and record.get(k) != first[k]]
-        changed += [] if record["shard"][1] == shards[0][1] else ["number of shards"]
+    for (record, path), shard in zip(tables, shards, strict=True):
+        changed = _changed(first, record)
+        changed += [] if shard[1] == n_shards else ["number of shards"]
         if changed:
             raise ValueError(f"{path} has another {', another '.join(changed)} than {beginning}.")
         scored, without = _rows(path), _rows(_beside(path, "errors.tsv"))
-        part = part_of(first["n_names"], record["shard"])
+        part = _part_of(first["n_names"], shard)
         if len(scored) + len(without) < part.stop - part.start:
             raise ValueError(
                 f"{path} is not finished: {len(scored)} scores and {len(without)} errors of "
@@ -410,28 +388,28 @@ def merge_scores(parts: Iterable[AudioPath], output: AudioPath) -> ScoreSummary:
             )
         rows += scored
         failed += without
-    if [k for k, _ in shards] != [*range(shards[0][1])]:
+    if [k for k, _ in shards] != [*range(n_shards)]:
         raise ValueError(
-            f"all shards from 0 to {shards[0][1] - 1} must be there, once; got "
+            f"all shards from 0 to {n_shards - 1} must be there, once; got "
             f"{', '.join(f'{k}/{n}' for k, n in shards)}."
         )
     _check_distinct([row[0] for row in rows])
-
-    def write(path: Path, header: str, rows: list[list[str]]) -> None:
-        write_text(path, "\n".join([header, *map("\t".join, rows), ""]))
-
     if is_submission:
         write_scores(output, [row[0] for row in rows], [float(row[1]) for row in rows])
     else:
-        write(output, beginning.read_text().partition("\n")[0], rows)
+        _write(output, beginning.read_text().partition("\n")[0], rows)
         write_json(_beside(output, "run.json"), {**first, "shard": [0, 1]})
     errors = _beside(output, "errors.tsv")
     errors.unlink(missing_ok=True)
     if failed:
-        write(errors, "filename\terror", failed)
+        _write(errors, "filename\terror", failed)
     return ScoreSummary(
         output=output,
         n_scored=len(rows),
         n_failed=len(failed),
         errors=errors if failed else None,
     )
+
+
+def _write(path: Path, head: str, rows: list[list[str]]) -> None:
+    write_text(path, "\n".join([head, *map("\t".join, rows), ""]))

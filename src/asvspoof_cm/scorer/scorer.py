@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from asvspoof_cm._util import check_between, check_choice, check_positive
+from asvspoof_cm._util import (
+    FloatArray,
+    check_between,
+    check_choice,
+    check_positive,
+    heads_of,
+    resolve_device,
+)
 from asvspoof_cm.audio import (
     MAX_CROPS,
     NOTHING_TO_JUDGE,
@@ -51,7 +58,6 @@ if TYPE_CHECKING:
     from asvspoof_cm.data import Protocol
 
 Precision = Literal["fp32", "bf16", "fp16"]
-FloatArray = NDArray[np.float64]
 Row: TypeAlias = dict[str, Any]
 """What a model makes of one waveform, by name."""
 T = TypeVar("T")
@@ -72,12 +78,12 @@ def run_rows(
 ) -> Iterator[tuple[T, list[Row]]]:
     """Yield each tag with the results of `function` for its waveforms: the one forward loop.
 
-    A batch's results are fetched while the device works on the next one and `items` prepares what
-    follows.
+    A batch's results, float32, are fetched while the device works on the next one and `items`
+    prepares what follows.
 
     Args:
         function: Maps waveforms (batch, time) on `device` to arrays whose first axis is the batch,
-            and to plain numbers, by name. A model must be in evaluation mode and on `device`.
+            and to plain numbers, by name.
         items: Pairs of a tag and any number of waveforms (time,), arrays or tensors.
         device: Where the function computes; None for a function that maps arrays to arrays.
         precision: "bf16" and "fp16" run the function under autocast.
@@ -116,49 +122,40 @@ def _start(
 ) -> Callable[[], list[Row]]:
     """Start a batch on the device; the function that is returned waits for its rows' results."""
     global _IMPORTED_BY
+    event: Any = None
     if device is None:
         found = function(np.stack(rows))
-        return lambda: _rows(found, len(rows))
-    import torch
+    else:
+        import torch
 
-    if os.getpid() != _IMPORTED_BY:
-        # The pool of threads stays behind in the parent of a forked process.
-        _IMPORTED_BY = os.getpid()
-        torch.set_num_threads(1)
-    place = torch.device(device)
-    is_cuda = place.type == "cuda"
-    lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    arrays = isinstance(rows[0], np.ndarray)
-    batch = torch.from_numpy(np.stack(rows)) if arrays else torch.stack(rows)
-    batch = (batch.pin_memory() if is_cuda else batch).to(place, non_blocking=is_cuda)
-    with torch.no_grad(), torch.autocast(place.type, dtype=lower, enabled=lower is not None):
-        found = {name: _to_cpu(part) for name, part in function(batch).items()}
-    event: Any = torch.Event(place) if is_cuda else None
-    if is_cuda:
-        event.record()
+        if os.getpid() != _IMPORTED_BY:
+            # The pool of threads stays behind in the parent of a forked process.
+            _IMPORTED_BY = os.getpid()
+            torch.set_num_threads(1)
+        place = torch.device(device)
+        is_cuda = place.type == "cuda"
+        arrays = isinstance(rows[0], np.ndarray)
+        batch = torch.from_numpy(np.stack(rows)) if arrays else torch.stack(rows)
+        batch = (batch.pin_memory() if is_cuda else batch).to(place, non_blocking=is_cuda)
+        lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+        with torch.no_grad(), torch.autocast(place.type, dtype=lower, enabled=lower is not None):
+            found = function(batch)
+        for name, part in found.items():
+            if isinstance(part, torch.Tensor):
+                found[name] = part.float().to("cpu", non_blocking=is_cuda)
+        if is_cuda:
+            event = torch.Event(place)
+            event.record()
 
     def wait() -> list[Row]:
-        if is_cuda:
+        if event is not None:
             event.synchronize()
-        return _rows(found, len(rows))
+        return [
+            {name: part[k] if getattr(part, "ndim", 0) else part for name, part in found.items()}
+            for k in range(len(rows))
+        ]
 
     return wait
-
-
-def _to_cpu(part: Any) -> Any:
-    """Return a tensor on its way to the CPU, floats as float32; plain numbers stay."""
-    if not hasattr(part, "is_floating_point"):
-        return part
-    part = part.float() if part.is_floating_point() else part
-    return part.to("cpu", non_blocking=part.is_cuda)
-
-
-def _rows(found: Row, n_rows: int) -> list[Row]:
-    """Return the results of each row; a plain number is that of every row."""
-    return [
-        {name: part[k] if getattr(part, "ndim", 0) else part for name, part in found.items()}
-        for k in range(n_rows)
-    ]
 
 
 # What comes out
@@ -170,8 +167,8 @@ class ScoreResult:
 
     Attributes:
         score: Higher means bonafide.
-        unit: What the score is: "llr", the calibrated log-likelihood ratio of bonafide against
-            spoof; or "log-odds", the logit difference z1 − z0.
+        unit: "llr", the calibrated log-likelihood ratio of bonafide against spoof; or "log-odds",
+            the logit difference z1 − z0.
         crop_scores: The score of each crop on its own; `score` is that of their averaged logits.
         llr: The calibrated log-likelihood ratio; None without a calibration.
         lowest_llr: That of the worst second where the model has a frame head, else of the worst
@@ -203,19 +200,14 @@ class ScoreResult:
         return NOTHING_TO_JUDGE not in self.warnings
 
     def probability(self, prior: float = ASVSPOOF5.p_spoof) -> float:
-        """Return the probability of bonafide, given the prior probability of spoof.
-
-        Without speech to judge, the prior alone.
-        """
+        """Return the probability of bonafide; without speech to judge, what the prior says."""
         llr = _calibrated(self.llr)
-        return float(probability(np.float64(llr if self.has_speech else 0.0), prior))
+        return float(probability(llr if self.has_speech else 0.0, prior))
 
     def verdict(self, costs: DetectionCosts = ASVSPOOF5, *, worst: bool = False) -> Verdict:
         """Return the cheapest verdict, given costs and prior; it abstains without speech to judge.
 
-        Args:
-            costs: What each error costs, and the prior probability of spoof.
-            worst: Decide by `lowest_llr`: one synthetic passage makes a recording a spoof.
+        `worst` decides by `lowest_llr`: one synthetic passage makes a recording a spoof.
         """
         llr = _calibrated(self.lowest_llr if worst else self.llr)
         return Verdict(LABEL_NAMES[int(decide(llr, costs))]) if self.has_speech else Verdict.ABSTAIN
@@ -259,9 +251,8 @@ class Scorer:
 
     Every utterance is brought to one channel and the model's rate, freed of digital silence at its
     ends and cut into evenly spaced crops at the model's level; the score is that of their averaged
-    logits (sections III-B.1 and III-C of the TFPARN paper). Rate, crops and level are those of
-    ``model.input``, which a checkpoint brings along. Identical crops are computed once, and crops
-    of many utterances share batches: neither changes a score by more than rounding.
+    logits (sections III-B.1 and III-C of the TFPARN paper). Identical crops are computed once, and
+    crops of many utterances share batches: neither changes a score by more than rounding.
 
     A scorer works on its own copy of the model, in evaluation mode, and keeps nothing between
     calls: threads may share it. A process that was forked after PyTorch had computed something uses
@@ -273,16 +264,14 @@ class Scorer:
     waveform, in Hz; a file knows its own. A file is read in blocks: its length costs no memory.
 
     Args:
-        model: A `Countermeasure`, or anything that maps float32 waveforms (batch, time) on the CPU
-            to logits (batch, 2); the latter is used as it is, not copied. What `load_onnx` returns
-            works on arrays, without PyTorch.
+        model: A `Countermeasure`; what `load_onnx` returns; or anything that maps float32 waveforms
+            (batch, time) on the CPU to logits (batch, 2), which is used as it is, not copied.
         device: "auto" is CUDA, else MPS, else the CPU; under torchrun each process takes the CUDA
             device of its local rank.
         n_crops: Crops of each utterance, K in the paper; 1 is the centre crop. None is the model's.
         crop_s: Their length in seconds. None is the model's, the length that it was trained on.
         batch_size: Crops in a batch; None is 32 on a GPU and 8 on a CPU.
-        score: The unit of scores. "llr" is the calibrated log-likelihood ratio, "log-odds" the
-            logit difference z1 − z0. None is "llr" where there is a calibration, else "log-odds".
+        score: The unit of scores, "llr" or "log-odds"; None is "llr" where there is a calibration.
         precision: "bf16" and "fp16" run the model under autocast: faster where the hardware has
             it. Scores change in about the third digit and then depend on the batch as well.
         calibration: The map from log-odds to log-likelihood ratios; "model" is the one that the
@@ -296,13 +285,10 @@ class Scorer:
         unit: The unit of scores in use.
 
     Example:
-        >>> import torch
         >>> from asvspoof_cm.models import TFPARN
         >>> scorer = Scorer(TFPARN(), device="cpu")
         >>> scorer
         Scorer(TFPARN on cpu, 5 crops of 4 s, score: log-odds)
-        >>> isinstance(scorer.score(torch.randn(48000), sample_rate=16000), float)
-        True
         >>> result = scorer.score_file(np.zeros((2, 22050), np.int16), sample_rate=44100)
         >>> len(result.crop_scores), result.duration_s, result.resampled_from, result.warnings
         (5, 0.5, 44100, ('no speech to judge', 'silent', 'shorter than 1 s'))
@@ -341,21 +327,20 @@ class Scorer:
             )
         self.channel = channel
         self.segment_settings = SegmentSettings.of(model)
-        takes_arrays = getattr(model, "takes_arrays", False)
-        self.device: torch.device | None = None if takes_arrays else _resolve(device, model)
-        if _is_module(model):
-            self.model: Any = copy.deepcopy(model).to(self.device).eval()  # type: ignore[attr-defined]
-        else:
-            self.model = model
-            if str(device) not in ("auto", "cpu") or precision != "fp32":
-                raise ValueError(
-                    '`device` must be "auto" or "cpu" and `precision` "fp32" for a model that is '
-                    f"not a torch module; got {str(device)!r} and {precision!r}."
-                )
-        is_gpu = self.device is not None and self.device.type != "cpu"
-        self.batch_size: int = (
-            (GPU_BATCH if is_gpu else CPU_BATCH) if batch_size is None else batch_size
-        )
+        self.model: Any = model
+        self.device: str | torch.device | None = "cpu"
+        if _is_module(self.model):
+            self.device = resolve_device(device)
+            self.model = copy.deepcopy(model).to(self.device).eval()  # type: ignore[attr-defined]
+        elif str(device) not in ("auto", "cpu") or precision != "fp32":
+            raise ValueError(
+                '`device` must be "auto" or "cpu" and `precision` "fp32" for a model that is not '
+                f"a torch module; got {str(device)!r} and {precision!r}."
+            )
+        elif getattr(model, "takes_arrays", False):
+            self.device = None
+        most = CPU_BATCH if str(self.device or "cpu") == "cpu" else GPU_BATCH
+        self.batch_size: int = most if batch_size is None else batch_size
         check_positive(self, "batch_size")
 
     def __repr__(self) -> str:
@@ -389,9 +374,7 @@ class Scorer:
             **options: The other arguments of `Scorer`.
 
         Example:
-            >>> from asvspoof_cm.checkpoint import DEFAULT_NAME
-            >>> scorer = Scorer.from_pretrained(DEFAULT_NAME, device="cpu")
-            >>> result = scorer.score_file(np.zeros(16000))
+            >>> result = Scorer.from_pretrained(device="cpu").score_file(np.zeros(16000))
             >>> result.unit, result.verdict(), result.warnings
             ('llr', <Verdict.ABSTAIN: 'abstain'>, ('no speech to judge', 'silent'))
         """
@@ -418,16 +401,7 @@ class Scorer:
         return self.score_file(audio, sample_rate).score
 
     def score_file(self, audio: Audio | OpenAudio, sample_rate: int = SAMPLE_RATE) -> ScoreResult:
-        """Return the score of one utterance with all that is known about it, as `score` does.
-
-        Example:
-            >>> import io, soundfile
-            >>> from asvspoof_cm.models import TFPARN
-            >>> file = io.BytesIO()
-            >>> soundfile.write(file, np.zeros(8000), 8000, format="WAV")
-            >>> Scorer(TFPARN(), device="cpu").score_file(file).duration_s
-            1.0
-        """
+        """Return the score of one utterance with all that is known about it, as `score` does."""
         with self.open(audio, sample_rate) as source:
             utterance = take_crops(source, self.input)
         ((_, result),) = self.score_utterances([(None, utterance)])
@@ -510,17 +484,6 @@ class Scorer:
         Raises:
             ValueError: `output` was begun with another model, other settings or another protocol,
                 or is being written by another process; or nothing could be scored.
-
-        Example:
-            >>> import tempfile
-            >>> from asvspoof_cm.data import write_miniature
-            >>> from asvspoof_cm.models import TFPARN
-            >>> folder = Path(tempfile.mkdtemp())
-            >>> paths = write_miniature(folder, n_train=2, n_dev=2)
-            >>> scorer = Scorer(TFPARN(), device="cpu", n_crops=1)
-            >>> done = scorer.score_protocol(paths.dev_protocol, paths.audio_dir, folder / "s.tsv")
-            >>> done.n_scored, done.output.read_text().split("\n")[0]
-            (2, 'filename\tlog-odds\tverdict\twarnings')
         """
         entries = files.protocol_entries(protocol, audio_dir)
         options: Any = {"shard": shard, "n_threads": n_threads, "progress": progress}
@@ -540,8 +503,7 @@ class Scorer:
 
         Each window of `window_s` (None is a crop's length), `hop_s` after the one before, is scored
         as an utterance of its own with one crop, so that a loud passage doesn't hide a quiet one.
-        Where the last whole window ends before the audio does, one more holds what is left from the
-        next start on. `audio` and `sample_rate` are those of `score`.
+        Where the last whole window ends before the audio does, one more holds what is left.
 
         Example:
             >>> from asvspoof_cm.models import TFPARN
@@ -558,8 +520,7 @@ class Scorer:
 
         They follow each other from 0 to the end. A score for each frame, from the model's frame
         head or, where it has none, from windows of 1 s, is smoothed and cut with hysteresis; how
-        is in ``scorer.segment_settings``. It needs a calibration. `audio` and `sample_rate` are
-        those of `score`.
+        is in ``scorer.segment_settings``. It needs a calibration.
 
         Example:
             >>> from asvspoof_cm.models import TFPARN
@@ -588,8 +549,8 @@ class Scorer:
             audio: As in `score`, but no longer than 1000 crops.
             sample_rate: As in `score`.
             stretch_s: The length of the stretches of time that are masked, one at a time.
-            n_bands: Mask bands of each stretch too, this many, equally wide on the Mel scale. A
-                picture of time and band costs as many scores as it has cells.
+            n_bands: Mask bands of each stretch too, this many, equally wide on the Mel scale: as
+                many scores as a picture of time and band has cells.
 
         Example:
             >>> from asvspoof_cm.models import TFPARN
@@ -617,11 +578,8 @@ class Scorer:
         settings = replace(self.input, n_crops=max(self.input.n_crops, n_covering))
         parts = along.masked(samples, rate, starts.step, edges_hz if n_bands else ())
         heard = (take_crops(InMemory(part, rate), settings) for part in parts)
-        logits = [
-            _logits(utterance, rows).mean(axis=0)
-            for utterance, rows in self._run((found, found.crops) for found in heard)
-        ]
-        scores = self.scores(np.stack(logits))
+        rows = self._run((utterance, utterance.crops) for utterance in heard)
+        scores = self.scores(np.stack([_logits(*each).mean(axis=0) for each in rows]))
         change = (scores[1:] - scores[0]).reshape(len(starts), 1 + n_bands)
         return Explanation(
             edges_s=np.array([*starts, len(samples)]) / rate,
@@ -642,9 +600,8 @@ class Scorer:
         with self.open(audio, sample_rate) as source:
             utterance = take_crops(source, self.input)
         embed: Any = self.model.embed
-        ((_, rows),) = self._run([(None, utterance.crops)], lambda x: {"embedding": embed(x)})
-        vectors = [np.asarray(rows[k]["embedding"]) for k in utterance.which]
-        mean: Array = np.mean(vectors, axis=0)
+        ((_, rows),) = self._run([(None, utterance.crops)], lambda x: {"vector": embed(x)})
+        mean: Array = np.mean([np.asarray(rows[k]["vector"]) for k in utterance.which], axis=0)
         return mean
 
     def logits(self, waveforms: Iterable[Array]) -> Array:
@@ -699,7 +656,7 @@ class Scorer:
 
         A calibration maps log-odds: fit it on scores of a scorer with ``score="log-odds"``.
         """
-        return {"score": self.unit, **_conditions(self.input, self.precision)}
+        return {"score": self.unit, **asdict(self.input), "precision": self.precision}
 
     def settings(self) -> dict[str, Any]:
         """Return what scores depend on, the model as its checkpoint's hash, as plain values."""
@@ -756,10 +713,9 @@ class Scorer:
 
     def cells(self, source: OpenAudio) -> Cells:
         """Return the LLR of equally long cells of time: frames, or parts of windows of 1 s."""
-        rate = self.input.sample_rate
         has_frames = bool(getattr(self.model, "frame_head", None))
         parts = (self._frames if has_frames else self._quarters)(source)
-        return along.join_cells(parts, source.n_samples / rate)
+        return along.join_cells(parts, source.n_samples / self.input.sample_rate)
 
     def _quarters(self, source: OpenAudio) -> Iterator[tuple[float, float, Any, Any]]:
         """Yield the cells of windows of 1 s, which all have the window's LLR."""
@@ -787,25 +743,15 @@ class Scorer:
             yield start_s, row["hop_s"], llr, speech >= 0
 
     def _run(
-        self,
-        items: Iterable[tuple[T, Any]],
-        function: Callable[[Any], Row] | None = None,
+        self, items: Iterable[tuple[T, Any]], function: Callable[[Any], Row] | None = None
     ) -> Iterator[tuple[T, list[Row]]]:
         """Yield each tag with what the model's heads, or a function, make of its waveforms."""
         options: Any = {"device": self.device, "precision": self.precision}
         return run_rows(function or self._heads, items, batch_size=self.batch_size, **options)
 
     def _heads(self, waveforms: Any) -> Row:
-        """Return what all heads of the model say of a batch (batch, time), from one pass.
-
-        They are ``logits`` (batch, 2) and, where the model has such heads, ``speech`` (batch,),
-        the log-odds that there is any; ``frames`` (batch, n_frames), the log-odds of human against
-        synthetic speech in frames of ``hop_s``, and ``frame_speech``.
-        """
-        outputs = getattr(self.model, "outputs", None)
-        found = None if outputs is None else outputs(waveforms)
-        logits = self.model(waveforms) if found is None else found.logits
-        shape = (len(waveforms), 2)
+        heads, shape = heads_of(self.model, waveforms), (len(waveforms), 2)
+        logits = heads["logits"]
         if type(logits) is not type(waveforms) or logits.shape != shape:
             came = tuple(logits.shape) if type(logits) is type(waveforms) else type(logits).__name__
             raise TypeError(
@@ -813,26 +759,21 @@ class Scorer:
                 f"{type(waveforms).__name__} of shape {shape} here; got {came}. Wrap it in a "
                 "function that returns these alone."
             )
-        heads = {"logits": logits, "speech": getattr(found, "speech_logits", None)}
-        if (frames := getattr(found, "frames", None)) is not None:
-            heads |= {"frames": frames.logits, "hop_s": frames.hop_s}
-            heads["frame_speech"] = frames.speech_logits
-        return {name: value for name, value in heads.items() if value is not None}
+        return heads
 
     def _result(self, utterance: Utterance, rows: Sequence[Row]) -> ScoreResult | str:
         of_crop = _logits(utterance, rows)
         if not np.isfinite(of_crop).all():
             return "the model's logits are not finite."
-        mean, notes = of_crop.mean(axis=0), utterance.warnings
+        mean, notes, settings = of_crop.mean(axis=0), utterance.warnings, self.segment_settings
         if "speech" in rows[0] and max(float(row["speech"]) for row in rows) < 0:
             notes = tuple(dict.fromkeys((NOTHING_TO_JUDGE, *notes)))
         llr = lowest = None
         if self.calibration is not None:
             llr = float(self.scores(mean, "llr"))
-            lowest = along.worst_second(rows, self.segment_settings)
+            lowest = along.worst_second(rows, settings)
             if lowest is None:
                 lowest = float(self.scores(of_crop, "llr").min())
-            settings = self.segment_settings
             if lowest < settings.warn_below and lowest < llr - settings.warn_gap:
                 notes += (f"parts differ: the worst has an LLR of {lowest:.1f}, see segments",)
         return ScoreResult(
@@ -847,8 +788,7 @@ class Scorer:
         )
 
     def _check_calibration(self, calibration: Calibration) -> None:
-        now = {"score": "log-odds", **_conditions(self.input, self.precision)}
-        fitted = calibration.fitted_for
+        now, fitted = {**self.conditions(), "score": "log-odds"}, calibration.fitted_for
         changed = [
             f"{name} {fitted[name]!r}, not {now[name]!r}"
             for name in now
@@ -874,17 +814,6 @@ def _is_module(model: object) -> bool:
     return torch is not None and isinstance(model, torch.nn.Module)
 
 
-def _resolve(device: Any, model: object) -> torch.device:
-    """Return the device that a name stands for; a plain function works on the CPU."""
-    from asvspoof_cm._util import resolve_device
-
-    return resolve_device(device if _is_module(model) else "cpu")
-
-
-def _conditions(settings: InputSettings, precision: str) -> dict[str, Any]:
-    return {**asdict(settings), "precision": precision}
-
-
 def _stored_calibration(model: Any) -> Calibration | None:
     """Return the calibration that a model brings along, one of log-odds."""
     stored = getattr(model, "meta", {}).get("calibration")
@@ -897,7 +826,7 @@ def _stored_calibration(model: Any) -> Calibration | None:
             f'`model.meta["calibration"]` is not a calibration ({error}). Pass calibration=None, '
             "or one that fit_calibration made."
         ) from error
-    own = calibration.fitted_for or _conditions(model.input, "fp32")
+    own = calibration.fitted_for or {**asdict(model.input), "precision": "fp32"}
     return replace(calibration, fitted_for=own)
 
 
@@ -908,6 +837,5 @@ def _digest(model: Any) -> str | None:
     from asvspoof_cm.checkpoint import content_hash, hash_tensors
     from asvspoof_cm.models import Countermeasure
 
-    if isinstance(model, Countermeasure):
-        return content_hash(model)
-    return hash_tensors(model.state_dict())
+    is_ours = isinstance(model, Countermeasure)
+    return content_hash(model) if is_ours else hash_tensors(model.state_dict())

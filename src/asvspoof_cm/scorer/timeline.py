@@ -6,13 +6,14 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asvspoof_cm._util import check_numbers, check_rate
+from asvspoof_cm._util import FloatArray, check_numbers, check_rate
 from asvspoof_cm.audio import (
+    BLOCK_SAMPLES,
     Array,
     InputSettings,
     OpenAudio,
@@ -28,9 +29,7 @@ from asvspoof_cm.labels import NO_SPEECH, SAMPLE_RATE
 if TYPE_CHECKING:
     from asvspoof_cm.scorer.scorer import Scorer, WindowScore
 
-FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-BLOCK_SAMPLES = 1 << 18
 SECOND_S = 1.0  # what "the worst second" and the windows of a model without a frame head are
 CELL_S = 0.25  # from one of those windows to the next
 N_FFT = 512  # of the spectrum that is masked
@@ -39,12 +38,8 @@ N_FFT = 512  # of the spectrum that is masked
 # Windows
 
 
-class Window(NamedTuple):
-    """A stretch of a recording, in samples."""
-
-    start: int
-    stop: int
-    samples: Array
+Window: TypeAlias = tuple[int, int, Array]
+"""Where a stretch of a recording begins and ends, in samples, and the samples."""
 
 
 class Windows:
@@ -68,63 +63,51 @@ class Windows:
         self.n_window = self.settings.n_samples
         self.n_hop = round(hop_s * settings.sample_rate)
         self.rates = (native_rate or settings.sample_rate, settings.sample_rate)
-        self._restart()
-
-    def _restart(self) -> None:
         self._buffer: Array = np.empty(0, np.float32)
-        self._first: int = 0  # the place of the buffer's first sample in the stream
-        self._next: int = 0  # the start of the next window
+        self._first = self._next = 0  # where the buffer begins, and the next window
 
-    def push(self, samples: Array) -> list[Window]:
-        """Return the windows that no later sample can change."""
-        windows = self._cut_whole(samples, n_known(self._n_received + len(samples), *self.rates))
-        first = min(first_needed(self._next, *self.rates), self._n_received)
+    def push(self, samples: Array, *, is_last: bool = False) -> list[Window]:
+        """Return the windows that no later sample can change.
+
+        With the last samples that is what is left, if there is anything, and a new stream begins.
+        """
+        self._buffer = np.concatenate([self._buffer, samples])
+        n_received = self._first + len(self._buffer)
+        stop = n_known(n_received, *self.rates, is_all=is_last)
+        windows = []
+        while self._next + self.n_window <= stop:
+            windows.append(self._cut(self._next, self._next + self.n_window, n_received))
+            self._next += self.n_hop
+        if is_last:
+            n_covered = self._next - self.n_hop + self.n_window if self._next > 0 else 0
+            if stop > max(n_covered, self._next):
+                windows.append(self._cut(self._next, stop, n_received))
+            self._buffer, self._first, self._next = self._buffer[:0].copy(), 0, 0
+            return windows
+        first = max(self._first, min(first_needed(self._next, *self.rates), n_received))
         # A copy: a view would keep the whole chunk.
-        self._buffer = self._buffer[max(0, first - self._first) :].copy()
-        self._first = max(self._first, first)
-        return windows
-
-    def flush(self) -> list[Window]:
-        """Return the windows of what is left, if there is anything, and start anew."""
-        stop = n_known(self._n_received, *self.rates, is_all=True)
-        windows = self._cut_whole(np.empty(0, np.float32), stop)
-        n_covered = self._next - self.n_hop + self.n_window if self._next > 0 else 0
-        if stop > max(n_covered, self._next):
-            windows.append(self._cut(self._next, stop))
-        self._restart()
+        self._buffer, self._first = self._buffer[first - self._first :].copy(), first
         return windows
 
     def cut_all(self, source: OpenAudio) -> Iterator[Window]:
         """Yield the windows of a recording, which is read in blocks."""
         for first in range(0, source.n_samples, BLOCK_SAMPLES):
-            yield from self.push(source.read(first, BLOCK_SAMPLES))
-        yield from self.flush()
+            is_last = first + BLOCK_SAMPLES >= source.n_samples
+            yield from self.push(source.read(first, BLOCK_SAMPLES), is_last=is_last)
 
-    @property
-    def _n_received(self) -> int:
-        return self._first + len(self._buffer)
-
-    def _cut_whole(self, samples: Array, stop: int) -> list[Window]:
-        self._buffer = np.concatenate([self._buffer, samples])
-        windows = []
-        while self._next + self.n_window <= stop:
-            windows.append(self._cut(self._next, self._next + self.n_window))
-            self._next += self.n_hop
-        return windows
-
-    def _cut(self, start: int, stop: int) -> Window:
+    def _cut(self, start: int, stop: int, n_received: int) -> Window:
         def read(first: int, last: int) -> Array:
             return self._buffer[first - self._first : last - self._first]
 
-        return Window(start, stop, resampled_part(read, start, stop, self._n_received, *self.rates))
+        return start, stop, resampled_part(read, start, stop, n_received, *self.rates)
 
 
 class StreamingScorer:
     """Scores a live stream in windows: the numbers of `timeline`, as soon as they can be known.
 
     A window is scored by the call of `push` that brings its last sample. Where the stream is
-    resampled, it takes up to 40 periods of the lower rate longer: 5 ms at 8 kHz. Memory is bounded:
-    one window and the newest chunk. An object holds one stream; use it from one thread.
+    resampled, it takes up to 40 periods of the lower rate longer. Memory is bounded: one window and
+    the newest chunk. An object holds one stream; use it from one thread.
 
     Args:
         scorer: The scorer, which several streams may share.
@@ -136,8 +119,8 @@ class StreamingScorer:
         >>> from asvspoof_cm.models import TFPARN
         >>> from asvspoof_cm.scorer import Scorer
         >>> stream = StreamingScorer(Scorer(TFPARN(), device="cpu"), sample_rate=8000)
-        >>> [stream.push(np.zeros(8000)) for _ in range(4)]
-        [[], [], [], []]
+        >>> stream.push(np.zeros(32000))
+        []
         >>> [(window.start_s, window.end_s) for window in stream.push(np.zeros(4000))]
         [(0.0, 4.0)]
         >>> [(window.start_s, window.end_s) for window in stream.flush()]
@@ -156,17 +139,16 @@ class StreamingScorer:
         self._windows = Windows(scorer.input, window_s, hop_s, check_rate(sample_rate))
 
     def push(self, chunk: Waveform) -> list[WindowScore]:
-        """Take the next chunk, of any size, and return the windows that it completes.
+        """Take the next chunk, as `Scorer.score` takes waveforms but of any size, also empty.
 
-        Args:
-            chunk: As in `Scorer.score`, at the sampling rate of the stream; may be empty.
+        Returns the windows that it completes.
         """
         samples = as_audio(chunk, allow_empty=True, channel=self.scorer.one_channel()).waveform
         return self._scored(self._windows.push(samples))
 
     def flush(self) -> list[WindowScore]:
         """End the stream: return what is left of it, and be ready for another one."""
-        return self._scored(self._windows.flush())
+        return self._scored(self._windows.push(np.empty(0, np.float32), is_last=True))
 
     def _scored(self, windows: list[Window]) -> list[WindowScore]:
         return [*self.scorer.score_windows(windows, self._windows.settings)]

@@ -1,4 +1,4 @@
-"""What kind of generator made a clip, from the name that its page or corpus gives it."""
+"""What kind of generator made a clip, from its name; what language a source of dev speaks."""
 
 from __future__ import annotations
 
@@ -19,6 +19,39 @@ _RULES: Final = {
     "TTS": r"tts|taco|speech|fastpitch|vits|[vr]all-|deepvoice|^bark|voice|overflow|neuralhmm|style"
     r"|maskgct|lightgrad|salle|larynx|glow|kokoro|piper|hibari|transformer\+|jdi-?t|wavegrad|jets"
     r"|ardit|soundstorm|uslm|transduce|centaur|^ar\+|audiobook|diff",
+}
+
+# Sources of the dev and eval sets whose people speak one language that is known.
+LANGUAGES: Final = {
+    "BachchuPaul/Bengali-Isolated-Spoken-Digit": "Bengali",
+    "CherokeeLanguage/cherokee-audio-data": "Cherokee",
+    **dict.fromkeys(
+        (
+            "ASQ-VC/ASQ-VC.github.io",
+            "BUTSpeechFIT/DiariZen",
+            "BaleYang/emotion-timbre-disentangled-tts",
+            "cpdu/vallt",
+            "dominoanty/SpeakerRecognition",
+            "prml-lab-speech-team/demo",
+            "resemble-ai/Resemblyzer",
+            "soerenab/AudioMNIST",
+            "stgnet/pat",
+            "xrq682/TTSdemo.github.io",
+        ),
+        "English",
+    ),
+    "laleye/pyFongbe": "Fon",
+    "sarahjuan/iban": "Iban",
+    "kan-bayashi/NonARSeq2SeqVC": "Japanese",
+    "hugolpz/audio-cmn": "Mandarin",
+    "thuhcsi/is2022-cross-speaker-reading-style-transfer": "Mandarin",
+    "LSMeetei/MnMultimodal": "Manipuri",
+    "besacier/mboshi-french-parallel-corpus": "Mboshi",
+    "MaratDV/russian-call-center-speech-ru": "Russian",
+    "kulvinu/ICAAT_Speech_Corpus": "Sinhala",
+    "lipu-linku/ijo": "Toki Pona",
+    "Xeonen/TurEV-DB": "Turkish",
+    "v-nhandt21/MOS-TTS-Evaluate": "Vietnamese",
 }
 
 

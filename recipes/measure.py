@@ -8,7 +8,7 @@ A system is a checkpoint of the library, or the published weights of an AASIST o
 named first is the one that ships. DIR of ``--data`` holds the tables of ``recipes/manyvoices``.
 Scores are kept in ``--work``, one file for each system and set: the same command resumes, and other
 weights get other files. A set without scores of a system has no figures of it. ``--cap N`` takes at
-most N clips of each class and source.
+most N clips of each class and source, ``--channel-cap N`` in coded sets and sets of one length.
 
 ``figures`` calibrates the first system on the clean and the coded development sets together, and
 writes ``model_card/figures.json``, which ``ship.py`` reads. What counts first is what a user meets
@@ -31,13 +31,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 import torch
 
 from asvspoof_cm import Scorer, fit_calibration, load_checkpoint, load_published_aasist
+from asvspoof_cm.audio import AudioFile
 from asvspoof_cm.calibration import Calibration, adapt_calibration
 from asvspoof_cm.checkpoint import load_published_lcnn, load_tensors
 from asvspoof_cm.metrics import bootstrap, eer
-from families import FAMILIES, family
+from families import FAMILIES, LANGUAGES, family
 
 FIGURES = Path(__file__).parent / "model_card" / "figures.json"
 SETS = {  # name: table, split
@@ -50,6 +52,7 @@ SETS = {  # name: table, split
 }
 CLEAN = ("demo pages, dev", "more repositories, dev", "small corpus, dev")
 CHANNELS = "dev_channels"
+LENGTHS = {"1 s": 1, "2 s": 2, "4 s": 4}  # the middle of the clean dev clips of 4 s and more
 FEWEST = 5  # clips of each class that a source must have to be measured within
 N_BOOTSTRAP = 1000
 ADAPTED = ((3, 3), (5, 5), (8, 8), (8, 0))  # clips of people, of fakes
@@ -91,9 +94,23 @@ class Part:
     folder: Path
     rows: Sequence[Row]
 
+    def audio(self, row: Row) -> Any:
+        """Return what is scored: a file, or its middle, with a name."""
+        path = self.folder / row["path"]
+        if self.name not in LENGTHS:
+            return path
+        with AudioFile(path) as file:
+            n_samples = round(LENGTHS[self.name] * file.sample_rate)
+            return row["utterance"], file.read((file.n_samples - n_samples) // 2, n_samples)
+
     def column(self, name: str) -> Array:
         """Return one value for each clip; "-" where nothing is known."""
         return np.array([row.get(name) or "-" for row in self.rows])
+
+    @property
+    def language(self) -> Array:
+        """Return the language of each clip whose source has one that is known."""
+        return np.array([LANGUAGES.get(row["source"], "-") for row in self.rows])
 
     @property
     def is_human(self) -> Array:
@@ -103,17 +120,37 @@ class Part:
 
 def read_part(data: Path, name: str, cap: int | None) -> Part | None:
     """Return a set, at most `cap` clips of each class and source; None where it is not there."""
+    if name in LENGTHS:
+        return _part_of_length(data, name, cap)
     table, split = SETS.get(name, (f"{CHANNELS}/{name}/corpus.tsv", "dev"))
     if not (data / table).is_file():
         return None
     with (data / table).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    return Part(name, (data / table).parent, _few([r for r in rows if r["split"] == split], cap))
+
+
+def _part_of_length(data: Path, name: str, cap: int | None) -> Part:
+    """Return the clips of the clean dev sets that are as long as the longest of `LENGTHS`."""
+    rows: list[Row] = []
+    for part in filter(None, (read_part(data, title, None) for title in CLEAN)):
+        rows += [{**row, "path": str((part.folder / row["path"]).resolve())} for row in part.rows]
+    longest_s = max(LENGTHS.values())
+    long = [row for row in rows if soundfile.info(row["path"]).duration >= longest_s]
+    return Part(name, data, _few(long, cap))
+
+
+def _few(rows: Sequence[Row], cap: int | None) -> list[Row]:
+    """Return at most `cap` clips of each class and source, the same in coded sets."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in sorted(rows, key=lambda row: md5(_recording(row).encode()).hexdigest()):
-        if row["split"] == split:
-            groups.setdefault((row["source"], row["label"]), []).append(row)
-    kept = [row for group in groups.values() for row in group[:cap]]
-    return Part(name, (data / table).parent, kept)
+        groups.setdefault((row["source"], row["label"]), []).append(row)
+    return [row for group in groups.values() for row in group[:cap]]
+
+
+def is_channel(name: str) -> bool:
+    """Return whether a set holds the clips of others through a channel."""
+    return name not in SETS and name not in LENGTHS
 
 
 def _recording(row: Row) -> str:
@@ -130,9 +167,9 @@ def score(args: argparse.Namespace) -> None:
             output = _score_file(args, part, system)
             if output.exists():
                 continue
-            paths = [part.folder / row["path"] for row in part.rows]
             lines, n_failed = [], 0
-            for row, found in zip(part.rows, scorer.score_files(paths), strict=True):
+            audio = map(part.audio, part.rows)
+            for row, found in zip(part.rows, scorer.score_files(audio), strict=True):
                 if found.result is None:
                     n_failed += 1
                     print(f"{part.name}: {found.error}")
@@ -150,7 +187,7 @@ def figures(args: argparse.Namespace) -> None:
     parts = {part.name: part for part in _parts(args)}
     ours = args.systems[0]
     raw = {name: _read(args, part, ours)[0] for name, part in parts.items()}
-    fitted = [name for name in parts if name in CLEAN or name not in SETS]
+    fitted = [name for name in parts if name in CLEAN or is_channel(name)]
     calibration = fit_calibration(
         np.concatenate([raw[name] for name in fitted]),
         np.concatenate([parts[name].is_human.astype(int) for name in fitted]),
@@ -172,14 +209,32 @@ def figures(args: argparse.Namespace) -> None:
             scores, has_speech = _read(args, part, system)
             is_ours = system is ours
             llr = calibration.apply(scores) if is_ours else _own_llr(system, scores)
-            systems[system.name] = _figures(part, scores, llr, has_speech, detail=is_ours)
+            detail = is_ours and name in SETS
+            systems[system.name] = _figures(part, scores, llr, has_speech, detail=detail)
         content["sets"][name] = {
             "n_bonafide": int(part.is_human.sum()),
             "n_spoof": int((part.column("label") == "spoof").sum()),
             "n_other": int((part.column("label") == "nospeech").sum()),
             "systems": systems,
         }
-    args.out.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    args.out.write_text(as_json(content) + "\n")
+
+
+def as_json(value: Any, depth: int = 0) -> str:
+    """Return JSON with a line for each mapping that holds no other.
+
+    Example:
+        >>> print(as_json({"eer": {"value": 0.1, "low": 0.0}, "n": 2}))
+        {
+         "eer": {"value": 0.1, "low": 0.0},
+         "n": 2
+        }
+    """
+    if not isinstance(value, dict) or not any(isinstance(v, dict) for v in value.values()):
+        return json.dumps(value, ensure_ascii=False)
+    start = "\n" + " " * depth
+    lines = [f"{start} {json.dumps(k)}: {as_json(v, depth + 1)}" for k, v in value.items()]
+    return f"{{{','.join(lines)}{start}}}"
 
 
 def adapt(args: argparse.Namespace) -> None:
@@ -187,8 +242,10 @@ def adapt(args: argparse.Namespace) -> None:
     calibration = Calibration.from_dict(json.loads(args.out.read_text())["calibration"])
     groups: dict[str, list[tuple[Array, Array]]] = {"source": [], "channel": []}
     for part in _parts(args):
+        if part.name in LENGTHS:
+            continue
         llr, human = calibration.apply(_read(args, part, args.systems[0])[0]), part.is_human
-        is_coded = part.name not in SETS
+        is_coded = is_channel(part.name)
         names = np.zeros(len(llr)) if is_coded else part.column("source")
         for name in np.unique(names):
             pair = (llr[(names == name) & human], llr[(names == name) & ~human])
@@ -240,13 +297,13 @@ def _figures(
         result |= {
             "refused": _share(wrong[human], sources[human]),
             "passed": _share(wrong[spoof], sources[spoof]),
-            "median_llr": float(np.median(llr[human])) if human.any() else None,
         }
         if detail:
             result["groups"] = {
-                column: _groups(part.column(column), wrong, human, spoof)
-                for column in ("gender", "language", "channel", "source")
+                "gender": _groups(part.column("gender"), wrong, human, spoof),
+                "language": _groups(part.language, wrong, human, spoof),
             }
+            result["sources"] = _worst(sources, wrong, human)
             kinds = np.array([family(name) for name in part.column("generator")])
             result["families"] = {
                 kind: _share(wrong[chosen], sources[chosen])
@@ -269,7 +326,7 @@ def _figures(
 
 
 def _share(wrong: Array, sources: Array) -> dict[str, Any] | None:
-    """Return the share of errors, its interval by drawing sources, and the worst source."""
+    """Return the share of errors and its interval by drawing sources."""
     if not len(wrong):
         return None
     names, codes = np.unique(sources, return_inverse=True)
@@ -278,14 +335,11 @@ def _share(wrong: Array, sources: Array) -> dict[str, Any] | None:
     drawn = np.random.default_rng(0).integers(len(names), size=(N_BOOTSTRAP, len(names)))
     replicates = n_wrong[drawn].sum(axis=1) / n[drawn].sum(axis=1)
     low, high = np.quantile(replicates, [0.025, 0.975])
-    large = np.flatnonzero(n >= FEWEST)
-    worst = large[np.argmax(n_wrong[large] / n[large])] if len(large) else None
     return {
         "n": len(wrong),
         "value": float(wrong.mean()),
         "low": float(low),
         "high": float(high),
-        "worst": None if worst is None else [str(names[worst]), float(n_wrong[worst] / n[worst])],
     }
 
 
@@ -333,7 +387,7 @@ def _no_warnings() -> Iterator[None]:
 
 def _parts(args: argparse.Namespace) -> Iterator[Part]:
     channels = sorted(path.parent.name for path in args.data.glob(f"{CHANNELS}/*/corpus.tsv"))
-    for name in (*SETS, *channels):
+    for name in (*SETS, *LENGTHS, *channels):
         cap = args.cap if name in SETS else args.channel_cap
         part = read_part(args.data, name, cap)
         if part is not None and part.rows:

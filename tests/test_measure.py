@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 
 import families
@@ -56,14 +57,15 @@ def data(tmp_path_factory):
         "demopages": (("train", train, 0), ("dev", dev, 0)),
         "corpus": (("train", train, 20), ("dev", dev, 20), ("eval", train, 0)),
     }.items():
-        lines = ["utterance\tpath\tlabel\tgenerator\tsource\tsplit"]
+        lines = ["utterance\tpath\tlabel\tgenerator\tsource\tsplit\tgender"]
         for split, protocol, first in parts:
             for k, name in enumerate(protocol.utterance.tolist()[first : first + 20]):
                 is_human = protocol.label[first + k] == 1
                 label, generator = ("bonafide", "-") if is_human else ("spoof", GENERATORS[k % 4])
                 path = f"../mini/flac_{name[0]}/{name}.flac"
-                source = f"page{k // 4 % 2}"
-                lines.append(f"{split}-{name}\t{path}\t{label}\t{generator}\t{source}\t{split}")
+                source = ("page", "stgnet/pat")[k // 4 % 2]
+                row = (f"{split}-{name}", path, label, generator, source, split, "F")
+                lines.append("\t".join(row))
         (folder / table).mkdir()
         (folder / table / "mini").mkdir()
         lines = [line.replace("../mini/", "mini/") for line in lines]
@@ -89,6 +91,7 @@ def figures(data, tmp_path_factory):
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr(measure, "N_BOOTSTRAP", 20)
     monkeypatch.setattr(measure, "FEWEST", 2)
+    monkeypatch.setattr(measure, "LENGTHS", {"0.4 s": 0.4})
     monkeypatch.setattr(measure, "fit_calibration", flat_or_fit)
     channel = data / "dev_channels" / "gsm"
     channel.mkdir(parents=True)
@@ -131,10 +134,12 @@ def test_figures_are_those_of_the_scores(data, figures):
     assert found["passed"]["value"] == (llr[~part.is_human] >= 0).mean()
     assert found["refused"]["low"] <= found["refused"]["value"] <= found["refused"]["high"]
     assert set(found["families"]) == {"TTS", "conversion", "vocoder copy", "signal processing"}
-    n_human = sum(own["n_bonafide"] for own in found["groups"]["source"].values())
-    assert n_human == part.is_human.sum()
+    assert sum(n for _, n, _ in found["sources"]) == part.is_human.sum()
+    assert found["groups"]["gender"]["F"]["n_bonafide"] == part.is_human.sum()
+    english = part.is_human & (part.column("source") == "stgnet/pat")
+    assert found["groups"]["language"]["English"]["n_bonafide"] == english.sum()
     assert set(content["sets"]) == {
-        *("demo pages, dev", "small corpus, dev", "small corpus, eval", "gsm")
+        *("demo pages, dev", "small corpus, dev", "small corpus, eval", "0.4 s", "gsm")
     }
     assert content["calibration"]["fitted_for"]["n_crops"] == 2
     other = content["sets"]["gsm"]["systems"]["old"]  # it has no calibration: no threshold
@@ -161,11 +166,31 @@ def test_a_cap_draws_from_each_source_and_class(data):
     assert measure.read_part(data, "no speech", 3) is None
 
 
+def test_a_length_is_the_middle_of_longer_clips(data, monkeypatch):
+    monkeypatch.setattr(measure, "LENGTHS", {"0.6 s": 0.6})
+    clean = [measure.read_part(data, name, None) for name in measure.CLEAN]
+    paths = [part.folder / row["path"] for part in clean if part for row in part.rows]
+    part = measure.read_part(data, "0.6 s", None)
+    assert 0 < len(part.rows) == sum(soundfile.info(p).duration >= 0.6 for p in paths) < len(paths)
+    name, middle = part.audio(part.rows[0])
+    assert name == part.rows[0]["utterance"]
+    whole, _ = soundfile.read(part.rows[0]["path"], dtype="float32")
+    first = (len(whole) - len(middle)) // 2
+    np.testing.assert_array_equal(middle, whole[first : first + 9600])
+
+
 def test_an_interval_draws_sources():
     wrong = np.array([True] * 10 + [False] * 10)
     found = measure._share(wrong, np.array(["a"] * 10 + ["b"] * 10))
     assert (found["value"], found["low"], found["high"]) == (0.5, 0.0, 1.0)
-    assert found["worst"] == ["a", 1.0]
+
+
+def test_the_file_has_a_line_for_each_row(figures):
+    work, content = figures
+    text = (work / "f.json").read_text()
+    assert text == measure.as_json(content) + "\n"
+    refused = content["sets"]["gsm"]["systems"]["ours"]["refused"]
+    assert f'"refused": {json.dumps(refused)}' in text
 
 
 def test_adapting_is_measured_on_the_other_clips(data, figures, monkeypatch, capsys):
@@ -202,18 +227,38 @@ def test_shipping(data, figures, tmp_path, monkeypatch):
         torch.testing.assert_close(shipped.state_dict()[name], tensor, rtol=0, atol=0)
 
 
-def test_tables_fill_the_card(figures):
-    _, content = figures
-    tables = ship.tables(content)
-    blocks = "\n".join(f"<!-- {name} -->\nold\n<!-- end {name} -->" for name in tables)
-    filled = ship.fill(blocks, tables)
-    assert "old\n<!-- end" not in filled
-    assert ship.fill(filled, tables) == filled
+def test_blocks_fill_the_pages(figures, tmp_path, monkeypatch):
+    work, content = figures
+    card, readme = tmp_path / "card.md", tmp_path / "README.md"
+    names = ("figures", "details", "failures")
+    card.write_text("\n".join(f"<!-- {name} -->\nbefore\n<!-- end {name} -->" for name in names))
+    readme.write_text("Before\n<!-- figures -->\n<!-- end figures -->\nafter\n")
+    monkeypatch.setattr(ship, "FEWEST_PEOPLE", 1)
+    for name, path in {"FIGURES": work / "f.json", "CARD": card, "README": readme}.items():
+        monkeypatch.setattr(ship, name, path)
+    ship.write_pages()
+    filled = card.read_text()
+    assert "before" not in filled
+    assert readme.read_text().split() == [
+        *("Before", *filled.partition("<!-- end figures -->")[0].split()),
+        *("<!--", "end", "figures", "-->", "after"),
+    ]
+    ship.write_pages()
+    assert card.read_text() == filled
     own = content["sets"]["demo pages, dev"]["systems"]["ours"]
-    assert f"| ours | {100 * own['refused']['value']:.1f} [" in tables["threshold"]
-    assert f"| ours | {100 * own['eer']['value']:.1f} [" in tables["figures"]
-    assert tables["channels"].splitlines()[0].count("|") == 6  # three of ours, an EER of the other
-    for name in ("threshold", "figures", "channels", "families", "failures"):
-        assert tables[name].count("\n") >= 2, name
-    with pytest.raises(SystemExit, match="must have a block <!-- threshold -->"):
-        ship.fill("nothing", tables)
+    assert f"| ours: refused / passed | {100 * own['refused']['value']:.1f} [" in filled
+    assert f"| ours: EER, pooled / within sources | {100 * own['eer']['value']:.1f} [" in filled
+    channel = content["sets"]["gsm"]["systems"]  # the other has no threshold: an EER
+    errors = [channel["ours"][name]["value"] for name in ("refused", "passed", "eer")]
+    cells = [
+        " / ".join(f"{100 * x:.1f}" for x in errors),
+        f"{100 * channel['old']['eer']['value']:.1f}",
+    ]
+    assert f"| gsm | {' | '.join(cells)} |" in filled
+    n_passed = own["families"]["TTS"]
+    assert f"| TTS: passed | {100 * n_passed['value']:.0f} % of {n_passed['n']} |" in filled
+    assert "ours refuses" in filled
+    assert "old refuses" not in filled
+    assert "by language: English " in filled
+    with pytest.raises(SystemExit, match="must have a block <!-- figures -->"):
+        ship.fill("nothing", {"figures": ""})

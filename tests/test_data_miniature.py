@@ -21,10 +21,7 @@ def test_layout_and_protocols_are_those_of_asvspoof5(paths):
     assert train.counts() == {"bonafide": 30, "spoof": 30}
     assert dev.counts() == {"bonafide": 15, "spoof": 15}
     for column in ("speaker", "attack", "utterance"):
-        shared = set(getattr(train, column)) & set(getattr(dev, column))
-        assert shared <= {"-"}
-    for line in paths.dev_protocol.read_text().splitlines():
-        assert len(line.split(" ")) == 10
+        assert set(getattr(train, column)) & set(getattr(dev, column)) <= {"-"}
     for protocol, folder in ((train, "flac_T"), (dev, "flac_D")):
         files = {path.name for path in (paths.audio_dir / folder).iterdir()}
         assert files == {f"{name}.flac" for name in protocol.utterance}
@@ -66,27 +63,28 @@ def test_a_linear_detector_of_band_energies_separates_the_classes(paths):
     assert n_wrong <= 0.02 * 15 * 15
 
 
-def test_wrong_arguments(tmp_path):
-    with pytest.raises(ValueError, match="`n_train` and `n_dev` must be at least 2; got 1 and 4"):
-        write_miniature(tmp_path, n_train=1, n_dev=4)
-    with pytest.raises(ValueError, match="`duration_s` must be in order"):
-        write_miniature(tmp_path, duration_s=(2.0, 1.0))
-    with pytest.raises(ValueError, match=r"the shortest at least 0\.1 s; got \(0\.001, 1\.0\)"):
-        write_miniature(tmp_path, duration_s=(0.001, 1.0))
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_train": 1, "n_dev": 4}, "`n_train` and `n_dev` must be at least 2; got 1 and 4"),
+        ({"duration_s": (2.0, 1.0)}, "`duration_s` must be in order"),
+        ({"duration_s": (0.001, 1.0)}, r"the shortest at least 0\.1 s; got \(0\.001, 1\.0\)"),
+    ],
+)
+def test_wrong_arguments(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        write_miniature(tmp_path, **options)
 
 
 # Commands
 
 
-def test_protocol_command(paths, capsys):
+def test_protocol_command_counts_missing_files(paths, tmp_path, capsys):
     assert main(["protocol", str(paths.dev_protocol), "--audio", str(paths.audio_dir)]) == 0
     output = " ".join(capsys.readouterr().out.split())
     assert "format asvspoof5 utterances 30 bonafide 15 spoof 15" in output
     assert "attacks 3 (A09, A10, A11)" in output
     assert output.endswith("missing files 0")
-
-
-def test_protocol_command_counts_missing_files(paths, tmp_path, capsys):
     protocol = tmp_path / "more.tsv"
     extra = "".join(f"D_1 D_{k} F - - - - bonafide bonafide -\n" for k in range(7))
     protocol.write_text(paths.dev_protocol.read_text() + extra)

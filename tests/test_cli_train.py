@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import asvspoof_cm
-from asvspoof_cm import TFPARN, TFPARNConfig, load_checkpoint, save_checkpoint
+from asvspoof_cm import TFPARN, load_checkpoint, save_checkpoint
 from asvspoof_cm._util import sha256
 from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.cli import main
@@ -42,10 +42,15 @@ def data(paths):
 
 @pytest.fixture
 def config(tmp_path):
-    """Settings of a system small enough for tests."""
-    path = tmp_path / "settings.json"
-    path.write_text(json.dumps({"model_config": TINY, "augment": "none", "recipe": {"lr": 1e-3}}))
-    return str(path)
+    """Return a function that writes settings, those of a small system and others, to a file."""
+
+    def write(**settings):
+        path = tmp_path / "settings.json"
+        own = {"model_config": TINY, "augment": "none", "recipe": {"lr": 1e-3}}
+        path.write_text(json.dumps({**own, **settings}))
+        return str(path)
+
+    return write
 
 
 def run_of(folder):
@@ -87,7 +92,7 @@ def test_protocols_are_read_once_and_nothing_is_read_back(tmp_path, data, config
         "asvspoof_cm.data.protocol._read_file", lambda *a: protocols.append(a[0]) or read(*a)
     )
     sys.addaudithook(note)  # stays until the process ends; what it sees is this folder only
-    assert main(["train", "--config", config, "--out", out, *data]) == 0
+    assert main(["train", "--config", config(), "--out", out, *data]) == 0
     assert sorted(path.name for path in protocols) == [
         "ASVspoof5.dev.track_1.tsv",
         "ASVspoof5.train.tsv",
@@ -98,19 +103,15 @@ def test_protocols_are_read_once_and_nothing_is_read_back(tmp_path, data, config
 
 
 def test_an_option_takes_the_place_of_the_file_s_model(tmp_path, data, config):
-    content = json.loads(Path(config).read_text())
     resnet = {"model": "resnet18", "model_config": {"scale": "linear"}}
-    for k, (own, option) in enumerate(
-        [
-            (resnet, ["--system", "5", "--lr", "1e-3"]),
-            ({"system": 6, "version": "authors"}, ["--model", "resnet18"]),
-            ({**resnet, "model_config": {"scale": "mel"}}, ["--model", "lcnn"]),
-        ]
+    for own, option, name in (
+        (resnet, ["--system", "5", "--lr", "1e-3"], "TFPARN"),
+        ({"system": 6, "version": "authors"}, ["--model", "resnet18"], "ResNet"),
+        ({**resnet, "model_config": {"scale": "mel"}}, ["--model", "lcnn"], "LCNN"),
     ):
-        Path(config).write_text(json.dumps({**content, **own}))
-        out = tmp_path / str(k)
-        assert main(["train", "--config", config, *option, "--out", str(out), *data]) == 0
-        assert run_of(out)["model"]["name"] == ("TFPARN", "ResNet", "LCNN")[k]
+        out = tmp_path / name
+        assert main(["train", "--config", config(**own), *option, "--out", str(out), *data]) == 0
+        assert run_of(out)["model"]["name"] == name
 
 
 @pytest.mark.parametrize("suffix", ["json", "toml"])
@@ -137,24 +138,19 @@ def test_a_file_of_settings_and_options_that_come_first(tmp_path, data, suffix):
 
 
 def test_a_loss_and_a_model_of_ones_own(tmp_path, data, monkeypatch, config):
-    def tempered(logits, labels):
-        return focal_loss(2 * logits, labels)
-
     class Own(TFPARN):
         pass
 
-    monkeypatch.setitem(LOSSES, "tempered", tempered)
-    arguments = ["train", "--config", config, "--model", "Own", "--loss", "tempered"]
+    monkeypatch.setitem(LOSSES, "tempered", lambda logits, labels: focal_loss(2 * logits, labels))
+    arguments = ["train", "--config", config(), "--model", "Own", "--loss", "tempered"]
     assert main([*arguments, "--out", str(tmp_path / "run"), *data]) == 0
     assert type(load_checkpoint(tmp_path / "run" / "best.pt")) is Own
     assert run_of(tmp_path / "run")["known"]["system"]["loss"] == "tempered"
 
 
 def test_the_authors_version(tmp_path, data, config):
-    out = tmp_path / "run"
-    content = {**json.loads(Path(config).read_text()), "version": "authors"}
-    Path(config).write_text(json.dumps(content))
-    assert main(["train", "--config", config, "--out", str(out), *data]) == 0
+    out, settings = tmp_path / "run", config(version="authors")
+    assert main(["train", "--config", settings, "--out", str(out), *data]) == 0
     run = run_of(out)
     assert run["model"]["config"]["mel_filters"] == "bins"
     assert run["model"]["input"]["normalization"] == "utterance"
@@ -261,7 +257,7 @@ def test_a_sample_of_dev_is_always_the_same_and_keeps_the_shares(paths):
         (["--protocol", "T", "--dev-protocol", "x"], "--protocol stands for --train-protocol and"),
         (["--protocol", "P"], "--train-protocol must hold both bonafide and spoof; the rows of"),
         (["--protocol", "T", "--model", "nothing"], "`name` must be one of "),
-        (["--protocol", "T", "--model", "S", "--config", "V"], "version belongs to a system"),
+        (["--protocol", "T", "--model", "lcnn", "--config", "V"], "version belongs to a system"),
         (["--protocol", "T", "--config", "C"], "has unknown settings epoch; it may have audio, "),
         (["--protocol", "T", "--config", "R"], "`recipe` must have fields of Recipe: "),
         (["--protocol", "T", "--config", "T"], "is neither JSON nor TOML"),
@@ -277,15 +273,12 @@ def test_a_sample_of_dev_is_always_the_same_and_keeps_the_shares(paths):
     ],
 )
 def test_what_train_refuses(tmp_path, data, table, capsys, options, message):
-    save_checkpoint(tmp_path / "S.pt", TFPARN(TFPARNConfig(**TINY)))
-    (tmp_path / "C.json").write_text('{"epoch": 3}')
-    (tmp_path / "R.json").write_text('{"recipe": {"epochs": 3}}')
     files = {"T": str(table), "P": data[1]}
-    (tmp_path / "L.json").write_text("[1]")
-    (tmp_path / "V.json").write_text('{"version": "text"}')
-    files |= {
-        name[0]: str(tmp_path / name) for name in ("S.pt", "C.json", "R.json", "L.json", "V.json")
-    }
+    recipe = '{"recipe": {"epochs": 3}}'
+    written = {"C": '{"epoch": 3}', "R": recipe, "L": "[1]", "V": '{"version": "text"}'}
+    for name, content in written.items():
+        (tmp_path / f"{name}.json").write_text(content)
+        files[name] = str(tmp_path / f"{name}.json")
     given = [files.get(option, option) for option in options]
     assert main(["train", "--out", str(tmp_path / "run"), "--quiet", *given]) == 2
     error = capsys.readouterr().err

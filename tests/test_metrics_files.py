@@ -19,25 +19,23 @@ def write(tmp_path):
     return write
 
 
-def scores_of(**trials):
-    return metrics.Scores(filename=np.array([*trials]), cm=np.array([*trials.values()]))
+def scores_of(names, values=None):
+    values = np.ones(len(names)) if values is None else np.array(values)
+    return metrics.Scores(filename=np.array(names), cm=values)
 
 
-def key_of(names, labels=None):
-    labels = np.zeros(len(names), dtype=int) if labels is None else np.array(labels)
-    return metrics.Key(filename=np.array(names), cm_label=labels)
+def key_of(names):
+    return metrics.Key(filename=np.array(names), cm_label=np.zeros(len(names), dtype=int))
 
 
 @pytest.mark.parametrize(
     ("text", "unit"),
     [
-        ("filename\tcm-score\nE_1\t0.5\nE_2\t-1e-3\n", None),
         ("E_1\t0.5\nE_2\t-1e-3\n", None),
         ("E_1 0.5\nE_2   -1e-3", None),
         ("\ufefffilename\tcm-score\r\nE_1\t0.5\r\nE_2\t-1e-3\r\n", None),
         ("cm-score\tfilename\n0.5\tE_1\n\n-1e-3\tE_2\n\n", None),
         ("filename,cm-score\nE_1,0.5\nE_2,-1e-3\n", None),
-        ("E_1,0.5\nE_2,-1e-3\n", None),
         ('filename; llr\n"E_1";0.5\n\nE_2; -1e-3\n', "llr"),
         ('"utterance","log-odds","note"\n"E_1","0.5","a, b"\n"E_2","-1e-3",""\n', "log-odds"),
         ("filename\tllr\tdecision\twarnings\nE_1\t0.5\tbonafide\t\nE_2\t-1e-3\t\tno\n", "llr"),
@@ -62,7 +60,7 @@ def test_track2_names_a_trial_by_speaker_and_file(write):
     assert key.asv_label.tolist() == ["target", "nontarget"]
     assert scores.for_key(key).sasv.tolist() == [0.05, 0.04]
     with pytest.raises(ValueError, match=r"2 are missing \(S_1 E_1, S_2 E_1\), 1 are not in the"):
-        scores_of(E_1=1.0).for_key(key)
+        scores_of(["E_1"]).for_key(key)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +93,7 @@ def test_keys_of_track1(write, text):
     ],
 )
 def test_extensions_and_folders_on_one_side_only(scored, wanted, joined):
-    scores, key = scores_of(**dict(zip(scored, [1.0, 2.0], strict=True))), key_of(wanted)
+    scores, key = scores_of(scored, [1.0, 2.0]), key_of(wanted)
     if not joined:
         with pytest.raises(ValueError, match="the scores must cover the trials of the key"):
             scores.for_key(key)
@@ -115,7 +113,7 @@ def test_extensions_and_folders_on_one_side_only(scored, wanted, joined):
     ],
 )
 def test_trials_that_do_not_match(scored, message):
-    scores, key = scores_of(**dict.fromkeys(scored, 1.0)), key_of(["E_1", "E_2", "E_3"])
+    scores, key = scores_of(scored), key_of(["E_1", "E_2", "E_3"])
     with pytest.raises(ValueError, match=message):
         scores.for_key(key)
     found = scores.for_key(key, skip_missing=True)
@@ -123,12 +121,11 @@ def test_trials_that_do_not_match(scored, message):
 
 
 def test_repeated_trials_are_refused():
-    twice, once = np.array(["E_1", "E_1"]), np.array(["E_1"])
-    scores = metrics.Scores(filename=twice, cm=np.array([1.0, 2.0]))
-    with pytest.raises(ValueError, match=r"the scores: every trial must occur once; 1 .*\(E_1\)"):
-        scores.for_key(key_of(once))
-    with pytest.raises(ValueError, match=r"the key: every trial must occur once; 1 .*\(E_1\)"):
-        scores_of(E_1=1.0).for_key(key_of(twice))
+    once, twice = ["E_1"], ["E_1", "E_1"]
+    for sides, where in (((twice, once), "the scores"), ((once, twice), "the key")):
+        message = rf"{where}: every trial must occur once; 1 .*\(E_1\)"
+        with pytest.raises(ValueError, match=message):
+            scores_of(sides[0]).for_key(key_of(sides[1]))
 
 
 FINITE = "cm-score must be a finite number; "
@@ -149,18 +146,20 @@ FINITE = "cm-score must be a finite number; "
         ("name,points\nE_1,1\n", "'points'. If that is a header, call the columns filename and c"),
         ("E_1 1\nE_2 1\nE_1 2\n", r"every trial must occur once; 1 are repeated \(E_1\)"),
         ("filename\nE_1\n", "the header must name filename and cm-score or asv-score"),
-        ("filename cm-score cm-score\nE_1 1 2\n", "the header must name every column once; got f"),
         ("filename llr log-odds\nE_1 1 2\n", "the header must name every column once; got f"),
         ("S E_1 - - -\n", "every score is absent"),
         ("S E_1 1 1 1\nS E_2 - 1 1\n", f"{FINITE}1 of 2 .* in line 2: '-'"),
         ("E_1 - - A09 spoof\n", "the first has 5: E_1 - - A09 spoof. It has labels: it is a key"),
         ('"E_1,0.5\n', "not valid CSV"),
         (",1\n", "line 1: the file name is empty"),
+        (b"PK\x03\x04\xff\xfe", r"file\.tsv is not UTF-8 text \(invalid start byte\)"),
     ],
 )
-def test_bad_score_files(write, text, message):
+def test_bad_score_files(tmp_path, text, message):
+    path = tmp_path / "file.tsv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=message):
-        metrics.read_scores(write(text))
+        metrics.read_scores(path)
 
 
 @pytest.mark.parametrize(
@@ -169,18 +168,12 @@ def test_bad_score_files(write, text, message):
         ("E_1 genuine\n", "line 1: a label must be one of spoof, bonafide, .*; got 'genuine'"),
         ("S E_1 spoof attacker\n", "must be one of target, nontarget, spoof; got 'attacker'"),
         ("S E_1 spoof spoof\nS E_2 spoof target\n", "line 2: cm-label and .* got spoof target"),
-        ("S E_1 spoof spoof\nS E_2 bonafide spoof\n", "line 2: .* got bonafide spoof"),
+        ("E_1 0.5\n", "got '0.5'. It looks like a score file"),
     ],
 )
 def test_bad_keys(write, text, message):
     with pytest.raises(ValueError, match=message):
         metrics.read_key(write(text))
-
-
-def test_a_file_that_is_not_text_is_named(tmp_path):
-    (tmp_path / "scores.zip").write_bytes(b"PK\x03\x04\xff\xfe")
-    with pytest.raises(ValueError, match=r"scores\.zip is not UTF-8 text \(invalid start byte\)"):
-        metrics.read_scores(tmp_path / "scores.zip")
 
 
 def test_written_scores_come_back_exactly(tmp_path):
@@ -192,9 +185,6 @@ def test_written_scores_come_back_exactly(tmp_path):
     back = metrics.read_scores(tmp_path / "s.tsv")
     assert (back.filename.tolist(), back.unit) == (names, "llr")
     np.testing.assert_array_equal(back.cm, values)
-    order = rng.permutation(len(names))
-    shuffled = metrics.Scores(filename=back.filename[order], cm=values[order])
-    np.testing.assert_array_equal(shuffled.for_key(key_of(names)).cm, values)
 
 
 def test_a_submission_is_a_zip_of_score_tsv_and_repeatable(tmp_path):
@@ -214,8 +204,8 @@ def test_a_submission_is_a_zip_of_score_tsv_and_repeatable(tmp_path):
         ((["a"], [np.nan]), "`scores` must be finite; got 1 NaN"),
         (([], []), "`scores` must hold at least one score"),
         *(
-            (([name], [1.0]), "`filename` must be neither empty nor hold tabs")
-            for name in ("a\tb", " E_1", "E_1\xa0", "E\r1", "")
+            (([name], [1.0]), "`filename` must be neither")
+            for name in ("a\tb", "E_1\xa0", "E\r1", "")
         ),
     ],
 )

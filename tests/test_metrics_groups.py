@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asvspoof_cm import metrics
-from asvspoof_cm.metrics import within_sources
+from asvspoof_cm.metrics import breakdown, within_sources
 
 
 @pytest.fixture(scope="module")
@@ -27,37 +27,43 @@ def trials():
     }
 
 
+def of(trials, *columns, **options):
+    groups = {name: trials[name] for name in columns}
+    return breakdown(trials["scores"], trials["labels"], groups, **options)
+
+
+def check(row, trials, chosen):
+    expected = metrics.evaluate(trials["scores"][chosen], trials["labels"][chosen])
+    assert (row.n_bonafide, row.n_spoof) == (expected.n_bonafide, expected.n_spoof)
+    assert row.values == pytest.approx(expected.values())
+
+
 def test_each_attack_stands_against_all_bonafide(trials):
-    result = metrics.breakdown(trials["scores"], trials["labels"], {"attack": trials["attack"]})
-    assert [row.group for row in result.rows] == [("A09",), ("A10",), ("A_11",), ("pooled",)]
-    for row in result.rows:
-        chosen = (trials["attack"] == row.group[0]) | (trials["labels"] == "bonafide")
-        if row.group == ("pooled",):
-            chosen[:] = True
-        expected = metrics.evaluate(trials["scores"][chosen], trials["labels"][chosen])
-        assert (row.n_bonafide, row.n_spoof) == (expected.n_bonafide, expected.n_spoof)
-        assert row.values["eer"] == expected.eer.value
-        assert row.values["min_dcf"] == expected.min_dcf.value
-        assert row.values["act_dcf"] == expected.act_dcf.value
-        assert row.values["cllr"] == pytest.approx(expected.cllr)
+    *rows, pooled = of(trials, "attack").rows
+    assert [row.group for row in rows] == [("A09",), ("A10",), ("A_11",)]
+    for row in rows:
+        check(row, trials, np.isin(trials["attack"], ["-", row.group[0]]))
+    assert pooled.group == ("pooled",)
+    check(pooled, trials, slice(None))
 
 
 def test_crossed_columns_with_matching_bonafide(trials):
-    columns = {"attack": trials["attack"], "codec": trials["codec"]}
-    result = metrics.breakdown(trials["scores"], trials["labels"], columns, match=["codec"])
-    assert len(result.rows) == 3 * 2 + 1
-    for row in result.rows[:-1]:
-        in_codec = trials["codec"] == row.group[1]
-        chosen = in_codec & np.isin(trials["attack"], ["-", row.group[0]])
-        expected = metrics.evaluate(trials["scores"][chosen], trials["labels"][chosen])
-        assert (row.n_bonafide, row.values["eer"]) == (expected.n_bonafide, expected.eer.value)
-    pooled = metrics.evaluate(trials["scores"], trials["labels"])
-    assert result.rows[-1].values["eer"] == pooled.eer.value
+    result = of(trials, "attack", "codec", match=["codec"])
+    *rows, pooled = result.rows
+    assert len(rows) == 3 * 2
+    for row in rows:
+        attack, codec = row.group
+        chosen = np.isin(trials["attack"], ["-", attack]) & (trials["codec"] == codec)
+        check(row, trials, chosen)
+    check(pooled, trials, slice(None))
+    assert result.mean is None  # groups that share trials have none
+    result = of(trials, "codec", match=["codec"])
+    assert result.mean.n_spoof == result.rows[-1].n_spoof
 
 
 def test_a_group_without_matching_bonafide_has_counts_only():
     labels, codec = [1, 1, 0, 0], ["C00", "C00", "C00", "C01"]
-    result = metrics.breakdown([1.0, 2.0, 0.0, -1.0], labels, {"codec": codec}, match=["codec"])
+    result = breakdown([1.0, 2.0, 0.0, -1.0], labels, {"codec": codec}, match=["codec"])
     lonely = result.rows[1]
     assert (lonely.group, lonely.n_bonafide, lonely.n_spoof) == (("C01",), 0, 1)
     assert np.isnan(lonely.values["eer"])
@@ -67,32 +73,19 @@ def test_a_group_without_matching_bonafide_has_counts_only():
 
 
 def test_intervals_are_those_of_the_bootstrap(trials):
-    result = metrics.breakdown(
-        trials["scores"],
-        trials["labels"],
-        {"attack": trials["attack"]},
-        n_bootstrap=40,
-        clusters=trials["speaker"],
-        seed=4,
-    )
-    is_bonafide = trials["labels"] == "bonafide"
-    chosen = trials["attack"] == "A10"
-    expected = metrics.bootstrap(
-        "eer",
-        trials["scores"][is_bonafide],
-        trials["scores"][chosen],
-        40,
-        clusters=(trials["speaker"][is_bonafide], trials["speaker"][chosen]),
-        seed=4,
-    )
+    result = of(trials, "attack", n_bootstrap=40, clusters=trials["speaker"], seed=4)
+    chosen = trials["labels"] == "bonafide", trials["attack"] == "A10"
+    pair, clusters = (tuple(trials[k][own] for own in chosen) for k in ("scores", "speaker"))
+    expected = metrics.bootstrap("eer", *pair, 40, clusters=clusters, seed=4)
     assert result.rows[1].values["eer"] == expected
     assert f"[{100 * expected.low:.3f}, {100 * expected.high:.3f}]" in str(result)
     assert json.loads(json.dumps(result.as_dict()))["rows"][1]["values"]["eer"]["n_replicates"]
+    row = next(csv.DictReader(io.StringIO(result.table().text("csv"))))
+    assert float(row["eer_low"]) <= float(row["eer"]) <= float(row["eer_high"])
 
 
 def test_forms_of_the_table(trials):
-    columns = {"attack": trials["attack"]}
-    result = metrics.breakdown(trials["scores"], trials["labels"], columns)
+    result = of(trials, "attack")
     rows = list(csv.DictReader(io.StringIO(result.table().text("csv"))))
     assert [row["attack"] for row in rows] == ["A09", "A10", "A_11", "pooled"]
     assert float(rows[1]["eer"]) == result.rows[1].values["eer"]
@@ -104,50 +97,28 @@ def test_forms_of_the_table(trials):
     assert r"\begin{tabular}{lrrrrrr}" in latex
     assert r"A\_11 & " in latex
     assert r"EER (\%)" in latex
-    assert latex.count(r"\\") == 5
-    with_intervals = metrics.breakdown(trials["scores"], trials["labels"], columns, n_bootstrap=10)
-    row = next(csv.DictReader(io.StringIO(with_intervals.table().text("csv"))))
-    assert float(row["eer_low"]) <= float(row["eer"]) <= float(row["eer_high"])
+    escaped = breakdown([1.0, 0.0], [1, 0], {"attack": ["-", "a^b~c\\d{e}"]}).table().text("latex")
+    assert r"a\textasciicircum{}b\textasciitilde{}c\textbackslash{}d\{e\} & 1" in escaped
 
 
-def test_only_groups_are_counted_as_thin():
+def test_groups_in_few_clusters_do_not_stop_the_table():
     rng = np.random.default_rng(0)
-    labels = np.repeat([1, 0, 0], [40, 20, 20])
-    attack = np.repeat(["-", "A09", "A10"], [40, 20, 20])
-    clusters = np.concatenate([np.arange(40) % 3, np.full(20, 3), np.full(20, 4)])
-    with pytest.warns(UserWarning, match="2 of 2 groups lie in so few `clusters`"):
-        metrics.breakdown(
-            rng.normal(labels), labels, {"attack": attack}, n_bootstrap=60, clusters=clusters
-        )
-
-
-def test_a_group_that_cannot_be_drawn_does_not_stop_the_table():
-    rng = np.random.default_rng(0)
-    labels = np.repeat([1, 0, 1, 0], 20)
-    codec = np.repeat(["C00", "C01"], 40)
+    labels, codec = np.repeat([1, 0, 1, 0], 20), np.repeat(["C00", "C01"], 40)
     speaker = np.where(codec == "C00", "S_0", rng.integers(1, 9, 80).astype(str))
+    options = {"match": ["codec"], "n_bootstrap": 20, "clusters": speaker}
     with pytest.warns(UserWarning, match="1 of 2 groups lie in so few `clusters`"):
-        result = metrics.breakdown(
-            rng.normal(labels),
-            labels,
-            {"codec": codec},
-            match=["codec"],
-            n_bootstrap=20,
-            clusters=speaker,
-        )
+        result = breakdown(rng.normal(labels), labels, {"codec": codec}, **options)
     assert type(result.rows[0].values["eer"]) is float
     assert not np.isnan(result.rows[0].values["eer"])
     assert all(row.values["eer"].n_replicates for row in result.rows[1:])
-    with pytest.raises(ValueError, match="`clusters` must name at least 2 clusters"):
-        metrics.breakdown(
-            rng.normal(labels), labels, {"codec": codec}, n_bootstrap=20, clusters=["-"] * 80
-        )
-
-
-def test_latex_escapes_what_it_would_take_for_commands():
-    result = metrics.breakdown([1.0, 0.0], [1, 0], {"attack": ["-", "a^b~c\\d{e}"]})
-    expected = r"a\textasciicircum{}b\textasciitilde{}c\textbackslash{}d\{e\} & 1"
-    assert expected in result.table().text("latex")
+    # A group that some replicates drew; the pooled trials are not counted among the groups.
+    labels, attack = (
+        np.repeat([1, 0, 0], [40, 20, 20]),
+        np.repeat(["-", "A09", "A10"], [40, 20, 20]),
+    )
+    options = {"n_bootstrap": 60, "clusters": np.repeat([0, 1, 2, 3, 4], [14, 13, 13, 20, 20])}
+    with pytest.warns(UserWarning, match="2 of 2 groups lie in so few `clusters`"):
+        breakdown(rng.normal(labels), labels, {"attack": attack}, **options)
 
 
 # Within sources
@@ -166,11 +137,7 @@ def test_rows_are_the_metrics_of_each_source():
     scores, labels, sources = sources_of()
     result = within_sources(scores, labels, sources)
     for row in result.rows[:-1]:
-        own = sources == row.group[0]
-        pair = scores[own & (labels == 1)], scores[own & (labels == 0)]
-        assert row.values["eer"] == metrics.eer(*pair).value
-        assert row.values["cllr"] == pytest.approx(metrics.cllr(*pair))
-        assert (row.n_bonafide, row.n_spoof) == (40, 40)
+        check(row, {"scores": scores, "labels": labels}, sources == row.group[0])
     mean = np.mean([row.values["eer"] for row in result.rows[:-1]])
     assert result.mean.values["eer"] == pytest.approx(mean)
     whole = metrics.eer(scores[labels == 1], scores[labels == 0]).value
@@ -194,15 +161,6 @@ def test_sources_that_are_unknown_or_of_one_class_are_left_out():
     assert within_sources(scores, labels, np.where(labels == 1, "a", "b")) is None
 
 
-def test_groups_that_share_trials_have_no_mean(trials):
-    columns = {"attack": trials["attack"], "codec": trials["codec"]}
-    result = metrics.breakdown(trials["scores"], trials["labels"], columns, match=["codec"])
-    assert result.mean is None
-    by_codec = {"codec": trials["codec"]}
-    result = metrics.breakdown(trials["scores"], trials["labels"], by_codec, match=["codec"])
-    assert result.mean.n_spoof == result.rows[-1].n_spoof
-
-
 def test_intervals_cover_the_value_of_the_population():
     """95 % intervals of the mean, where each source's true EER is Φ(−1) = 15.9 %."""
     truth, n_covered = 0.15866, 0
@@ -211,10 +169,6 @@ def test_intervals_cover_the_value_of_the_population():
         interval = result.mean.values["eer"]
         n_covered += interval.low <= truth <= interval.high
     assert n_covered >= 20
-    for row in result.rows:
-        of_row = row.values["eer"]
-        assert of_row.low <= of_row.value <= of_row.high
-        assert of_row.n_replicates == 100
 
 
 def test_a_metric_in_one_line_reaches_every_table(trials, monkeypatch):
@@ -223,15 +177,14 @@ def test_a_metric_in_one_line_reaches_every_table(trials, monkeypatch):
         function=lambda curve, _: metrics.eer(*curve.trials(), ties="grouped"),
     )  # fmt: skip
     monkeypatch.setitem(metrics.METRICS, metric.name, metric)
-    scores, labels = trials["scores"], trials["labels"]
-    result = metrics.evaluate(scores, labels)
+    scores = trials["scores"]
+    result = metrics.evaluate(scores, trials["labels"])
     assert result.eer_grouped.value == result.eer.value == result.values()["eer_grouped"]
     assert result.as_dict()["eer_grouped"]["value"] == result.eer.value
-    assert "EER, ties (%)" in str(result)
-    groups = {"attack": trials["attack"]}
-    table = metrics.breakdown(scores, labels, groups, n_bootstrap=10)
-    assert "EER, ties (%)" in str(table)
+    table = of(trials, "attack", n_bootstrap=10)
     for row in table.rows:
         assert row.values["eer_grouped"].low == pytest.approx(row.values["eer"].low)
-    assert metrics.compare(scores, scores / 2, labels, metric.name, 9).value == 0.0
+    assert "EER, ties (%)" in str(result)
+    assert "EER, ties (%)" in str(table)
+    assert metrics.compare(scores, scores / 2, trials["labels"], metric.name, 9).value == 0.0
     assert not hasattr(result, "f1")

@@ -48,13 +48,6 @@ def test_value_is_the_metric_and_names_and_functions_agree():
             assert getattr(same, bound) == pytest.approx(getattr(several[name], bound), abs=1e-12)
 
 
-def test_any_function_can_be_resampled():
-    bonafide, spoof = gauss()
-    slow = metrics.bootstrap(lambda b, s: metrics.eer(b, s), bonafide, spoof, n=40, seed=1)
-    fast = metrics.bootstrap("eer", bonafide, spoof, n=40, seed=1)
-    assert (slow.low, slow.high) == pytest.approx((fast.low, fast.high))
-
-
 @pytest.mark.parametrize("n", [1, 7, 4096, 8192, 20_001])
 def test_draws_are_multinomial(n):
     rng = np.random.default_rng(0)
@@ -90,17 +83,6 @@ def test_copies_of_trials_widen_the_interval_only_when_they_are_clusters():
     assert ratio == pytest.approx(2.0, rel=0.15)
 
 
-def test_clusters_join_the_classes_and_take_any_names():
-    bonafide, spoof = gauss(60, 90)
-    speakers = np.array([f"D_{i % 12}" for i in range(150)])
-    named = metrics.bootstrap("eer", bonafide, spoof, 50, clusters=(speakers[:60], speakers[60:]))
-    codes = np.arange(150) % 12
-    # The order of the names decides which cluster is which, not the distribution.
-    numbered = metrics.bootstrap("eer", bonafide, spoof, 50, clusters=(codes[:60], codes[60:]))
-    assert named.value == numbered.value
-    assert named.high - named.low == pytest.approx(numbered.high - numbered.low, rel=0.6)
-
-
 def test_replicates_without_a_class_are_left_out_and_counted():
     bonafide, spoof = gauss(10, 30)
     ids = np.zeros(10), np.arange(30) % 3
@@ -127,11 +109,10 @@ def test_compare_pairs_the_trials():
 
 
 def test_compare_of_equal_rankings_is_zero():
-    bonafide, spoof = gauss()
-    scores, labels = np.concatenate([bonafide, spoof]), np.repeat([1, 0], [300, 900])
+    scores, labels = np.concatenate(gauss()), np.repeat([1, 0], [300, 900])
     both = metrics.compare(scores, 3 * scores + 1, labels, ["eer", "min_dcf"], n=20)
     for interval in both.values():
         assert (interval.value, interval.low, interval.high) == (0.0, 0.0, 0.0)
-    speakers = np.arange(1200) % 40
+    speakers = np.arange(1200).astype(str)  # of any type that sorts
     clustered = metrics.compare(scores, 2 * scores, labels, "cllr", n=20, clusters=speakers)
     assert clustered.low < clustered.value < clustered.high

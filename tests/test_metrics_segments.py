@@ -143,10 +143,12 @@ def test_recordings_are_pooled_and_drawn_whole(inputs):
         assert interval.value == pytest.approx(value)
         assert interval.low <= value <= interval.high
         assert interval.n_replicates >= 45
-    copies = [{f"{k}{name}": rows for k in range(9) for name, rows in d.items()}
-              for d in (truth, scores)]  # fmt: skip
-    wide, narrow = result, metrics.evaluate_segments(*copies, 0.0, n_bootstrap=50)
-    widths = [r.values["recall"].high - r.values["recall"].low for r in (wide, narrow)]
+    copies = [
+        {f"{k}{name}": rows for k in range(9) for name, rows in recordings.items()}
+        for recordings in (truth, scores)
+    ]
+    narrow = metrics.evaluate_segments(*copies, 0.0, n_bootstrap=50)
+    widths = [r.values["recall"].high - r.values["recall"].low for r in (result, narrow)]
     assert widths[0] / widths[1] == pytest.approx(3.0, rel=0.45)
     assert "EER of 160 ms (%)" in str(result)
     json.dumps(result.as_dict(), allow_nan=False)

@@ -17,59 +17,38 @@ from asvspoof_cm.metrics import DetectionCosts, OperatingPoint
 
 # Recorded from the evaluation package of asvspoof-challenge/asvspoof5; see reference/README.md.
 GOLDEN = json.loads((Path(__file__).parent / "reference" / "golden_metrics.json").read_text())
-CASES = [
-    "gauss",
-    "gauss_ties",
-    "gauss_x50",
-    "gauss_inverted",
-    "tiny",
-    "constant",
-    "separable",
-    "eval_size",
-]
 TOLERANCE = 1e-9
 
 
-def scores_of(case):
-    """The recipes of the golden file."""
-    rng = np.random.default_rng
-    if case == "tiny":
-        return np.array([2.0, 0.5]), np.array([-1.0, 1.0, 0.5])
-    if case == "constant":
-        return np.zeros(10), np.zeros(30)
-    if case == "separable":
-        r = rng(3)
-        return r.normal(10, 1, 50), r.normal(-10, 1, 70)
-    if case == "eval_size":
-        r = rng(7)
-        return r.normal(1, 1, 138688), r.normal(-1, 1, 542086)
-    r = rng(0)
-    bonafide, spoof = r.normal(1, 1, 1000), r.normal(-1, 1, 5000)
-    return {
-        "gauss": (bonafide, spoof),
-        "gauss_ties": (np.round(bonafide, 1), np.round(spoof, 1)),
-        "gauss_x50": (50 * bonafide, 50 * spoof),
-        "gauss_inverted": (spoof, bonafide),
-    }[case]
+def gauss(seed, mean, n_bonafide, n_spoof):
+    rng = np.random.default_rng(seed)
+    return rng.normal(mean, 1, n_bonafide), rng.normal(-mean, 1, n_spoof)
 
 
-def small_scores(elements):
-    return hnp.arrays(np.float64, st.integers(1, 12), elements=elements)
-
-
-SCORES = small_scores(st.floats(-5, 5, allow_subnormal=False))
-TIED_SCORES = small_scores(st.integers(-2, 2).map(float))
+# The recipes of the golden file.
+CASES = {
+    "gauss": lambda: gauss(0, 1, 1000, 5000),
+    "gauss_ties": lambda: tuple(np.round(scores, 1) for scores in gauss(0, 1, 1000, 5000)),
+    "gauss_x50": lambda: tuple(50 * scores for scores in gauss(0, 1, 1000, 5000)),
+    "gauss_inverted": lambda: gauss(0, 1, 1000, 5000)[::-1],
+    "tiny": lambda: (np.array([2.0, 0.5]), np.array([-1.0, 1.0, 0.5])),
+    "constant": lambda: (np.zeros(10), np.zeros(30)),
+    "separable": lambda: gauss(3, 10, 50, 70),
+    "eval_size": lambda: gauss(7, 1, 138688, 542086),
+}
+SCORES, TIED_SCORES = (
+    hnp.arrays(np.float64, st.integers(1, 12), elements=elements)
+    for elements in (st.floats(-5, 5, allow_subnormal=False), st.integers(-2, 2).map(float))
+)
 
 
 @pytest.mark.filterwarnings("ignore:tied scores", "ignore:the EER is")
 @pytest.mark.parametrize("case", CASES)
 def test_golden_values_and_thresholds(case):
-    bonafide, spoof = scores_of(case)
+    bonafide, spoof = CASES[case]()
     expected = GOLDEN[case]["expected"]
     points = {
-        "eer": metrics.eer(bonafide, spoof),
-        "min_dcf": metrics.min_dcf(bonafide, spoof),
-        "act_dcf": metrics.act_dcf(bonafide, spoof),
+        name: getattr(metrics, name)(bonafide, spoof) for name in ("eer", "min_dcf", "act_dcf")
     }
     for name, point in points.items():
         assert point.value == pytest.approx(expected[name], abs=TOLERANCE)
@@ -81,12 +60,12 @@ def test_golden_values_and_thresholds(case):
     order = np.random.default_rng(0).permutation(len(scores))
     result = metrics.evaluate(scores[order], labels[order])
     assert (result.n_bonafide, result.n_spoof) == (expected["n_bonafide"], expected["n_spoof"])
-    assert {"eer": result.eer, "min_dcf": result.min_dcf, "act_dcf": result.act_dcf} == points
+    assert {name: getattr(result, name) for name in points} == points
     assert result.cllr == pytest.approx(expected["cllr"], abs=TOLERANCE)
 
 
 def test_gaussian_scores_have_their_analytic_values():
-    bonafide, spoof = scores_of("eval_size")
+    bonafide, spoof = CASES["eval_size"]()
     assert metrics.eer(bonafide, spoof).value == pytest.approx(norm.cdf(-1), abs=1e-3)
     # The LLR of N(1, 1) against N(-1, 1) is 2 s: then Cllr is already minimal.
     assert metrics.min_cllr(bonafide, spoof) == pytest.approx(
@@ -139,56 +118,42 @@ def test_grouped_metrics_depend_on_distinct_thresholds_only(bonafide, spoof):
 
 
 def test_grouped_equals_official_without_ties():
-    bonafide, spoof = scores_of("gauss")
+    bonafide, spoof = CASES["gauss"]()
     official, grouped = (metrics.eer(bonafide, spoof, ties=t) for t in ("official", "grouped"))
     assert official.value == grouped.value
-    assert official.threshold < grouped.threshold
     for scores in (bonafide, spoof):
         assert ((scores > official.threshold) == (scores >= grouped.threshold)).all()
 
 
-def test_constant_scorer_is_at_chance_when_ties_are_grouped():
-    assert metrics.eer(np.zeros(10), np.zeros(30), ties="grouped").value == 0.5
+def test_ties_that_matter_and_a_flipped_sign_are_told_once():
+    constant = np.zeros(10), np.zeros(30)
+    assert metrics.eer(*constant, ties="grouped").value == 0.5
     with pytest.warns(UserWarning, match=r"100\.000 % by the official .* 50\.000 %") as caught:
-        assert metrics.eer(np.zeros(10), np.zeros(30)).value == 1.0
+        assert metrics.eer(*constant).value == 1.0
     assert len(caught) == 1
-
-
-def test_evaluate_warns_once_about_ties_and_never_without_them():
-    bonafide, spoof = scores_of("gauss_ties")
+    bonafide, spoof = CASES["gauss_ties"]()
     labels = np.repeat([1, 0], [len(bonafide), len(spoof)])
     with pytest.warns(UserWarning, match="tied scores change the EER") as caught:
         metrics.evaluate(np.concatenate([bonafide, spoof]), labels)
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(UserWarning, match=r"83\.58 %, above 50 %: the sign .* probably flipped"):
+        metrics.eer(*CASES["gauss_inverted"]())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        metrics.evaluate(np.concatenate(scores_of("gauss")), labels)
-
-
-def test_inverted_scores_are_pointed_out():
-    with pytest.warns(UserWarning, match=r"83\.58 %, above 50 %: the sign .* probably flipped"):
-        metrics.eer(*scores_of("gauss_inverted"))
+        metrics.evaluate(np.concatenate(CASES["gauss"]()), labels)
 
 
 def test_cllr_is_finite_for_any_finite_score():
     assert metrics.cllr([-800.0], [-900.0]) == pytest.approx(400 / np.log(2))
     assert metrics.cllr([1e300], [-1e300]) == 0.0
     assert metrics.cllr([50.0], [-50.0]) == pytest.approx(np.exp(-50) / np.log(2), rel=1e-12)
-    assert np.isfinite(metrics.cllr([-1e300], [1e300]))
+    assert metrics.cllr([-1e307], [0.0]) == pytest.approx(0.5e307 / np.log(2), rel=1e-9)
 
 
 @given(SCORES, SCORES)
 def test_cllr_is_its_definition(bonafide, spoof):
     expected = np.log2(1 + np.exp(-bonafide)).mean() + np.log2(1 + np.exp(spoof)).mean()
     assert metrics.cllr(bonafide, spoof) == pytest.approx(0.5 * expected, rel=1e-12)
-
-
-def test_cllr_of_more_scores_than_a_chunk():
-    rng = np.random.default_rng(1)
-    bonafide, spoof = rng.normal(0, 3, 40_001), rng.normal(0, 3, 16_384)
-    expected = np.logaddexp(0, -bonafide).mean() + np.logaddexp(0, spoof).mean()
-    assert metrics.cllr(bonafide, spoof) == pytest.approx(0.5 * expected / np.log(2), rel=1e-13)
 
 
 def hull_cllr(bonafide, spoof):
@@ -220,7 +185,7 @@ def test_min_cllr_is_the_convex_hull_of_the_curve(bonafide, spoof):
 
 
 def test_costs_scale_out_and_give_the_bayes_threshold():
-    bonafide, spoof = scores_of("gauss")
+    bonafide, spoof = CASES["gauss"]()
     one = metrics.min_dcf(bonafide, spoof, DetectionCosts(p_spoof=0.05, c_miss=1, c_fa=10))
     other = metrics.min_dcf(bonafide, spoof, DetectionCosts(p_spoof=0.05, c_miss=3, c_fa=30))
     assert one.value == pytest.approx(other.value)
@@ -233,24 +198,21 @@ def test_costs_scale_out_and_give_the_bayes_threshold():
     assert metrics.act_dcf(bonafide, spoof, rare).value == pytest.approx(p_miss + p_fa)
 
 
-def test_result_prints_and_serialises():
-    scores, labels = [2.0, 0.5, -1.0, 1.0], ["bonafide", "bonafide", "spoof", "spoof"]
-    result = metrics.evaluate(scores, labels)
+def test_result_prints_and_serialises_and_labels_have_many_forms():
+    scores = np.array([2.0, 0.5, -1.0, 1.0])
+    result = metrics.evaluate(scores, ["bonafide", "bonafide", "spoof", "spoof"])
     content = json.loads(json.dumps(result.as_dict()))
     assert content["eer"] == {"value": 0.5, "threshold": 0.5}
     assert content["costs"] == {"p_spoof": 0.05, "c_miss": 1.0, "c_fa": 10.0}
     assert "EER (%)          50.000     0.5000" in str(result)
-    assert metrics.evaluate(scores, [1, 1, 0, 0]) == result
-    assert metrics.evaluate(scores, np.array([True, True, False, False])) == result
-    assert metrics.evaluate(scores, ["bona-fide", "bonafide", "spoof", "spoof"]) == result
-
-
-def test_inputs_are_not_changed():
-    scores, labels = np.array([3.0, 1.0, 2.0, 0.0]), np.array([1, 0, 1, 0])
-    before = scores.copy()
-    metrics.evaluate(scores, labels)
-    metrics.eer(scores[:2], scores[2:], ties="grouped")
-    np.testing.assert_array_equal(scores, before)
+    for labels in (
+        [1, 1, 0, 0],
+        np.array([True, True, False, False]),
+        ["bona-fide", "bonafide", "spoof", "spoof"],
+        np.array([1, "bonafide", "spoof", 0], dtype=object),
+    ):
+        assert metrics.evaluate(scores, labels) == result
+    assert scores.tolist() == [2.0, 0.5, -1.0, 1.0]  # sorted in a copy
 
 
 def test_memory_is_a_few_arrays_of_the_trials():
@@ -263,13 +225,3 @@ def test_memory_is_a_few_arrays_of_the_trials():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak <= 10 * scores.nbytes
-
-
-@pytest.mark.parametrize("labels", [[1, 0], ["bonafide", "spoof"], [1, "spoof"]])
-def test_labels_in_object_arrays(labels):
-    expected = metrics.evaluate([1.0, -1.0], [1, 0])
-    assert metrics.evaluate([1.0, -1.0], np.array(labels, dtype=object)) == expected
-
-
-def test_cllr_of_enormous_scores_is_finite():
-    assert metrics.cllr([-1e307], [0.0]) == pytest.approx(0.5e307 / np.log(2), rel=1e-9)

@@ -26,39 +26,34 @@ def trials():
     return asv, cm
 
 
-def test_golden_a_dcf(trials):
+def test_golden_a_dcf_and_t_dcf(trials):
     asv, cm = trials
     point = metrics.a_dcf(*(a + c for a, c in zip(asv, cm, strict=True)))
-    assert point.value == pytest.approx(GOLDEN["min_a_dcf"], abs=TOLERANCE)
-    assert point.threshold == pytest.approx(GOLDEN["min_a_dcf_threshold"], abs=TOLERANCE)
-
-
-def test_golden_t_dcf(trials):
-    asv, cm = trials
     bonafide, spoof = np.concatenate(cm[:2]), cm[2]
-    value = metrics.min_t_dcf(bonafide, spoof).value
-    assert value == pytest.approx(GOLDEN["min_t_dcf_organisers_asv"], abs=TOLERANCE)
-    own = metrics.min_t_dcf(bonafide, spoof, asv=asv).value
-    assert own == pytest.approx(GOLDEN["min_t_dcf_own_asv"], abs=TOLERANCE)
     rates = metrics.asv_rates(*asv)
+    found = {
+        "min_a_dcf": point.value,
+        "min_a_dcf_threshold": point.threshold,
+        "min_t_dcf_organisers_asv": metrics.min_t_dcf(bonafide, spoof).value,
+        "min_t_dcf_own_asv": metrics.min_t_dcf(bonafide, spoof, asv=asv).value,
+    }
+    for name, value in found.items():
+        assert value == pytest.approx(GOLDEN[name], abs=TOLERANCE)
     for name in ("p_fa", "p_miss", "p_fa_spoof"):
         assert getattr(rates, name) == pytest.approx(GOLDEN["own_asv"][name], abs=TOLERANCE)
 
 
 def test_golden_t_eer(trials):
     asv, cm = trials
-    point = metrics.t_eer(asv, (np.concatenate(cm[:2]), cm[2]))
+    cm = np.concatenate(cm[:2]), cm[2]
+    point = metrics.t_eer(asv, cm)
     assert 100 * point.value == pytest.approx(GOLDEN["t_eer_percent_exact"], abs=TOLERANCE)
     # At its thresholds the three error rates of the tandem agree as far as 900 trials allow.
-    asv_accepts = [scores > point.asv_threshold for scores in asv]
-    cm_accepts = [
-        (scores > point.cm_threshold).mean() for scores in (np.concatenate(cm[:2]), cm[2])
-    ]
-    p_miss = 1 - cm_accepts[0] * asv_accepts[0].mean()
-    p_fa = cm_accepts[0] * asv_accepts[1].mean(), cm_accepts[1] * asv_accepts[2].mean()
-    assert p_fa[1] == pytest.approx(point.value)
-    assert p_miss == pytest.approx(point.value, abs=2e-3)
-    assert p_fa[0] == pytest.approx(point.value, abs=2e-3)
+    asv_accepts = [(scores > point.asv_threshold).mean() for scores in asv]
+    cm_accepts = [(scores > point.cm_threshold).mean() for scores in cm]
+    assert cm_accepts[1] * asv_accepts[2] == pytest.approx(point.value)
+    assert 1 - cm_accepts[0] * asv_accepts[0] == pytest.approx(point.value, abs=2e-3)
+    assert cm_accepts[0] * asv_accepts[1] == pytest.approx(point.value, abs=2e-3)
 
 
 def test_presets_are_the_organisers_constants():

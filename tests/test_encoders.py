@@ -278,6 +278,7 @@ def test_weights_are_found_in_the_cache_the_folder_and_packages(no_weights, monk
     def find(name="x"):
         return find_weights(
             name,
+            None,
             parts=["package_of_weights/a", "package_of_weights/b"],
             patterns=["x.pt", "whisper/x.pt"],
             advice="",
@@ -299,12 +300,7 @@ def test_weights_are_found_in_the_cache_the_folder_and_packages(no_weights, monk
     (package / "__init__.py").touch()
     (package / "a").touch()
     with pytest.raises(FileNotFoundError, match="No weights of nothing"):
-        find_weights(
-            "nothing",
-            parts=["package_of_weights/a", "package_of_weights/b"],
-            patterns=[],
-            advice="",
-        )
+        find_weights("nothing", None, parts=["package_of_weights/a", "x/b"], patterns=[], advice="")
     (package / "b").touch()
     assert find() == [package / "a", package / "b"]
 

@@ -129,7 +129,7 @@ def pair_scores(nodes: Tensor, projection: nn.Linear, weights: Tensor) -> Tensor
 class GraphAttention(nn.Module):
     """A graph attention layer over one kind of nodes."""
 
-    def __init__(self, d_in: int, d_out: int, *, temperature: float) -> None:
+    def __init__(self, d_in: int, d_out: int, temperature: float) -> None:
         super().__init__()
         self.temperature = temperature
         self.att_proj = nn.Linear(d_in, d_out)
@@ -150,7 +150,7 @@ class GraphAttention(nn.Module):
 class HeterogeneousGraphAttention(nn.Module):
     """A graph attention layer over temporal and spectral nodes and a master node."""
 
-    def __init__(self, d_in: int, d_out: int, *, temperature: float) -> None:
+    def __init__(self, d_in: int, d_out: int, temperature: float) -> None:
         super().__init__()
         self.temperature = temperature
         self.proj_type1 = nn.Linear(d_in, d_in)
@@ -233,30 +233,20 @@ class AASIST(Countermeasure):
         self.sinc = SincConv(config.n_sinc_filters, config.sinc_kernel_size)
         self.first_bn = nn.BatchNorm2d(1)
         widths = [1, first, first, n_channels, n_channels, n_channels, n_channels]
-        encoder: Any = nn.Sequential(
-            *(
-                nn.Sequential(ResidualBlock(n_in, n_out, first=k == 0))
-                for k, (n_in, n_out) in enumerate(itertools.pairwise(widths))
-            )
+        blocks = (
+            nn.Sequential(ResidualBlock(n_in, n_out, first=k == 0))
+            for k, (n_in, n_out) in enumerate(itertools.pairwise(widths))
         )
+        encoder: Any = nn.Sequential(*blocks)
         self.encoder = encoder.to(memory_format=torch.channels_last)
         self.pos_S = nn.Parameter(torch.randn(1, config.n_sinc_filters // 3, n_channels))
         self.master1 = nn.Parameter(torch.randn(1, 1, n_channels))
         self.master2 = nn.Parameter(torch.randn(1, 1, n_channels))
-
-        def graph() -> GraphAttention:
-            return GraphAttention(n_channels, n_channels, temperature=config.temperature)
-
-        def hetero(d_in: int) -> HeterogeneousGraphAttention:
-            return HeterogeneousGraphAttention(
-                d_in, d_hetero, temperature=config.temperature_hetero
-            )
-
-        self.GAT_layer_S = graph()
-        self.GAT_layer_T = graph()
-        for k in (1, 2):
-            self.add_module(f"HtrgGAT_layer_ST{k}1", hetero(n_channels))
-            self.add_module(f"HtrgGAT_layer_ST{k}2", hetero(d_hetero))
+        self.GAT_layer_S = GraphAttention(n_channels, n_channels, config.temperature)
+        self.GAT_layer_T = GraphAttention(n_channels, n_channels, config.temperature)
+        for k, (n, d_in) in itertools.product((1, 2), ((1, n_channels), (2, d_hetero))):
+            layer = HeterogeneousGraphAttention(d_in, d_hetero, config.temperature_hetero)
+            self.add_module(f"HtrgGAT_layer_ST{k}{n}", layer)
         self.pool_S = GraphPooling(n_channels, config.pool_spectral)
         self.pool_T = GraphPooling(n_channels, config.pool_temporal)
         for name in ("pool_hS1", "pool_hT1", "pool_hS2", "pool_hT2"):
@@ -281,10 +271,8 @@ class AASIST(Countermeasure):
             torch.maximum(self.drop_way(one), self.drop_way(two))
             for one, two in zip(*branches, strict=True)
         )
-        parts = [
-            part for x in (temporal, spectral) for part in (x.abs().amax(dim=1), x.mean(dim=1))
-        ]
-        return torch.cat([*parts, master.squeeze(1)], dim=1)
+        read = [(nodes.abs().amax(dim=1), nodes.mean(dim=1)) for nodes in (temporal, spectral)]
+        return torch.cat([*read[0], *read[1], master.squeeze(1)], dim=1)
 
     def _encode(self, waveform: Tensor) -> tuple[Tensor, Tensor]:
         """Return the largest magnitudes over time and over frequency, as graph nodes."""

@@ -145,9 +145,14 @@ def build_config(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def check_config(config: Any) -> None:
-    """Raise unless whole numbers, choices and rates of dropout in a configuration are possible."""
+    """Raise unless whole numbers, choices and rates of dropout in a configuration are possible.
+
+    Lists, which JSON has in place of tuples, become tuples.
+    """
     for name, kind in get_type_hints(type(config)).items():
         value = getattr(config, name)
+        if isinstance(value, list):
+            object.__setattr__(config, name, tuple(value))
         if kind is int and (type(value) is not int or value < 1):
             raise ValueError(f"`{name}` must be a whole number of at least 1; got {value!r}.")
         if kind is bool and type(value) is not bool:
@@ -221,16 +226,15 @@ class SpeechEncoder(nn.Module, ABC):
 
 
 def find_weights(
-    name: str, *, parts: Sequence[str], patterns: Iterable[str], advice: str
+    name: str, path: Path | None, *, parts: Sequence[str], patterns: Iterable[str], advice: str
 ) -> list[Path]:
-    """Return the file of an encoder's weights, or its parts.
+    """Return the file of an encoder's weights, `path` where it is given, or its parts.
 
     They are looked for as ``package/path`` in installed packages, then by the globs `patterns` in
     the folder ASVSPOOF_CM_WEIGHTS and in the user's cache.
-
-    Raises:
-        FileNotFoundError: They are nowhere; the message has the `advice`.
     """
+    if path is not None:
+        return [path]
     installed = []
     for package, _, rest in (part.partition("/") for part in parts):
         spec = find_spec(package)

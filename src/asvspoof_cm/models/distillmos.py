@@ -76,13 +76,13 @@ class DistillMOSEncoder(SpeechEncoder):
 
     def load_published(self, path: Path | None = None) -> None:
         """Load the weights of the package distillmos."""
-        if path is None:
-            (path,) = find_weights(
-                "distillmos",
-                parts=("distillmos/weights/distill_mos_v7.pt",),
-                patterns=("distill_mos_v7.pt",),
-                advice="pip install --no-deps distillmos",
-            )
+        (path,) = find_weights(
+            "distillmos",
+            path,
+            parts=("distillmos/weights/distill_mos_v7.pt",),
+            patterns=("distill_mos_v7.pt",),
+            advice="pip install --no-deps distillmos",
+        )
         content = torch.load(path, map_location="cpu", weights_only=True)
         try:
             self.load_state_dict(self._renamed(content["model"]))

@@ -72,13 +72,10 @@ class EncoderConfig:
     architecture: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("encoder", "n_layers", "freeze"):  # JSON knows lists only
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
+        check_config(self)
         names = self.encoders
         if not names or not all(isinstance(name, str) and name for name in names):
             raise ValueError(f"`encoder` must be a name or a tuple of names; got {self.encoder!r}.")
-        check_config(self)
         check_between("encoder_lr", self.encoder_lr, 0, 1)
         for name, words, rule in (
             ("n_layers", (None,), "a whole number of at least 0, or None"),

@@ -95,8 +95,7 @@ class HuggingFaceEncoder(SpeechEncoder):
 
 
 def _model(architecture: Mapping[str, Any], n_layers: int | None) -> Any:
-    values = dict(architecture)
-    config = _transformers().AutoConfig.for_model(values.pop("model_type"), **values)
+    config = _transformers().AutoConfig.for_model(**architecture)
     n_all = config.num_hidden_layers
     if n_layers is not None:
         if not 1 <= n_layers <= n_all:

@@ -48,8 +48,6 @@ class ResNetConfig:
     d_embedding: int = 256
 
     def __post_init__(self) -> None:
-        if isinstance(self.n_blocks, list):  # JSON knows lists only
-            object.__setattr__(self, "n_blocks", tuple(self.n_blocks))
         check_config(self)
         if len(self.n_blocks) != 4 or not all(type(n) is int and n > 0 for n in self.n_blocks):
             raise ValueError(f"`n_blocks` must be four positive numbers; got {self.n_blocks}.")

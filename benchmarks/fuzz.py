@@ -54,7 +54,7 @@ from asvspoof_cm.export import _NO_HASH as NO_HASH, export_onnx
 from asvspoof_cm.metrics import read_key, read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.scorer import Scorer
-from harness import RESULTS, Row, render_results, write_results
+from harness import Row, write_results
 
 SCORER = Scorer(lambda waveforms: waveforms[:, :2])
 
@@ -605,11 +605,7 @@ def record(name: str, outcome: Outcome, n: int, seed: int) -> None:
         note=f"seed {seed}; {told}; at most {outcome.slowest_s:.2f} s and "
         f"{outcome.peak_bytes / 2**20:.0f} MiB for one",
     )
-    path = RESULTS / "fuzz.json"
-    stored = json.loads(path.read_text())["rows"] if path.exists() else []
-    rows = {each["case"].partition(":")[0]: Row(**each) for each in stored} | {name: row}
-    write_results("fuzz", [rows[each] for each in READERS if each in rows])
-    (RESULTS.parent / "RESULTS.md").write_text(render_results())
+    write_results("fuzz", [row], keep=True)
 
 
 if __name__ == "__main__":

@@ -39,14 +39,39 @@ class Row:
     note: str = ""
 
     @classmethod
-    def faster(
-        cls, case: str, seconds: float, reference: float, *, times: float, **rest: Any
+    def beside(
+        cls,
+        case: str,
+        ours: float,
+        reference: float,
+        reference_name: str,
+        *,
+        times: float | None = None,
+        deviation: float | None = None,
+        within: float | None = None,
+        unit: str = "s",
+        note: str = "",
     ) -> Row:
-        """Return a row of seconds whose goal is to be so many times as fast as the reference."""
-        ratio = reference / seconds
-        goal = f"≥ {times:g}×"
-        about: dict[str, Any] = {"ratio": ratio, "goal": goal, "met": ratio >= times, **rest}
-        return cls(case=case, ours=seconds, unit="s", reference=reference, **about)
+        """Return a row of seconds, bytes or rates beside a reference.
+
+        Its goals are to be so many `times` better, and to differ by no more than `within`.
+        """
+        better = reference / ours if unit in ("s", "B") else ours / reference
+        goals = [] if times is None else [f"≥ {times:g}×"]
+        goals += [] if within is None else [f"≤ {within:g}"]
+        met = better >= (times or 0) and (within is None or deviation <= within)
+        return cls(
+            case=case,
+            ours=ours,
+            unit=unit,
+            reference=reference,
+            reference_name=reference_name,
+            ratio=better,
+            deviation=deviation,
+            goal=", ".join(goals),
+            met=met if goals else None,
+            note=note,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +133,15 @@ def _measure(pipe: Any, function: Callable[..., Callable[[], object]], args: Seq
     ctypes.CDLL(None).malloc_trim(0)
     # Writing 5 resets the peak to the present size (Linux); getrusage would keep the parent's.
     Path("/proc/self/clear_refs").write_text("5")
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     task()
-    pipe.send(_resident("VmHWM") - before)
+    pipe.send(resident("VmHWM") - before)
 
 
-def _resident(field: str) -> int:
-    status = Path("/proc/self/status").read_text()
-    return int(re.search(rf"{field}:\s+(\d+) kB", status).group(1)) * 1024
+def resident(field: str, process: int | str = "self") -> int:
+    """Return a figure of a process's memory in bytes (Linux); 0 where there is none."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    return 0 if found is None else int(found.group(1)) * 1024
 
 
 def environment() -> dict[str, Any]:
@@ -136,7 +162,10 @@ def environment() -> dict[str, Any]:
 
 
 def write_results(suite: str, rows: Sequence[Row], *, keep: bool = False, **details: Any) -> Path:
-    """Write one suite's rows, and what else it found, as JSON; `keep` keeps other rows there."""
+    """Write one suite's rows, and what else it found, as JSON, and ``RESULTS.md`` of all suites.
+
+    `keep` keeps the rows of other cases.
+    """
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{suite}.json"
     found = [asdict(row) for row in rows]
@@ -151,6 +180,7 @@ def write_results(suite: str, rows: Sequence[Row], *, keep: bool = False, **deta
         **details,
     }
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    (RESULTS.parent / "RESULTS.md").write_text(render_results())
     return path
 
 

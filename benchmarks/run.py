@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from harness import Options, render_results, to_markdown, write_results  # noqa: E402
+from harness import Options, to_markdown, write_results  # noqa: E402
 
 
 def main() -> None:
@@ -53,7 +53,6 @@ def main() -> None:
         rows = module.run(options)
         path = write_results(suite, rows, keep=bool(args.part))
         print(to_markdown(json.loads(path.read_text())), flush=True)
-    (HERE / "RESULTS.md").write_text(render_results())
 
 
 if __name__ == "__main__":

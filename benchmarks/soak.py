@@ -33,9 +33,10 @@ import torch
 from asvspoof_cm import Scorer, save_checkpoint
 from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.models import TFPARN, TFPARNConfig
-from bench_service import BAD_SHARE, Server, counted, serve
-from harness import RESULTS, Row, _resident, render_results, write_results
+from harness import Row, resident, write_results
+from service import Server, serve
 
+BAD_SHARE = 0.01
 SMALL = TFPARNConfig(d_model=16, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=8, n_mels=40)
 TOLERANCE = 1e-4
 """How far a score may move when other crops share its batch."""
@@ -151,14 +152,14 @@ def _run(
     start, due, n_out_of_order = time.monotonic(), 0.0, 0
     answers = scorer.score_files(paths(), n_threads=1)
     with httpx.Client(base_url=server.address, timeout=120) as http:
-        before = counted(server)
+        before = server.n_answered()
         while (elapsed := time.monotonic() - start) < seconds:
             if elapsed >= due:
                 due += SAMPLE_EVERY_S
                 series.append(
                     {
                         "seconds": round(elapsed, 1),
-                        "score_files_bytes": _resident("VmRSS"),
+                        "score_files_bytes": resident("VmRSS"),
                         "service_bytes": server.memory(),
                         "n_files": files.n_scored + files.n_errors,
                         "n_requests": sum(statuses.values()),
@@ -170,7 +171,7 @@ def _run(
                 files.add(clip, answer.score)
             for clip in itertools.islice(requests, n_per_turn):
                 service.add(clip, ask(http, clip, statuses))
-        answered = counted(server) - before
+        answered = server.n_answered() - before
     rows = [
         *_rows("score_files", files, len(given), n_out_of_order),
         *_rows("service", service, sum(statuses.values()) - answered, 0),
@@ -228,7 +229,6 @@ def main() -> None:
     args = parser.parse_args()
     rows, details = soak(args.minutes, args.seed)
     write_results("soak", rows, **details)
-    (RESULTS.parent / "RESULTS.md").write_text(render_results())
     for row in rows:
         print(f"{row.case}: {row.ours:.6g} ({row.note}) {'met' if row.met else 'NOT met'}")
 

@@ -159,6 +159,12 @@ def test_save_figure_writes_the_named_format(tmp_path):
         assert content in (tmp_path / name).read_bytes()
 
 
+def test_pictures_of_names_that_collide_have_a_number(tmp_path):
+    taken = set()
+    paths = [plots.picture_path(tmp_path, name, taken) for name in ("a/b", "A_b", "../c", "..")]
+    assert [path.name for path in paths] == ["a_b.png", "A_b_2.png", "c.png", "picture.png"]
+
+
 WITHOUT = """
 sys.modules["matplotlib"] = sys.modules["matplotlib.figure"] = None
 try:

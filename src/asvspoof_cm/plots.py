@@ -18,13 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from asvspoof_cm._tables import Quantity
-from asvspoof_cm._util import (
-    FloatArray,
-    as_scores,
-    atomic_path,
-    check_choice,
-    import_extra,
-)
+from asvspoof_cm._util import FloatArray, as_scores, atomic_path, check_choice, import_extra
 from asvspoof_cm.labels import LABEL_NAMES, SPOOF
 from asvspoof_cm.metrics import ASVSPOOF5, METRICS, Breakdown, Interval, det_curve
 from asvspoof_cm.metrics.track1 import Curve, eer_of, min_dcf_of
@@ -44,7 +38,6 @@ __all__ = [
     "det",
     "explanation",
     "new_axes",
-    "picture_path",
     "save_figure",
     "scores",
     "timeline",
@@ -84,23 +77,15 @@ def save_figure(ax: Axes, path: str | os.PathLike[str], *, dpi: int = 200) -> No
         >>> (folder / "empty.pdf").read_bytes()[:5]
         b'%PDF-'
     """
-    figure = ax.get_figure(root=True)
-    if figure is None:
-        raise ValueError("`ax` must belong to a figure; it was removed from its own.")
+    figure: Any = ax.get_figure(root=True)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format=Path(path).suffix.removeprefix(".") or "png", dpi=dpi)
 
 
 def picture_path(folder: Path, name: str, taken: set[Path]) -> Path:
-    """Return where the picture of a recording of this name goes, and add it to what is `taken`.
+    """Return where the picture of a recording goes, and add it to what is `taken`.
 
-    Folders become part of the file's name; where two names collide, on any system, the later one
-    has a number.
-
-    Example:
-        >>> taken = set()
-        >>> [picture_path(Path(), name, taken).name for name in ("a/b", "a_b", "../c")]
-        ['a_b.png', 'a_b_2.png', 'c.png']
+    Folders become part of the file's name; of two equal names, on any system, one has a number.
     """
     stem = re.sub(r"[^\w.+-]+", "_", name).strip("._") or "picture"
     path, n = folder / f"{stem}.png", 1
@@ -391,9 +376,8 @@ def explanation(explanation: Explanation, ax: Axes | None = None) -> Axes:
 
 def new_figure(width_in: float, height_in: float) -> Figure:
     """Return a figure without pyplot."""
-    figure: Figure = import_extra("matplotlib.figure", "plots").Figure(
-        figsize=(width_in, height_in), layout="constrained"
-    )
+    matplotlib = import_extra("matplotlib.figure", "plots")
+    figure: Figure = matplotlib.Figure(figsize=(width_in, height_in), layout="constrained")
     return figure
 
 
@@ -408,10 +392,10 @@ def finish(ax: Axes, x_label: str, y_label: str) -> Axes:
         spine.set_visible(side in ("left", "bottom"))
         spine.set_linewidth(0.6)
     entries = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    names = sorted(entries, key=lambda name: name in MARKS)  # the systems stand together
-    if names:
-        handles = [entries[name] for name in names]
-        ax.legend(handles, names, fontsize=FONT_SIZE - 1.5, frameon=False, handlelength=1.6)
+    if entries:
+        names = sorted(entries, key=lambda name: name in MARKS)  # the systems stand together
+        style: Any = {"fontsize": FONT_SIZE - 1.5, "frameon": False, "handlelength": 1.6}
+        ax.legend([entries[name] for name in names], names, **style)
     return ax
 
 

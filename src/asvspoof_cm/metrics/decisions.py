@@ -30,7 +30,7 @@ from asvspoof_cm._util import (
     check_not_negative,
 )
 from asvspoof_cm.metrics.groups import Group, combinations
-from asvspoof_cm.metrics.intervals import Interval, draws, encode, wilson
+from asvspoof_cm.metrics.intervals import Interval, draws, encode, wilson, with_intervals
 from asvspoof_cm.metrics.track1 import ASVSPOOF5
 
 _TITLES = {
@@ -187,10 +187,8 @@ def _rates(outcomes: NDArray[Any]) -> dict[str, NDArray[Any]]:
 def _row(
     group: tuple[str, ...], outcomes: IntArray, drawn: FloatArray, is_clustered: bool
 ) -> Group:
-    rates: dict[str, Interval | float] = {k: float(rate) for k, rate in _rates(outcomes).items()}
-    for name, values in _rates(drawn).items():
-        if not math.isnan(float(rates[name])) and not np.isnan(values).all():
-            rates[name] = Interval.of(float(rates[name]), values)
+    observed = {name: float(rate) for name, rate in _rates(outcomes).items()}
+    rates = with_intervals(observed, np.stack([*_rates(drawn).values()], axis=-1))
     tp, fn, fp, tn = outcomes.tolist()
     if not is_clustered:
         shares = _shares(tp, fn, fp, tn).items()

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from asvspoof_cm._tables import Quantity, Report, Table
 from asvspoof_cm._util import FloatArray, IntArray, Plain, as_column, as_trials, check_between
 from asvspoof_cm.labels import ABSENT
-from asvspoof_cm.metrics.intervals import Interval, encode, resample
+from asvspoof_cm.metrics.intervals import Interval, encode, resample, with_intervals
 from asvspoof_cm.metrics.track1 import METRICS
 
 POOLED, MEAN = "pooled", "mean"
@@ -114,7 +114,7 @@ def breakdown(
             pairs, n = [(values[against], values[chosen])], 0 if is_one else n_bootstrap
             observed, drawn[:n] = resample([*METRICS.values()], pairs, units, n, seed)
         replicates.append(drawn)
-        found = _values(observed, drawn)
+        found = with_intervals(dict(zip(METRICS, observed.tolist(), strict=True)), drawn)
         return Group(group=group, n_bonafide=len(against), n_spoof=len(chosen), values=found)
 
     rows, replicates = [], list[FloatArray]()
@@ -147,23 +147,18 @@ def breakdown(
     return Breakdown(columns=tuple(columns), rows=(*rows, pooled), mean=mean)
 
 
-def _values(observed: FloatArray, drawn: FloatArray) -> dict[str, Interval | float]:
-    """Return the value of each metric, with an interval where a replicate has one."""
-    if np.isnan(drawn).all():
-        return dict(zip(METRICS, observed.tolist(), strict=True))
-    return dict(zip(METRICS, map(Interval.of, observed.tolist(), drawn.T), strict=True))
-
-
 def _mean(
     groups: Sequence[Group], replicates: Sequence[FloatArray], seed: int
 ) -> dict[str, Interval | float]:
     """Return the mean of each metric over groups; a replicate draws groups, and trials in each."""
     if not groups:
         return dict.fromkeys(METRICS, math.nan)
-    observed = np.mean([[float(v) for v in row.values.values()] for row in groups], axis=0)
+    observed = {
+        name: float(np.mean([float(row.values[name]) for row in groups])) for name in METRICS
+    }
     n = len(replicates[0])
     chosen = np.random.default_rng(seed).integers(len(groups), size=(len(groups), n))
-    return _values(observed, np.stack(replicates)[chosen, np.arange(n)].mean(axis=0))
+    return with_intervals(observed, np.stack(replicates)[chosen, np.arange(n)].mean(axis=0))
 
 
 def combinations(columns: Mapping[str, NDArray[Any]]) -> tuple[list[tuple[str, ...]], IntArray]:

@@ -61,6 +61,17 @@ class Interval(Plain):
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
 
 
+def with_intervals(
+    values: Mapping[str, float], replicates: FloatArray
+) -> dict[str, Interval | float]:
+    """Return values with the intervals of their replicates, (n, n_values), where there are any."""
+    found: dict[str, Interval | float] = dict(values)
+    for (name, value), drawn in zip(values.items(), replicates.T, strict=True):
+        if not np.isnan(value) and not np.isnan(drawn).all():
+            found[name] = Interval.of(value, drawn)
+    return found
+
+
 def bootstrap(
     metric: MetricLike | Sequence[MetricLike] | Mapping[str, Any],
     bonafide: ArrayLike,

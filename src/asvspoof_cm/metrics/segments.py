@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from asvspoof_cm._tables import Quantity, Report, Table
 from asvspoof_cm._util import FloatArray, IntArray, as_scores, check_positive_finite
 from asvspoof_cm.labels import BONAFIDE, NO_SPEECH, SPOOF
-from asvspoof_cm.metrics.intervals import Interval, draws
+from asvspoof_cm.metrics.intervals import Interval, draws, with_intervals
 from asvspoof_cm.metrics.track1 import ASVSPOOF5, Curve, OperatingPoint, eer_of
 
 Recordings: TypeAlias = NDArray[Any] | Sequence[Any] | Mapping[str, Any]
@@ -230,11 +230,10 @@ def evaluate_segments(
         )
 
     n = pieces.n_recordings
-    values: dict[str, Interval | float] = {**values_of(np.ones(n, dtype=np.int32))}
-    drawn = [values_of(counts) for (counts,) in draws([n], n_bootstrap if n > 1 else 0, seed)]
-    for name, value in values.items():
-        if drawn and not math.isnan(value):
-            values[name] = Interval.of(float(value), np.array([each[name] for each in drawn]))
+    values = values_of(np.ones(n, dtype=np.int32))
+    drawn = np.empty((n_bootstrap if n > 1 else 0, len(values)))
+    for k, (counts,) in enumerate(draws([n], len(drawn), seed)):
+        drawn[k] = [*values_of(counts).values()]
     bonafide_s, spoof_s = (
         float(pieces.duration_s[pieces.label == k].sum()) for k in (BONAFIDE, SPOOF)
     )
@@ -243,7 +242,7 @@ def evaluate_segments(
         bonafide_s=bonafide_s,
         spoof_s=spoof_s,
         threshold=float(threshold),
-        values=values,
+        values=with_intervals(values, drawn),
     )
 
 

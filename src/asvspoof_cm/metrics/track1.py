@@ -1,8 +1,5 @@
 """Track 1, the countermeasure alone: EER, minDCF, actDCF, Cllr, and all of them by `evaluate`.
 
-Every function takes two arrays, bonafide first: the scores of bonafide trials, shape (n_bonafide,),
-and of spoofed trials, shape (n_spoof,). A higher score means bonafide.
-
 The Bayes threshold of `act_dcf`, and every threshold with ``ties="grouped"``, is accepted: accept
 s ≥ τ. The official threshold of `eer` and `min_dcf` is the highest *rejected* score: accept s > τ.
 
@@ -320,7 +317,7 @@ class Curve:
     def drawn(self, times: tuple[Counts, Counts]) -> Curve:
         """Return the curve where each trial comes so often."""
         curve = replace(self, times=times)
-        vars(curve).update(corner_trials=self.corner_trials, surprise=self.surprise)
+        vars(curve).update(_corner_trials=self._corner_trials, _surprise=self._surprise)
         return curve
 
     def trials(self) -> tuple[FloatArray, FloatArray]:
@@ -330,14 +327,14 @@ class Curve:
         return np.repeat(self.classes[0], self.times[0]), np.repeat(self.classes[1], self.times[1])
 
     @cached_property
-    def corner_trials(self) -> tuple[IntArray, IntArray]:
+    def _corner_trials(self) -> tuple[IntArray, IntArray]:
         """Where the corners lie among the scores of each class: (n_corners,) each."""
         below = np.searchsorted(self.classes[1], self.classes[0])
         at = np.append(np.flatnonzero(np.diff(below, prepend=-1)), len(below))
         return at, np.append(below[at[:-1]], len(self.classes[1]))
 
     @cached_property
-    def surprise(self) -> tuple[FloatArray, FloatArray]:
+    def _surprise(self) -> tuple[FloatArray, FloatArray]:
         """What each trial costs in Cllr, in nats."""
         return _softplus(-self.classes[0]), _softplus(self.classes[1])
 
@@ -358,7 +355,7 @@ class Curve:
     @cached_property
     def corners(self) -> tuple[Integers, Integers]:
         """Trials passed at each corner: bonafide and spoof, (n_corners,) each; at the end all."""
-        return self._n_passed(self.corner_trials)
+        return self._n_passed(self._corner_trials)
 
     @property
     def n_trials(self) -> tuple[int, int]:
@@ -383,11 +380,6 @@ class Curve:
         lowest = min(float(scores[0]) for scores in self.classes) - BELOW_LOWEST
         ends = zip(self.classes, counts, strict=True)
         return max((float(scores[n - 1]) for scores, n in ends if n), default=lowest)
-
-    def first_accepted(self, counts: tuple[int, int]) -> float:
-        """The lowest accepted score at that point, infinite where all are rejected."""
-        ends = zip(self.classes, counts, strict=True)
-        return min((float(scores[n]) for scores, n in ends if n < len(scores)), default=math.inf)
 
 
 # The mathematics of a curve
@@ -459,17 +451,19 @@ def eer_of(curve: Curve, ties: Ties = "official") -> OperatingPoint:
         return OperatingPoint(value, curve.last_rejected(counts))
     score = curve.last_rejected(reached)
     lowest, highest = curve.below(score), curve.below(score, "right")
-    if lowest[0] == highest[0] or lowest[1] == highest[1]:
-        return OperatingPoint(value, curve.first_accepted(counts))
-    (p_miss, p_fa), (p_miss_after, p_fa_after) = curve.rates(*lowest), curve.rates(*highest)
-    part = (p_fa - p_miss) / (p_fa - p_fa_after + p_miss_after - p_miss)
-    return OperatingPoint(p_miss + part * (p_miss_after - p_miss), curve.first_accepted(highest))
+    if lowest[0] < highest[0] and lowest[1] < highest[1]:
+        (p_miss, p_fa), (p_miss_after, p_fa_after) = curve.rates(*lowest), curve.rates(*highest)
+        part = (p_fa - p_miss) / (p_fa - p_fa_after + p_miss_after - p_miss)
+        value, counts = p_miss + part * (p_miss_after - p_miss), highest
+    ends = zip(curve.classes, counts, strict=True)
+    accepted = (float(scores[n]) for scores, n in ends if n < len(scores))
+    return OperatingPoint(value, min(accepted, default=math.inf))
 
 
 def _cllr_of(curve: Curve) -> float:
     nats = 0.0
     for k, n in enumerate(curve.n_trials):
-        costs = curve.surprise[k]
+        costs = curve._surprise[k]
         # Not np.dot: its threads wait for each other, for milliseconds on busy cores.
         nats += float((costs if curve.times is None else costs * curve.times[k]).sum()) / n
     return 0.5 * nats / math.log(2.0)

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-
-from asvspoof_cm.cli.options import load_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
     parser.description = (
-        "List the trained models that come with the package: size, hash, errors (EER in %%, pooled "
-        "over all clips of a set and as a mean within its sources), licence, and what each is for; "
-        "or print what is known about one. Other commands take them with --model; the first is "
-        "used where none is named."
+        "List the trained models that come with the package: size, hash, errors (EER in %, pooled "
+        "over all clips of a set and as a mean within its sources), licence, and what each is for. "
+        "Other commands take them with --model; the first is used where none is named."
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="print its card, as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list or the card."""
+    """Print the list."""
     from asvspoof_cm._hub import PRETRAINED
     from asvspoof_cm._tables import render
 
-    if args.name is not None:
-        card = load_model(args.name).meta.get("card", {})
-        sys.stdout.write(json.dumps(card, indent=1, ensure_ascii=False) + "\n")
-        return 0
     rows = []
     for name, entry in PRETRAINED.items():
         errors = []

@@ -39,14 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--protocol", metavar="P", help="score the utterances that it lists")
     text = "where the files of the protocol, or of lists, are (default: the list's folder)"
     add("--audio", metavar="DIR", help=text)
-    add("--out", dest="output", metavar="TSV", type=Path, help="table to append to")
-    add("--json", action="store_true", help="print JSON lines, with details")
+    one_of = parser.add_mutually_exclusive_group().add_argument
+    one_of("--out", dest="output", metavar="TSV", type=Path, help="table to append to")
+    one_of("--json", action="store_true", help="print JSON lines, with details")
     text = "score part K of N only, K from 0, to an --out of its own; merge joins them"
     add("--shard", metavar="K/N", type=_shard, help=text)
     add_model(parser)
     add_device(parser)
     add("--crops", dest="n_crops", type=int, metavar="N", help="crops of each file (the model's)")
-    add("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
     text = "of several channels: their mix (the default), each on its own, or one, from 0"
     add("--channel", type=_channel, default="mix", metavar="C", help=text)
     costs: Any = {"type": float, "metavar": "X"}
@@ -55,8 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--c-miss", default=1.0, help="cost of taking bonafide for spoof (1)", **costs)
     add("--c-fa", default=10.0, help="cost of taking spoof for bonafide (10)", **costs)
     add("--worst", action="store_true", help="decide by the worst passage")
-    add("--timeline", action="store_true", help="a row for each second instead")
-    add("--segments", action="store_true", help="a row for each segment instead")
+    one_of = parser.add_mutually_exclusive_group().add_argument
+    one_of("--timeline", action="store_true", help="a row for each second instead")
+    one_of("--segments", action="store_true", help="a row for each segment instead")
     add("--plot", metavar="DIR", type=Path, help="also draw what is found as DIR/NAME.png")
 
 
@@ -71,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
     _refuse(args, is_along=is_along)
     if args.output is not None:
         files.check_table(args.output)
-    names = ("device", "n_crops", "precision", "channel")
-    scorer = load_scorer(args.model, **{name: vars(args)[name] for name in names})
+    options: Any = {"device": args.device, "n_crops": args.n_crops, "channel": args.channel}
+    scorer = load_scorer(args.model, **options)
     if args.protocol is not None:
         entries: Iterable[Entry] = files.protocol_entries(args.protocol, args.audio)
     else:
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if is_along:
         return _along(scorer, args, entries, costs)
     if args.output is not None:
-        options: Any = {"costs": costs, "worst": args.worst, "shard": args.shard or (0, 1)}
+        options = {"costs": costs, "worst": args.worst, "shard": args.shard or (0, 1)}
         done = files.write_table(scorer, entries, args.output, progress=True, say=_say, **options)
         sys.stderr.write(f"{done}\n")
         return 1 if done.n_failed or (args.protocol is None and done.n_without_speech) else 0
@@ -113,10 +114,7 @@ def _refuse(args: argparse.Namespace, *, is_along: bool) -> None:
             by_protocol and args.channel == "each",
             "--channel each gives a name several scores, and a --protocol has one for each.",
         ),
-        ("-" in args.files and len(args.files) > 1, "- stands alone: it is one recording."),
         (args.shard and not writes, "--shard needs --out, a table of its own for each part."),
-        (args.json and writes, "--json prints, --out writes a table; choose one."),
-        (args.segments and args.timeline, "--segments and --timeline are two things; choose one."),
         (
             is_along and writes and args.output.exists(),
             f"{args.output} is there already; choose another --out, or delete it.",

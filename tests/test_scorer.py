@@ -716,7 +716,7 @@ def test_a_score_that_is_not_finite_is_an_error():
     [
         (
             {"crop_s": 0.0},
-            "`crop_s` must be a number of seconds from one sample to an hour; got 0.0",
+            "`crop_s` must be between 6.25e-05 and 3600; got 0.0",
         ),
         ({"n_crops": 0}, "`n_crops` must be a whole number of at least 1; got 0"),
         ({"batch_size": 2.5}, "`batch_size` must be a whole number of at least 1; got 2.5"),

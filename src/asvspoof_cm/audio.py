@@ -25,7 +25,6 @@ from asvspoof_cm._util import (
     MIN_RATE,
     check_between,
     check_choice,
-    check_float,
     check_not_negative,
     check_positive,
     check_positive_finite,
@@ -131,11 +130,7 @@ class InputSettings:
 
     def __post_init__(self) -> None:
         check_rate(self.sample_rate)
-        if not 1 / self.sample_rate <= self.crop_s <= 3600.0:
-            raise ValueError(
-                "`crop_s` must be a number of seconds from one sample to an hour; "
-                f"got {self.crop_s}."
-            )
+        check_between("crop_s", self.crop_s, 1 / self.sample_rate, 3600.0)
         check_positive(self, "n_crops")
         check_between("n_crops", self.n_crops, 1, MAX_CROPS)
         check_choice("one_crop", self.one_crop, ("center", "start"))
@@ -401,11 +396,7 @@ OpenAudio: TypeAlias = AudioFile | InMemory
 def open_audio(
     audio: Any, sample_rate: int, new_rate: int, *, channel: int | None = None
 ) -> AbstractContextManager[OpenAudio]:
-    """Return audio of any kind as a context whose value is read at `new_rate`.
-
-    It is a file, an open one, the bytes of one, what this function has opened, or a waveform at
-    `sample_rate`.
-    """
+    """Return a file, an open one, the bytes of one, or a waveform as a context of open audio."""
     if isinstance(audio, AudioFile | InMemory):
         return nullcontext(audio)
     if isinstance(audio, str | os.PathLike | bytes) or hasattr(audio, "read"):
@@ -437,27 +428,20 @@ def resample(waveform: AnyWaveform, orig_rate: int, new_rate: int) -> AnyWavefor
         torch.Size([2, 16000])
     """
     up, down = rate_ratio(check_rate(orig_rate, "orig_rate"), check_rate(new_rate, "new_rate"))
-    given: Any = waveform
-    is_array = isinstance(given, np.ndarray)
-    if is_array and given.dtype.kind != "f":
+    samples = _as_array(waveform)
+    if samples.dtype.kind != "f":
         raise TypeError(
-            f"`waveform` must hold floats; got {given.dtype}. Scale integers first: "
+            f"`waveform` must hold floats; got {samples.dtype}. Scale integers first: "
             "waveform / 32768 for int16."
         )
-    if not is_array:
-        check_float(given)
     if up == down:
         return waveform
-    samples = _as_array(given)
-    found: Any = _polyphase(samples.astype(np.result_type(samples, np.float32)), up, down)
-    if is_array:
-        found = found.astype(given.dtype, copy=False)
-    else:
-        import torch
+    found = _polyphase(samples.astype(np.result_type(samples, np.float32)), up, down)
+    if isinstance(waveform, np.ndarray):
+        return found.astype(waveform.dtype, copy=False)
+    import torch
 
-        found = torch.from_numpy(found).to(given)
-    resampled: AnyWaveform = found
-    return resampled
+    return torch.from_numpy(found).to(waveform)
 
 
 def resampled_part(
@@ -750,8 +734,7 @@ def as_audio(
     if samples.ndim == 2 and (shape[0] > MAX_CHANNELS or 1 <= shape[1] < shape[0]):
         raise ValueError(
             f"`waveform` must have shape (channels, time) with at most {MAX_CHANNELS} channels, "
-            f"fewer than samples; got {shape}. Did you pass (time, channels)? Transpose it: "
-            "waveform.T."
+            f"fewer than samples; got {shape}. Did you pass (time, channels)? Take waveform.T."
         )
     frames = as_float(samples).reshape(-1, shape[-1]) if samples.size else np.zeros((1, 0), "f")
     _check_channel(channel, len(frames), "`waveform`")

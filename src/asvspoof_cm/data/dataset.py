@@ -44,11 +44,6 @@ class Batch:
         label: Labels of shape (batch,), int64.
         index: Rows of the protocol, shape (batch,), int64; -1 for rows that augmentation added.
         frame_label: Labels of equally long frames, shape (batch, n_frames), where there are any.
-
-    Example:
-        >>> batch = Batch(torch.randn(2, 16000), torch.tensor([0, 1]), torch.arange(2))
-        >>> len(batch), batch.frame_label is None
-        (2, True)
     """
 
     waveform: Tensor
@@ -105,8 +100,8 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
         >>> paths = write_miniature(tempfile.mkdtemp(), n_train=4, n_dev=2)
         >>> dataset = SpoofDataset(paths.train_protocol, paths.audio_dir, crop="random", seed=42)
         >>> waveform, label, row = dataset[3]
-        >>> waveform.shape, label in (0, 1), row
-        (torch.Size([64000]), True, 3)
+        >>> waveform.shape
+        torch.Size([64000])
     """
 
     def __init__(
@@ -123,13 +118,10 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
     ) -> None:
         check_choice("crop", crop, ("center", "random"))
         check_not_negative(seed=seed)
-        check_between("n_samples", 1 if n_samples is None else n_samples, 1)
         check_between("n_crops", 1 if n_crops is None else n_crops, 1)
         if n_crops is not None and crop == "random":
             raise ValueError('`n_crops` must be None with crop="random", which cuts one.')
-        self.input = InputSettings() if input is None else input
-        if n_samples is not None:
-            self.input = replace(self.input, crop_s=n_samples / self.input.sample_rate)
+        self.input = _of_length(input or InputSettings(), n_samples)
         self.protocol = read_protocol(protocol, require_labels=False)
         self._parents = self.protocol.parents()
         self.audio = audio_of(self.protocol, audio_dir)
@@ -143,9 +135,7 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
         row, epoch, n_samples = place if isinstance(place, tuple) else (place, 0, None)
         if not 0 <= row < len(self):
             raise IndexError(f"`row` must be from 0 to {len(self) - 1}; got {row}.")
-        settings = self.input
-        if n_samples is not None:
-            settings = replace(settings, crop_s=n_samples / settings.sample_rate)
+        settings = _of_length(self.input, n_samples)
         with self._open(row) as audio:
             if self.crop == "random":
                 # A copy is cut where its recording is.
@@ -166,6 +156,13 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
                 scaled = np.rint(file.read() * _INT16).clip(-_INT16, _INT16 - 1)
             self._kept[row] = scaled.astype(np.int16)
         return nullcontext(InMemory(self._kept[row] * np.float32(1 / _INT16), rate))
+
+
+def _of_length(settings: InputSettings, n_samples: int | None) -> InputSettings:
+    if n_samples is None:
+        return settings
+    check_between("n_samples", n_samples, 1)
+    return replace(settings, crop_s=n_samples / settings.sample_rate)
 
 
 def _random_crop(audio: OpenAudio, settings: InputSettings, generator: torch.Generator) -> Array:
@@ -190,9 +187,8 @@ def make_loader(
 ) -> DataLoader[Any]:
     """Return a `DataLoader` of `Batch` over a dataset; its ``sampler.set_epoch`` begins an epoch.
 
-    In a process group each process gets every ``world_size``-th utterance: batch k of all processes
-    is batch k of one process with the joint batch size. With `shuffle` or `order` an epoch is made
-    of whole batches, and what is left over is left out. Without, each utterance is in one share.
+    In a process group batch k of all processes is batch k of one process with the joint batch size.
+    With `shuffle` or `order` an epoch is made of whole batches, and what is left over is left out.
 
     Args:
         dataset: The utterances.
@@ -212,7 +208,6 @@ def make_loader(
         >>> paths = write_miniature(tempfile.mkdtemp(), n_train=8, n_dev=2)
         >>> dataset = SpoofDataset(paths.train_protocol, paths.audio_dir)
         >>> loader = make_loader(dataset, shuffle=True, batch_size=4, n_workers=0)
-        >>> loader.sampler.set_epoch(1)
         >>> [batch.waveform.shape for batch in loader]
         [torch.Size([4, 64000]), torch.Size([4, 64000])]
     """

@@ -174,11 +174,11 @@ def _channels(entry: Entry) -> Iterator[Entry]:
 class AudioFolder:
     """The files of a protocol below one folder, each as an `Entry`.
 
-    The file of an utterance is what the protocol's column `file` says, else its name. A name
-    without the extension of an audio format gets ``.flac``, or else that of the files that are
-    there. Files are looked for in `audio_dir` itself or in the one of its folders flac_T, flac_D,
-    flac_E_eval, flac_E_prog and flac that holds any of the first hundred utterances. A name that
-    leaves the folder, by ``..`` or as an absolute path, is an error; links are followed.
+    A file is named by the protocol's column `file`, else by the utterance. A name without the
+    extension of an audio format gets ``.flac``, or else that of the files that are there. They lie
+    in `audio_dir` itself or in the one of its folders flac_T, flac_D, flac_E_eval, flac_E_prog and
+    flac that holds any of the first hundred utterances. A name that leaves the folder, by ``..`` or
+    as an absolute path, is an error; links are followed.
 
     Example:
         >>> import tempfile
@@ -207,7 +207,7 @@ class AudioFolder:
                     return
         raise FileNotFoundError(
             f"`audio_dir`: neither {root} nor its folders {', '.join(_SUBFOLDERS)} hold any of the "
-            f"first {len(rows)} utterances, such as {_with_extension(self._files[0], '.flac')}."
+            f"first {len(rows)} utterances, such as {str(self._files[0])!r}."
         )
 
     def __len__(self) -> int:
@@ -218,7 +218,9 @@ class AudioFolder:
 
     def path(self, row: int) -> Path:
         """Return the file of a row, whether it exists or not."""
-        return self.folder / _with_extension(self._files[row], self._extension)
+        name = str(self._files[row])
+        is_whole = name.lower().endswith(AUDIO_EXTENSIONS)
+        return self.folder / (name if is_whole else name + self._extension)
 
 
 def audio_of(
@@ -250,7 +252,3 @@ def audio_of(
 def _stem(name: str) -> str:
     """Return a name without the extension of an audio format."""
     return name[: name.rindex(".")] if name.lower().endswith(AUDIO_EXTENSIONS) else name
-
-
-def _with_extension(name: str, extension: str) -> str:
-    return name if name.lower().endswith(AUDIO_EXTENSIONS) else name + extension

@@ -66,15 +66,6 @@ def test_examples_in_docstrings(module):
     assert not result.failed
 
 
-class TestRandomness:
-    def test_depends_on_seed_and_name_only(self):
-        first = randomness.generator(5, "A01", 3).random(4)
-        randomness.generator(5, "A02", 3).random(100)
-        np.testing.assert_array_equal(first, randomness.generator(5, "A01", 3).random(4))
-        for other in ((6, "A01", 3), (5, "A01", 4), (5, "A02", 3), (5, "A013")):
-            assert not np.array_equal(first, randomness.generator(*other).random(4))
-
-
 class TestSpeech:
     def test_trim_cuts_silence_to_its_margin(self):
         tone = np.sin(np.arange(RATE) * 0.3)
@@ -118,12 +109,6 @@ class TestSpeech:
             again = speech.finish(voice(seed, 6.0), np.random.default_rng(seed))
             np.testing.assert_array_equal(done, again)
         assert speech.finish(voice(0, 1.0), np.random.default_rng(0)) is None
-
-    def test_last_stage_hides_level_and_offset(self):
-        quiet = speech.finish(voice(0), np.random.default_rng(0))
-        loud = speech.finish(50 * voice(0) + 0.3, np.random.default_rng(0))
-        # The high-pass filter rings where the offset starts, so the cut may differ by a frame.
-        assert np.std(loud) == pytest.approx(np.std(quiet), rel=0.1)
 
     def test_low_rates_are_refused(self, tmp_path):
         soundfile.write(tmp_path / "narrow.wav", voice(0), 8000)
@@ -191,7 +176,6 @@ class TestSources:
         assert sum(map(len, languages)) == len(set.union(*languages))
         names = [source.name for source in sources.SOURCES]
         assert len(set(names)) == len(names)
-        assert not set(names) & set(sources.DROPPED)
         assert {source.split for source in sources.SOURCES} == set(sources.SPLITS)
         assert {source.codec for source in sources.SOURCES} <= set(speech.CODECS)
 
@@ -234,13 +218,9 @@ class TestBases:
             assert origin == other_origin
             np.testing.assert_array_equal(waveform, other)
 
-    def test_cache_gives_the_same_bases(self, files, tmp_path, monkeypatch):
+    def test_bases_of_a_source(self, files, monkeypatch):
         monkeypatch.setattr(bases, "pitch", lambda waveform: np.full(9, 200.0))
-        options = {"seed": 5, "folder": tmp_path / "cache"}
-        source = sources.SOURCES[0]
-        first = bases.cached_bases(source, files, 3, **options)
-        monkeypatch.setattr(bases, "load", None)
-        again = bases.cached_bases(source, files, 3, **options)
+        first, again = (bases.join_bases(sources.SOURCES[0], files, 3, seed=5) for _ in range(2))
         assert [base.origin for base in first] == [base.origin for base in again]
         assert {base.gender for base in again} == {"F"}
         np.testing.assert_array_equal(first[1].waveform, again[1].waveform)
@@ -314,14 +294,6 @@ class TestClips:
         assert digests(tmp_path / "resumed") == digests(tmp_path / "whole")
         assert clips.Journal(tmp_path / "resumed").clips == whole.clips
 
-    def test_other_seeds_give_other_clips(self, tmp_path):
-        for seed in (5, 6):
-            journal = clips.Journal(tmp_path / str(seed))
-            clips.build_spoof(journal, fake_attack(), fake_bases("T"), 2, texts={}, seed=seed)
-        first, second = digests(tmp_path / "5"), digests(tmp_path / "6")
-        assert first.keys() == second.keys()
-        assert all(first[name] != second[name] for name in first)
-
     def test_speakers_take_turns(self, tmp_path):
         journal = clips.Journal(tmp_path)
         clips.build_spoof(journal, fake_attack(), fake_bases("T", 3), 6, texts={}, seed=5)
@@ -335,22 +307,17 @@ class TestClips:
         journal = clips.Journal(tmp_path)
         broken = fake_attack(vocoder=always_fails)
         failures = clips.build_spoof(journal, broken, fake_bases("T"), 4, texts={}, seed=5)
-        assert failures.counts == {"A01": 4}
-        assert failures.last_error == {"A01": "OSError: no engine"}
+        assert failures == {"A01": ["OSError: no engine"] * 4}
         assert not journal.clips
 
     def test_a_failed_attempt_is_tried_with_others(self, tmp_path):
         calls = iter(range(100))
 
         def fails_once(waveform, rng):
-            if next(calls) == 0:
-                return np.full(len(waveform), np.nan)
-            return waveform
+            return waveform if next(calls) else np.full(len(waveform), np.nan)
 
-        journal = clips.Journal(tmp_path)
-        attack = fake_attack(vocoder=fails_once)
-        failures = clips.build_spoof(journal, attack, fake_bases("T"), 1, texts={}, seed=5)
-        assert not failures.counts
+        journal, attack = clips.Journal(tmp_path), fake_attack(vocoder=fails_once)
+        assert not clips.build_spoof(journal, attack, fake_bases("T"), 1, texts={}, seed=5)
         assert len(journal.clips) == 1
 
 
@@ -358,7 +325,7 @@ class TestBuild:
     @pytest.fixture
     def options(self, tmp_path, monkeypatch):
         folder = {split: fake_bases(split, 2, 4) for split in sources.SPLITS}
-        monkeypatch.setattr(build, "_unpacked", lambda folder: ({}, {"gone": "no such package"}))
+        monkeypatch.setattr(build, "_unpacked", lambda work: ({}, {"gone": "no such package"}))
         monkeypatch.setattr(build, "_bases", lambda packages, options: folder)
         sizes = dict.fromkeys(sources.SPLITS, 6)
         return build.Options(
@@ -374,7 +341,7 @@ class TestBuild:
         return [fake_attack(f"A0{n}", split) for n, split in enumerate("TDE", 1)]
 
     def test_corpus_is_read_by_the_library(self, options, three_attacks):
-        absent = attacks.Need(lambda: False, "apt-get install parrot")
+        absent = (lambda: False, "apt-get install parrot")
         build.build(options, [*three_attacks, fake_attack("A04", "E", needs=[absent])])
         speakers, used = [], []
         for filename in confounds.PROTOCOLS.values():
@@ -392,8 +359,6 @@ class TestBuild:
         assert content["counts"]["E"]["spoof"] == 5
         assert set(content["confounds"]["regression"]) == set(sources.SPLITS)
         assert content["attacks"]["A01"]["clips"] == 5
-        sums = (options.out / "SHA256SUMS").read_text().splitlines()
-        assert {line.split("/")[1]: line.split()[0] for line in sums} == digests(options.out)
 
     def test_one_attack_at_a_time_gives_the_same_corpus(self, options, three_attacks, tmp_path):
         build.build(options, three_attacks)
@@ -497,10 +462,12 @@ class TestConfounds:
             made[split] = Protocol.from_columns(names, labels.astype(np.int8), attack=attack)
         return made
 
-    def test_a_planted_confound_is_found(self):
+    def test_a_planted_confound_is_found_and_none_gives_chance(self):
         protocols = self.protocols(400)
         rng = np.random.default_rng(0)
         features = {split: rng.standard_normal((400, 15)) for split in protocols}
+        chance = confounds.evaluate(features, protocols)
+        assert chance.regression["E"] == pytest.approx(0.5, abs=0.1)
         for split, protocol in protocols.items():
             features[split][:, 1] += 8.0 * (protocol.label == BONAFIDE)
         found = confounds.evaluate(features, protocols)
@@ -508,12 +475,3 @@ class TestConfounds:
         assert max(found.attacks.values()) < 0.01
         assert found.single["rms_db"]["E"] < 0.01
         assert found.single["peak_db"]["E"] > 0.4
-
-    def test_no_confound_gives_chance(self):
-        protocols = self.protocols(2000)
-        rng = np.random.default_rng(1)
-        features = {split: rng.standard_normal((2000, 15)) for split in protocols}
-        found = confounds.evaluate(features, protocols)
-        for split in "DE":
-            # four standard deviations of an error rate over 1000 trials of each class
-            assert found.regression[split] == pytest.approx(0.5, abs=0.06)

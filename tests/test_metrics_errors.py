@@ -156,6 +156,7 @@ ERRORS = [
     (lambda: fit_fusion(np.full((3, 1), np.nan), CLASSES), "`scores` must be finite"),
     # Figures
     (lambda: plots.scores([np.nan], [0.0]), "`bonafide` must be finite"),
+    (lambda: plots.timeline([]), r"`scores` must hold a row \(start_s, end_s, score\)"),
     (
         lambda: plots.breakdown(breakdown({"a": ["-", "x"]})(), metric="f1"),
         "`metric` must be one of 'min_dcf', 'act_dcf', 'eer', 'cllr'; got 'f1'",

@@ -4,11 +4,10 @@ import copy
 import os
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import soundfile
 import torch
 from scipy.signal import resample_poly
 from torch import nn
@@ -17,16 +16,9 @@ from asvspoof_cm._util import resolve_device
 from asvspoof_cm.audio import NOTHING_TO_JUDGE, InputSettings, tta_crops
 from asvspoof_cm.calibration import Calibration, Verdict, decide, probability
 from asvspoof_cm.checkpoint import save_checkpoint
-from asvspoof_cm.data import Protocol, SpoofDataset
 from asvspoof_cm.labels import BONAFIDE, LABEL_NAMES, SPOOF
 from asvspoof_cm.metrics import DetectionCosts
-from asvspoof_cm.models import (
-    AASIST,
-    TFPARN,
-    AASISTConfig,
-    RawNet2,
-    TFPARNConfig,
-)
+from asvspoof_cm.models import AASIST, TFPARN, AASISTConfig, RawNet2, TFPARNConfig
 from asvspoof_cm.scorer import Scorer, StreamingScorer
 from asvspoof_cm.scorer.scorer import run_rows
 
@@ -94,13 +86,6 @@ def test_other_models(make):
     assert scorer.score(waveform) == pytest.approx(by_hand(model, waveform, 2), abs=1e-5)
 
 
-def test_crops_average_before_the_score(scorer):
-    result = scorer.score_file(speech(9))
-    assert len(result.crop_scores) == 5
-    assert result.score == pytest.approx(np.mean(result.crop_scores), abs=1e-6)
-    assert len(set(result.crop_scores)) == 5
-
-
 def test_one_crop_is_the_centre():
     spy = Spy()
     scorer = Scorer(spy, device="cpu", n_crops=1)
@@ -114,7 +99,8 @@ def test_identical_crops_are_computed_once(seconds, n_distinct):
     scorer = Scorer(Spy(), device="cpu")
     result = scorer.score_file(speech(seconds))
     assert sum(map(len, scorer.model.batches)) == n_distinct
-    assert len(set(result.crop_scores)) == n_distinct
+    assert (len(result.crop_scores), len(set(result.crop_scores))) == (5, n_distinct)
+    assert result.score == pytest.approx(np.mean(result.crop_scores), abs=1e-6)
     assert result.score == pytest.approx(by_hand(Spy(), speech(seconds)), abs=1e-6)
 
 
@@ -124,7 +110,7 @@ def test_crops_fill_batches_across_utterances():
     assert [len(batch) for batch in scorer.model.batches] == [4, 4, 4, 4, 1]
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 32, 1000])
+@pytest.mark.parametrize("batch_size", [1, 3, 1000])
 def test_batches_and_order_do_not_change_scores(model, batch_size):
     waveforms = [speech(s, seed) for seed, s in enumerate((1, 4, 12.3, 0.2, 4, 6.5))]
     expected = [by_hand(model, waveform) for waveform in waveforms]
@@ -143,21 +129,6 @@ def test_crops_have_the_level_that_the_model_wants(normalization):
     level = {"crop": (1.0, 1.0), "utterance": (0.25, 1.0), "none": (0.2, 0.8)}[normalization]
     (batch,) = scorer.model.batches
     torch.testing.assert_close(batch[:, 0], torch.tensor(level))
-
-
-@pytest.mark.parametrize("normalization", ["crop", "utterance", "none"])
-def test_training_and_scoring_share_one_rule_of_level(tmp_path, normalization):
-    waveform = speech(2)
-    waveform[4000:28000] *= 0.1  # the centre crop is quiet, the utterance is not
-    soundfile.write(tmp_path / "a.wav", waveform, 16000, subtype="FLOAT")
-    protocol = Protocol.from_columns(["a.wav"], [1])
-    level = InputSettings(crop_s=1.0, normalization=normalization)
-    dataset = SpoofDataset(protocol, tmp_path, input=level, crop="center")
-    spy = Spy()
-    spy.input, spy.meta = level, {}
-    scorer = Scorer(spy, device="cpu", n_crops=1)
-    scorer.score(waveform)
-    torch.testing.assert_close(scorer.model.batches[0][0], dataset[0][0])
 
 
 def test_a_model_at_another_rate():
@@ -198,27 +169,18 @@ def test_the_unit_of_a_score(model):
         assert unit in repr(scorer)
         assert result.score == pytest.approx(score, abs=1e-5)
         assert result.as_dict()["unit"] == unit
-        assert scorer.timeline(waveform)[0].unit == unit
-        if scorer.calibration is None:
-            assert result.llr is None
-        else:
-            assert result.llr == pytest.approx(llr, abs=1e-5)
-    scorer = Scorer(calibrated, device="cpu")
-    stream = StreamingScorer(scorer)
-    (window,) = stream.push(waveform[:64000])
-    assert window.unit == "llr"
-    assert window.score == pytest.approx(scorer.score(waveform[:64000]), abs=1e-5)
+        (window,) = StreamingScorer(scorer).push(waveform[:64000])
+        assert scorer.timeline(waveform)[0].unit == window.unit == unit
+        assert window.score == pytest.approx(scorer.score(waveform[:64000]), abs=1e-5)
+        expected = None if scorer.calibration is None else pytest.approx(llr, abs=1e-5)
+        assert result.llr == expected
 
 
-def test_a_calibration_is_one_of_log_odds(model):
-    """One that was fitted on calibrated scores would be applied twice."""
+def test_a_calibration_for_other_scores_warns(model, tmp_path):
     scorer = Scorer(model, device="cpu", calibration=Calibration(scale=2.0))
-    again = Calibration(scale=2.0, fitted_for=scorer.conditions())
+    again = Calibration(scale=2.0, fitted_for=scorer.conditions())  # it would be applied twice
     with pytest.warns(UserWarning, match="fitted for score 'llr', not 'log-odds'"):
         Scorer(model, device="cpu", calibration=again)
-
-
-def test_a_calibration_for_other_crops_warns(model, tmp_path):
     stored = {"kind": "affine", "scale": 2.0, "offset": 1.0, "knots": []}  # as of version 0.1.0
     save_checkpoint(tmp_path / "a.pt", model, calibration=stored)
     Scorer.from_checkpoint(tmp_path / "a.pt", device="cpu")
@@ -240,11 +202,9 @@ def test_probability_and_verdict(model):
         assert result.verdict(costs) == LABEL_NAMES[int(decide(result.llr, costs))]
     assert result.verdict(DetectionCosts(p_spoof=0.999, c_miss=1.0, c_fa=1000.0)) == "spoof"
     uncalibrated = Scorer(model, device="cpu").score_file(speech(2))
-    assert uncalibrated.llr is None
-    with pytest.raises(ValueError, match="needs a calibrated score"):
-        uncalibrated.probability()
-    with pytest.raises(ValueError, match="needs a calibrated score"):
-        uncalibrated.verdict()
+    for ask in (uncalibrated.probability, uncalibrated.verdict):
+        with pytest.raises(ValueError, match="needs a calibrated score"):
+            ask()
 
 
 def test_bf16_is_close(model, scorer):
@@ -259,9 +219,6 @@ def test_embedding_is_the_average_over_crops(scorer, model):
     with torch.inference_mode():
         expected = model.embed(peak_normalize(tta_crops(torch.tensor(waveform)))).mean(dim=0)
     np.testing.assert_allclose(scorer.embed(waveform), expected, atol=1e-5)
-
-
-def test_embedding_needs_a_model_that_embeds():
     with pytest.raises(ValueError, match="must have `embed`; Spy gives logits only"):
         Scorer(Spy(), device="cpu").embed(speech(1))
 
@@ -419,28 +376,16 @@ def test_constructing_and_scoring_change_nothing_global():
 def test_threads_share_a_scorer(scorer):
     waveforms = [speech(1 + k, seed=k) for k in range(4)]
     expected = [scorer.score(waveform) for waveform in waveforms]
-    got = {}
-
-    def work(k):
-        got[k] = [scorer.score(waveforms[k]) for _ in range(5)]
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for k, score in enumerate(expected):
-        np.testing.assert_allclose(got[k], score, atol=1e-5)
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda w: [scorer.score(w) for _ in range(5)], waveforms))
+    for scores, score in zip(got, expected, strict=True):
+        np.testing.assert_allclose(scores, score, atol=1e-5)
 
 
-def test_prints_nothing(scorer, capfd):
-    scorer.score_batch([speech(1), speech(5)])
-    assert capfd.readouterr() == ("", "")
-
-
-def test_gradients_are_off(scorer):
+def test_gradients_are_off_and_nothing_is_printed(scorer, capfd):
     waveform = torch.tensor(speech(1), requires_grad=True)
     assert scorer.score(waveform) == pytest.approx(scorer.score(speech(1)), abs=1e-6)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_from_checkpoint(model, scorer, tmp_path):
@@ -457,19 +402,16 @@ def test_from_checkpoint(model, scorer, tmp_path):
     assert raw.score(waveform) == pytest.approx(scorer.score(waveform), abs=1e-6)
 
 
-def test_settings_follow_the_weights(model, scorer):
-    other = copy.deepcopy(model)
-    assert Scorer(other, device="cpu", batch_size=7).settings() == scorer.settings()
-    with torch.no_grad():
-        other.classifier[0].bias[0] += 1e-6
-    assert Scorer(other, device="cpu").settings()["sha256"] != scorer.settings()["sha256"]
-
-
 def test_one_model_has_one_hash(model, tmp_path):
     save_checkpoint(tmp_path / "m.pt", model)
     stored = torch.load(tmp_path / "m.pt", weights_only=True)["sha256"]
-    for made in (Scorer.from_checkpoint(tmp_path / "m.pt", device="cpu"), Scorer(model)):
-        assert made.settings()["sha256"] == stored
+    loaded = Scorer.from_checkpoint(tmp_path / "m.pt", device="cpu", batch_size=7)
+    assert loaded.settings() == Scorer(model, device="cpu").settings()
+    assert loaded.settings()["sha256"] == stored
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.classifier[0].bias[0] += 1e-6
+    assert Scorer(other, device="cpu").settings()["sha256"] != stored
 
 
 def test_any_function_of_waveforms_is_a_model():
@@ -495,31 +437,21 @@ def test_any_function_of_waveforms_is_a_model():
         ("uint8", 128, 128, 0.02),
         ("float64", 1, 0, 1e-5),
         ("float16", 1, 0, 0.01),
+        ("bfloat16", 1, 0, 0.05),
     ],
 )
-@pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_dtypes(scorer, dtype, full_scale, offset, tolerance, kind):
+def test_dtypes(scorer, dtype, full_scale, offset, tolerance):
     waveform = speech(2)
     scaled = waveform.astype(np.float64) * (full_scale if "float" in dtype else full_scale - 1)
-    scaled = (scaled if "float" in dtype else scaled.round() + offset).astype(dtype)
-    if kind == "torch":
-        scaled = torch.from_numpy(scaled)
-    assert scorer.score(scaled) == pytest.approx(scorer.score(waveform), abs=tolerance)
+    scaled = torch.from_numpy(scaled if "float" in dtype else scaled.round() + offset)
+    scaled = scaled.to(getattr(torch, dtype))
+    expected = pytest.approx(scorer.score(waveform), abs=tolerance)
+    assert scorer.score(scaled) == expected
+    if dtype != "bfloat16":  # NumPy has none
+        assert scorer.score(scaled.numpy()) == expected
 
 
-def test_bfloat16(scorer):
-    waveform = torch.tensor(speech(2)).bfloat16()
-    assert scorer.score(waveform) == pytest.approx(scorer.score(waveform.float()), abs=1e-6)
-
-
-@pytest.mark.parametrize("n_channels", [1, 2, 6])
-def test_channels_are_averaged(scorer, n_channels):
-    channels = np.stack([speech(2, seed) for seed in range(n_channels)])
-    expected = scorer.score(channels.mean(axis=0))
-    assert scorer.score(channels) == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("rate", [8000, 11025, 44100, 96000, 192000])
+@pytest.mark.parametrize("rate", [8000, 44100, 192000])
 def test_rates(rate):
     """Of a sound within the band of both rates, against another resampler.
 
@@ -535,17 +467,6 @@ def test_rates(rate):
     assert result.score == pytest.approx(scorer.score(other), abs=1e-3)
 
 
-def test_resampling_does_not_alias():
-    """12 kHz lies above half of 16 kHz and must vanish, not come back at 4 kHz."""
-    scorer = Scorer(Spy(), device="cpu", n_crops=1)
-    low = np.sin(2 * np.pi * 1000 * np.arange(48000 * 4) / 48000)
-    high = np.sin(2 * np.pi * 12000 * np.arange(48000 * 4) / 48000)
-    scorer.score(low + high, 48000)
-    spectrum = torch.fft.rfft(scorer.model.batches[0][0][1000:-1000]).abs()
-    at = len(spectrum) / 8000
-    assert spectrum[int(3900 * at) : int(4100 * at)].max() < 1e-3 * spectrum.max()
-
-
 @pytest.mark.parametrize(
     ("waveform", "warnings"),
     [
@@ -554,11 +475,9 @@ def test_resampling_does_not_alias():
         (speech(0.49), (NOTHING_TO_JUDGE, "shorter than 1 s")),
         (speech(0.5), ("shorter than 1 s",)),
         (np.zeros(64000), (NOTHING_TO_JUDGE, "silent")),
-        (np.zeros(1), (NOTHING_TO_JUDGE, "silent", "shorter than 1 s")),
         (np.full(32000, 0.3), (NOTHING_TO_JUDGE, "constant")),
         (np.full(32000, 1e-5), (NOTHING_TO_JUDGE, "silent")),
         (np.where(np.arange(80000) % 100 < 50, 1.0, -1.0), ("clipped",)),
-        (np.where(np.arange(80000) % 100 < 50, 32767, -32768).astype(np.int16), ("clipped",)),
         (np.clip(3 * speech(5), -1, 1), ("clipped",)),
         (speech(5), ()),
         (speech(80), ()),
@@ -570,11 +489,6 @@ def test_warnings(scorer, waveform, warnings):
     assert np.isfinite(result.score)
     assert result.warnings == warnings
     assert result.duration_s == len(waveform) / 16000
-
-
-def test_constant_survives_resampling(scorer):
-    found = scorer.score_file(np.full(44100, 0.5), 44100)
-    assert found.warnings == (NOTHING_TO_JUDGE, "constant")
 
 
 def test_a_verdict_abstains_without_speech():
@@ -660,11 +574,11 @@ def test_digital_silence_around_it_does_not_matter(scorer, n_before):
     assert padded == pytest.approx(scorer.score(waveform), abs=1e-5)
 
 
-def test_arrays_that_may_not_be_written(scorer):
-    waveform = speech(1)
-    expected = scorer.score(waveform)
-    waveform.flags.writeable = False
-    assert scorer.score(waveform) == pytest.approx(expected)
+def test_channels_and_arrays_that_may_not_be_written(scorer):
+    channels = np.stack([speech(2, seed) for seed in range(6)])
+    expected = scorer.score(channels.mean(axis=0))
+    channels.flags.writeable = False
+    assert scorer.score(channels) == pytest.approx(expected, abs=1e-5)
     assert scorer.score(np.zeros((64, 100))) == pytest.approx(scorer.score(np.zeros(100)))
 
 
@@ -689,14 +603,12 @@ def test_a_forked_process_scores(monkeypatch):
     assert subprocess.run([sys.executable, "-c", FORK], timeout=600, check=False).returncode == 0
 
 
-def test_a_batch_says_which_is_bad(scorer):
+def test_a_batch(scorer):
+    """At another rate; and its errors say which is bad."""
     with pytest.raises(ValueError, match=r"`waveforms\[1\]`: `waveform` must be finite"):
         scorer.score_batch([speech(1), np.array([np.nan]), speech(1)])
     with pytest.raises(ValueError, match=r"`waveforms\[0\]`: `waveform` must hold floats"):
         scorer.score_batch([np.array(["a"])])
-
-
-def test_a_batch_at_another_rate(scorer):
     waveforms = [speech(1, rate=44100), speech(2, rate=44100)]
     expected = [scorer.score(waveform, 44100) for waveform in waveforms]
     np.testing.assert_allclose(scorer.score_batch(waveforms, 44100), expected, atol=1e-5)
@@ -714,10 +626,7 @@ def test_a_score_that_is_not_finite_is_an_error():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"crop_s": 0.0},
-            "`crop_s` must be between 6.25e-05 and 3600; got 0.0",
-        ),
+        ({"crop_s": 0.0}, "`crop_s` must be between 6.25e-05 and 3600; got 0.0"),
         ({"n_crops": 0}, "`n_crops` must be a whole number of at least 1; got 0"),
         ({"batch_size": 2.5}, "`batch_size` must be a whole number of at least 1; got 2.5"),
         ({"score": "probability"}, "`score` must be one of"),
@@ -755,8 +664,6 @@ def test_crops_of_another_length(tmp_path):
     assert scorer.timeline(waveform)[0].end_s == 1.5
     model.input = InputSettings(crop_s=1.5)
     save_checkpoint(tmp_path / "short.pt", model)
-    for options, crop_s in (({}, 1.5), ({"crop_s": 4.0}, 4.0)):
-        loaded = Scorer.from_checkpoint(tmp_path / "short.pt", device="cpu", **options)
-        assert loaded.input.crop_s == crop_s
+    assert Scorer.from_checkpoint(tmp_path / "short.pt", device="cpu").input.crop_s == 1.5
     model.input = InputSettings()
     assert Scorer(model, device="cpu").settings() != scorer.settings()

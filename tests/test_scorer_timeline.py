@@ -9,16 +9,10 @@ import torch
 
 from asvspoof_cm.audio import InputSettings, load_audio, resample
 from asvspoof_cm.calibration import Calibration, Verdict
-from asvspoof_cm.data import Segment
 from asvspoof_cm.labels import BONAFIDE, NO_SPEECH, SPOOF
 from asvspoof_cm.models import TFPARN, Encoder, EncoderConfig, TFPARNConfig
 from asvspoof_cm.models.encoder import Frames, Outputs
-from asvspoof_cm.scorer import (
-    Scorer,
-    SegmentSettings,
-    StreamingScorer,
-    timeline as timeline_module,
-)
+from asvspoof_cm.scorer import Scorer, SegmentSettings, StreamingScorer, timeline as timeline_module
 from asvspoof_cm.scorer.timeline import Windows, hysteresis, without_short
 
 SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_classifier=16)
@@ -106,7 +100,7 @@ def test_from_disk(scorer, tmp_path, monkeypatch, rate, block):
 # Live
 
 
-@pytest.mark.parametrize("rate", [16000, 8000, 11025, 44100])
+@pytest.mark.parametrize("rate", [16000, 8000, 44100])
 @pytest.mark.parametrize("n_chunk", [7, 160, 12_345, 10**7])
 def test_live_gives_the_same_numbers(scorer, rate, n_chunk):
     waveform, windowing = sound(6.3, rate), {}
@@ -135,7 +129,7 @@ def test_a_stream_at_an_odd_rate_is_the_whole_resampled_at_once():
 
 
 @pytest.mark.parametrize(("rate", "late_s"), [(16000, 0.0), (8000, 0.006), (44100, 0.006)])
-def test_latency_is_bounded(scorer, rate, late_s):
+def test_latency_and_memory_are_bounded(scorer, rate, late_s):
     """Each window comes with its last sample, or the reach of the resampling filter later."""
     stream = StreamingScorer(scorer, sample_rate=rate)
     n_chunk = rate // 500
@@ -144,13 +138,7 @@ def test_latency_is_bounded(scorer, rate, late_s):
         heard_s = min(start + n_chunk, len(waveform)) / rate
         for window in stream.push(waveform[start : start + n_chunk]):
             assert window.end_s <= heard_s <= window.end_s + late_s + 0.0021  # a chunk
-
-
-def test_live_memory_is_bounded(scorer):
-    stream = StreamingScorer(scorer, sample_rate=8000, window_s=1, hop_s=3)
-    for _ in range(50):
-        stream.push(sound(0.5, 8000))
-        assert len(stream._windows._buffer) <= 8000 + 4000
+        assert len(stream._windows._buffer) <= 4.02 * rate
 
 
 def test_live_chunks_of_any_kind(scorer):
@@ -250,15 +238,12 @@ def test_a_score_warns_of_parts_that_differ():
     assert result.as_dict(worst=True)["verdict"] == "spoof"
 
 
-def test_the_parts_of_segments():
+def test_the_parts_of_segments(scorer):
     values = np.array([1.0, -1, -3, -1, -1, 1, -1, -3])
     assert hysteresis(values, -2.0, 0.0).tolist() == [1, 1, 0, 0, 0, 1, 1, 0]
     assert hysteresis(-np.ones(2), -2.0, 0.0).tolist() == [1, 1]
     assert without_short(np.array([0, 1, 1, 0, 1, 1, 0]), 2).tolist() == [1] * 7
     assert without_short(np.array([1]), 2).tolist() == [1]
-
-
-def test_segments_need_a_calibration(scorer):
     with pytest.raises(ValueError, match="`calibration` must be there for segments"):
         scorer.segments(sound(1))
 
@@ -318,38 +303,3 @@ def test_what_is_too_short_or_too_long_to_be_explained():
         with pytest.raises(ValueError, match=message):
             short.explain(np.ones(n_samples))
     assert short.explain(sound(0.04), stretch_s=0.04).of_time.shape == (1,)
-
-
-# Figures
-
-
-def test_figures_show_the_numbers(scorer):
-    pytest.importorskip("matplotlib")
-    from asvspoof_cm import plots
-
-    waveform = sound(9.3)
-    line = scorer.timeline(waveform)
-    ax = plots.timeline(line, threshold=float(np.median(scores(line))))
-    centre = [(window.start_s + window.end_s) / 2 for window in line]
-    np.testing.assert_allclose(ax.lines[0].get_xdata(), centre)
-    np.testing.assert_allclose(ax.lines[0].get_ydata(), scores(line))
-    assert ax.get_xlim() == (0.0, 9.3)
-    ax = plots.timeline(line, truth=[(0.0, 4.0, "human"), (4.0, 9.3, "synthetic")])
-    assert [(text.get_text(), text.get_position()[0]) for text in ax.texts] == [
-        ("human", 2.0),
-        ("synthetic", 6.65),
-    ]
-    with pytest.raises(ValueError, match=r"`scores` must hold a row \(start_s, end_s, score\)"):
-        plots.timeline([])
-
-
-def test_synthetic_segments_are_shaded_and_no_others():
-    pytest.importorskip("matplotlib")
-    from asvspoof_cm import plots
-    from asvspoof_cm.metrics import segments_below
-
-    scores = [(0, 1, 2.0), (1, 2, -1.5), (2, 3, 1.0)]
-    found = [Segment(0, 1, 1, 2.0), Segment(1, 2, 0, -1.5), Segment(2, 3, 2)]
-    for segments in (segments_below(scores, 0.0)[""], found):
-        ax = plots.timeline(scores, found=segments)
-        assert [patch.get_x() for patch in ax.patches if patch.get_label() == "found"] == [1]

@@ -54,8 +54,6 @@ ERRORS = [
     (evaluate([1]), "`scores` and `labels` must be equally long; got 2 and 1"),
     (evaluate([1, 1]), "`labels` must hold both classes; got 2 bonafide and no spoof trial"),
     (evaluate([1, 2]), "`labels` must be 0 .*; got 2 at index 1 .1 such of 2"),
-    (evaluate(["fake", "spoof"]), "`labels` must be 0 .*; got 'fake' at index 0"),
-    (evaluate([[1], [0]]), r"`labels` must have shape \(n,\); got \(2, 1\)"),
     *((evaluate(objects(wrong)), f"got {wrong!r} at index 1") for wrong in (None, "fake", 2)),
     (lambda: metrics.eer([1.0], [0.0], ties="mean"), "`ties` must be one of .*; got 'mean'"),
     (lambda: DetectionCosts(p_spoof=0.0), "`p_spoof` must lie between 0 and 1, excluded; got 0.0"),
@@ -92,7 +90,6 @@ ERRORS = [
     (breakdown({"a": [None, "A09"]}), "`a` must have a value for every trial; 1 of 2 are"),
     (breakdown({"a": ["-", "A"]}, match=["c"]), r"`match` must be .* \(a\); got \['c'\]"),
     (breakdown({"a": ["-", "A"]}, match="a"), r"`match` must be a list of columns of `groups`"),
-    (breakdown({"a": ["-", "A"]}, n_bootstrap=-1), "`n_bootstrap` must be at least 0; got -1"),
     *(
         (lambda o=options: metrics.decisions([1.0, 0.0], [1, 0], **o), message)
         for options, message in (

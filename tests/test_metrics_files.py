@@ -11,9 +11,10 @@ from asvspoof_cm import metrics
 
 @pytest.fixture
 def write(tmp_path):
-    def write(text, name="file.tsv"):
-        path = tmp_path / name
-        path.write_text(text, encoding="utf-8")
+    path = tmp_path / "file.tsv"
+
+    def write(text):
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return path
 
     return write
@@ -55,7 +56,7 @@ def test_track2_names_a_trial_by_speaker_and_file(write):
     assert scores.filename.tolist() == ["S_2 E_1", "S_1 E_1"]
     assert (scores.cm, scores.asv, scores.sasv.tolist()) == (None, None, [0.04, 0.05])
     text = "S_1 E_1 bonafide target\nS_2 E_1 bonafide nontarget\n"
-    key = metrics.read_key(write(text, "key"))
+    key = metrics.read_key(write(text))
     assert key.cm_label.tolist() == [1, 1]
     assert key.asv_label.tolist() == ["target", "nontarget"]
     assert scores.for_key(key).sasv.tolist() == [0.05, 0.04]
@@ -87,9 +88,8 @@ def test_keys_of_track1(write, text):
         (["a", "b"], ["c:\\x\\b.wav", "c:\\x\\a.wav"], True),
         (["x/a", "x/b"], ["y/b", "y/a"], False),
         (["x/a", "y/a"], ["a", "b"], False),
-        (["a.wav", "b.wav"], ["b.flac", "a.flac"], False),  # both have one
+        (["a.wav", "b.wav"], ["b.flac", "a.flac"], False),
         (["a.wav", "a.flac"], ["a", "b"], False),  # two become one
-        (["a.x", "b.x"], ["a", "b"], False),
     ],
 )
 def test_extensions_and_folders_on_one_side_only(scored, wanted, joined):
@@ -155,11 +155,9 @@ FINITE = "cm-score must be a finite number; "
         (b"PK\x03\x04\xff\xfe", r"file\.tsv is not UTF-8 text \(invalid start byte\)"),
     ],
 )
-def test_bad_score_files(tmp_path, text, message):
-    path = tmp_path / "file.tsv"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+def test_bad_score_files(write, text, message):
     with pytest.raises(ValueError, match=message):
-        metrics.read_scores(path)
+        metrics.read_scores(write(text))
 
 
 @pytest.mark.parametrize(

@@ -111,9 +111,7 @@ def test_time_without_speech_is_not_measured():
     assert metrics.segment_eer(truth, scores, 0.5).value == 0.0
     found = metrics.segments_below(scores, 0.0)
     # The pause between two synthetic stretches is part of one segment, and costs nothing.
-    expected = {"precision": 1.0, "recall": 1.0, "f1": 1.0, "iou": 1.0}
-    rates = metrics.segment_rates({"": truth}, {"": [(3, 8, 0)]})
-    assert rates == expected
+    assert set(metrics.segment_rates({"": truth}, {"": [(3, 8, 0)]}).values()) == {1.0}
     # A boundary anywhere in the pause is right; the one at 6 s is 2 s after the pause's end.
     assert metrics.boundary_errors({"": truth}, found).tolist() == [2.0, 0.0, 2.0, 3.0, 4.0]
 

@@ -98,9 +98,6 @@ class Trials:
         return cls(**{**columns, **{name: columns[name].astype(float) for name in ("asv", "cm")}})
 
 
-# From a corpus to scored trials ----------------------------------------------------------------
-
-
 def enrolments(corpus: Protocol, rng: np.random.Generator, n_enrol: int = 3) -> dict[str, Any]:
     """Return `n_enrol` bona fide rows of each speaker that has at least two more than that."""
     of_speaker: dict[str, list[int]] = {}
@@ -127,10 +124,7 @@ def claims(
 ) -> list[tuple[str, int, str, bool]]:
     """Return claims: speaker, row of the corpus, kind, and whether a spoof imitates the speaker.
 
-    Every bona fide utterance that enrols no one claims its own speaker, if enrolled, and
-    `n_nontarget` others. A spoof claims the speaker that the protocol gives it where that one is
-    enrolled, the voice that it was copied or converted from; else, as a voice of its own, any one
-    speaker. Others are of the same gender where the protocol knows it and such a one is enrolled.
+    docs/sasv.md says who claims to be whom.
     """
     gender = {speaker: str(corpus.gender[rows[0]]) for speaker, rows in enrolled.items()}
     taken = {row for rows in enrolled.values() for row in rows}
@@ -186,9 +180,6 @@ def score_trials(
         asv=np.array([voices[name] @ vectors[row] for name, row, *_ in made], dtype=float),
         cm=np.array([cm[name] for name in corpus.utterance[at].tolist()], dtype=float),
     )
-
-
-# Calibrate, fuse, evaluate ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,14 +247,14 @@ class SystemFigures:
     Attributes:
         min_a_dcf: The lowest a-DCF of any threshold, and its interval over claimed speakers.
         gain: How far that lies below ASV alone, on the same trials; None for ASV alone.
-        act_a_dcf: The a-DCF at the Bayes threshold, which a deployment would use.
-        accepted: The share of accepted trials of each kind at that threshold.
+        accepted: The share of accepted trials of each kind at the Bayes threshold.
+        act_a_dcf: The a-DCF there.
     """
 
     min_a_dcf: Interval
     gain: Interval | None
-    act_a_dcf: float
     accepted: Mapping[str, float]
+    act_a_dcf: float
 
 
 def evaluate(
@@ -272,8 +263,7 @@ def evaluate(
     """Evaluate on trials that nothing was fitted on; intervals draw whole claimed speakers.
 
     Returns:
-        The figures of each system, and those of ASV and countermeasure by themselves: their EERs,
-        the min t-DCF and the t-EER.
+        The figures of each system, and those of ASV and countermeasure by themselves.
     """
     costs, llrs = fitted.costs, fitted.systems(trials)
     is_target = trials.kind == "target"
@@ -302,11 +292,10 @@ def evaluate(
     for name, llr in llrs.items():
         passed = llr >= costs.threshold
         accepted = {kind: float(passed[trials.kind == kind].mean()) for kind in SASV_CLASSES}
+        least = interval(lambda at, llr=llr: min_a_dcf(llr, at))
+        below = None if name == "ASV alone" else gain(llr)
         systems[name] = SystemFigures(
-            min_a_dcf=interval(lambda at, llr=llr: min_a_dcf(llr, at)),
-            gain=None if name == "ASV alone" else gain(llr),
-            act_a_dcf=act_a_dcf(accepted, costs),
-            accepted=accepted,
+            min_a_dcf=least, gain=below, accepted=accepted, act_a_dcf=act_a_dcf(accepted, costs)
         )
 
     def of_both(at: NDArray[np.intp]) -> tuple[Any, Any]:
@@ -352,19 +341,18 @@ def markdown(title: str, fitted: Calibrations, trials: Trials, **options: Any) -
     """Return the tables of the documentation for some trials."""
     systems, alone = evaluate(fitted, trials, **options)
     counts = ", ".join(f"{n:,} {kind}" for kind, n in trials.counts().items())
+    n_speakers, n_imitated = len(set(trials.claimed.tolist())), int(trials.imitated.sum())
+    trials_line = f"{n_speakers} enrolled speakers; trials: {counts}, of which {n_imitated} imitate"
     header = "system | min a-DCF | below ASV alone by | actual a-DCF | targets rejected"
-    trials_line = f"{len(set(trials.claimed.tolist()))} enrolled speakers; trials: {counts}, "
-    trials_line += f"of which {int(trials.imitated.sum())} imitate whom they claim to be."
     lines = [
-        f"**{title}.** {trials_line}",
+        f"**{title}.** {trials_line} whom they claim to be.",
         "",
         f"| {header} | nontargets accepted | spoofs accepted |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, of in systems.items():
         gain = "–" if of.gain is None else _text(of.gain)
-        rejected = 1 - of.accepted["target"]
-        shares = (rejected, of.accepted["nontarget"], of.accepted["spoof"])
+        shares = (1 - of.accepted["target"], of.accepted["nontarget"], of.accepted["spoof"])
         cells = [name, _text(of.min_a_dcf), gain, f"{of.act_a_dcf:.3f}"]
         lines.append(f"| {' | '.join([*cells, *(f'{100 * x:.1f} %' for x in shares)])} |")
     figures = (
@@ -380,12 +368,12 @@ def _text(interval: Interval, unit: str = "") -> str:
     return text.replace("-", "−")
 
 
-def write_figures(text: str, page: Path, markers: tuple[str, str] = MARKERS) -> None:
+def write_figures(text: str, page: Path) -> None:
     """Put `text` between the markers of a page."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(markers[0])
-    _, end, after = rest.partition(markers[1])
+    before, begin, rest = page.read_text(encoding="utf-8").partition(MARKERS[0])
+    _, end, after = rest.partition(MARKERS[1])
     if not (begin and end):
-        raise ValueError(f"{page} must have the lines {markers[0]!r} and {markers[1]!r}.")
+        raise ValueError(f"{page} must have the lines {MARKERS[0]!r} and {MARKERS[1]!r}.")
     page.write_text(before + begin + text + end + after, encoding="utf-8")
 
 

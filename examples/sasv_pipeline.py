@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -92,11 +92,9 @@ class Verifier:
                 "`scorer` must have a calibration; got one without. Fit it on labelled scores: "
                 "Scorer(model, calibration=fit_calibration(scores, labels))."
             )
-        self.encoder = encoder
-        self.scorer = scorer
+        self.encoder, self.scorer = encoder, scorer
         self.asv_calibration = asv_calibration or encoder.calibration
-        self.costs = costs
-        self.min_speech_s = min_speech_s
+        self.costs, self.min_speech_s = costs, min_speech_s
 
     def enrol(self, waveforms: Sequence[ArrayLike | Tensor], sample_rate: int) -> Voice:
         """Return the voice of a speaker from several utterances; three or more are advised.
@@ -108,7 +106,7 @@ class Verifier:
             raise ValueError("`waveforms` must hold at least one utterance; got none.")
         vectors = []
         for k, waveform in enumerate(waveforms):
-            speech = prepare_speech(_at_16k(_as_audio(waveform), sample_rate))
+            speech = prepare_speech(_at_16k(waveform, sample_rate))
             if len(speech) < self.min_speech_s * SAMPLE_RATE:
                 raise ValueError(
                     f"`waveforms[{k}]` must have {self.min_speech_s:g} s of speech; it has "
@@ -122,7 +120,7 @@ class Verifier:
     ) -> Decision:
         """Decide whether `waveform`, (time,) or (channels, time), is the enrolled speaker, live."""
         try:
-            audio = _as_audio(waveform)
+            audio = waveform if isinstance(waveform, Tensor) else np.asarray(waveform)
             mono = as_audio(audio, allow_empty=True).waveform
             if len(mono) < self.min_speech_s * sample_rate:
                 return self._too_short(len(mono) / sample_rate, "audio")
@@ -167,12 +165,9 @@ def decide_trial(
     )
 
 
-def _at_16k(waveform: NDArray[Any] | Tensor, sample_rate: int) -> Tensor:
-    return torch.from_numpy(as_audio(waveform, sample_rate, SAMPLE_RATE).waveform)
-
-
-def _as_audio(waveform: ArrayLike | Tensor) -> NDArray[Any] | Tensor:
-    return waveform if isinstance(waveform, Tensor) else np.asarray(waveform)
+def _at_16k(waveform: ArrayLike | Tensor, sample_rate: int) -> Tensor:
+    samples = waveform if isinstance(waveform, Tensor) else np.asarray(waveform)
+    return torch.from_numpy(as_audio(samples, sample_rate, SAMPLE_RATE).waveform)
 
 
 def demonstrate(verifier: Verifier, folder: Path = CLIPS) -> list[tuple[str, str, Decision]]:

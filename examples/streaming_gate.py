@@ -1,7 +1,6 @@
 """A gate that decides while the caller speaks, and how soon it can.
 
-    python examples/streaming_gate.py call.flac            # a recording speaks to the gate
-    python examples/streaming_gate.py --corpus ASVspoof5   # what the gate knows after each time
+    python examples/streaming_gate.py call.flac    # a recording speaks to the gate
 
 The gate scores what it has heard after 1, 2, 3 and 5 seconds, counted from the first sound. It
 decides as soon as the evidence lies beyond the threshold by a margin, and at the last time in any
@@ -19,12 +18,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from asvspoof_cm import BONAFIDE, Scorer, load_audio, read_protocol
+from asvspoof_cm import Scorer, load_audio
 from asvspoof_cm.audio import as_audio
 from asvspoof_cm.calibration import Calibration, fit_calibration
 from asvspoof_cm.data import AudioFolder, Protocol
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts, eer
+from asvspoof_cm.metrics import ASVSPOOF5, DetectionCosts
 
 Array: TypeAlias = NDArray[Any]
 Reason: TypeAlias = Literal["clear", "time is up", "caller stopped", "no speech"]
@@ -157,24 +156,6 @@ def fit_times(
     }
 
 
-def markdown(scores: Array, labels: Array, calibrations: Mapping[float, Calibration]) -> str:
-    """Return what is known by each time: the EER, and the errors at the Bayes threshold."""
-    rows = [
-        "| after | EER (%) | bona fide rejected (%) | spoofs accepted (%) |",
-        "|---|---|---|---|",
-    ]
-    is_bonafide = labels == BONAFIDE
-    for (time, calibration), column in zip(sorted(calibrations.items()), scores.T, strict=True):
-        accept = calibration.apply(column) >= ASVSPOOF5.threshold
-        rates = (
-            eer(column[is_bonafide], column[~is_bonafide]).value,
-            (~accept[is_bonafide]).mean(),
-            accept[~is_bonafide].mean(),
-        )
-        rows.append(f"| {time:g} s | {' | '.join(f'{100 * rate:.1f}' for rate in rates)} |")
-    return "\n".join(rows) + "\n"
-
-
 def listen(path: Path, gate: StreamingGate, *, chunk_s: float = 0.1) -> GateDecision:
     """Let a recording speak to a gate, a tenth of a second at a time."""
     for chunk in load_audio(path).split(round(chunk_s * SAMPLE_RATE)):
@@ -184,10 +165,9 @@ def listen(path: Path, gate: StreamingGate, *, chunk_s: float = 0.1) -> GateDeci
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Listen to recordings, or measure on a corpus."""
+    """Listen to recordings."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("files", nargs="*", type=Path, help="recordings to listen to")
-    parser.add_argument("--corpus", type=Path, help="folder in the layout of ASVspoof 5")
+    parser.add_argument("files", nargs="+", type=Path, help="recordings to listen to")
     parser.add_argument("--checkpoint", help="another than the shipped one")
     args = parser.parse_args(arguments)
     own = args.checkpoint
@@ -196,12 +176,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         decision = listen(path, StreamingGate(scorer))
         word = "accept" if decision.accept else "reject"
         print(f"{path}: {word} after {decision.heard_s:.1f} s, {decision.reason}")
-    if args.corpus is not None:
-        scored = {}
-        for part in ("dev", "eval"):
-            protocol = read_protocol(args.corpus / f"ASVspoof5.{part}.track_1.tsv")
-            scored[part] = score_prefixes(protocol, args.corpus, scorer), protocol.label
-        print(markdown(*scored["eval"], fit_times(*scored["dev"])))
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ def with_nan():
         (tone(LOW, 0.4), "too short", "0.40 s of audio; 1 s are needed"),
         (np.concatenate([tone(LOW, 0.7), np.zeros(2 * RATE)]), "too short", "s of speech"),
         (np.zeros((2, 3, RATE)), "bad audio", "shape"),
-        (np.zeros((RATE, 2)), "bad audio", "Transpose it"),
+        (np.zeros((RATE, 2)), "bad audio", "Take waveform.T"),
         (np.float64(0.5), "bad audio", "shape"),
         (np.zeros(RATE, dtype=complex), "bad audio", "complex"),
         ("speech", "bad audio", "shape"),

@@ -627,7 +627,7 @@ def test_shards_that_do_not_fit(parts, tmp_path, damage, message):
 
 
 def scripts():
-    page = (Path(__file__).parents[1] / "docs" / "scoring.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "deployment.md").read_text()
     slurm = re.search(r"```sh\n(#!/bin/sh\n.*?)```", page, re.DOTALL)[1]
     kubernetes = re.search(r"- >-\n((?: {14}.*\n)+)", page)[1]
     return {

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--system", type=int, metavar="N", help="system of the paper, 1 to 6 (6)")
     which.add_argument("--model", metavar="M", help="a model by name, or a trained one")
     add = parser.add_argument
-    add("--loss", metavar="L", help="name of a loss; docs/losses.md has them (the system's)")
+    add("--loss", metavar="L", help="name of a loss; docs/training.md has them (the system's)")
     add("--augment", metavar="A", help="none, or names joined by + (the system's)")
     add("--config", type=Path, metavar="FILE", help="JSON or TOML; an option overrides it")
     add("--out", metavar="DIR", help="folder of the run")

@@ -228,7 +228,7 @@ def breakdown(breakdown: Breakdown, ax: Axes | None = None, *, metric: str = "ee
     heights = quantity.scale * np.array([float(value) for value in values])
     together = quantity.scale * float(pooled.values[metric])
     if len(breakdown.columns) == 2:
-        return _plot_crossed(breakdown, heights, f"pooled {together:.3g}", quantity, ax)
+        return _plot_crossed(breakdown, heights, quantity, ax)
     if ax is None:
         ax = new_axes(width_in=max(COLUMN_WIDTH_IN, 0.12 * len(rows)))
     ax.bar(range(len(rows)), heights, width=0.7, color=BONAFIDE_COLOR, alpha=0.75, linewidth=0)
@@ -250,7 +250,7 @@ def breakdown(breakdown: Breakdown, ax: Axes | None = None, *, metric: str = "ee
 
 
 def _plot_crossed(
-    breakdown: Breakdown, heights: FloatArray, title: str, quantity: Quantity, ax: Axes | None
+    breakdown: Breakdown, heights: FloatArray, quantity: Quantity, ax: Axes | None
 ) -> Axes:
     """Draw a cell for each pair of values, the first column downwards."""
     places = [row.group for row in breakdown.rows[:-1]]
@@ -262,7 +262,7 @@ def _plot_crossed(
     if ax is None:
         ax = new_axes(PAGE_WIDTH_IN, max(2.0, 0.9 + 0.19 * len(first)))
     highest = float(np.nanmax(cells, initial=0.0)) or 1.0
-    image = ax.imshow(cells, cmap="Blues", vmin=0.0, vmax=highest, aspect="auto")
+    ax.imshow(cells, cmap="Blues", vmin=0.0, vmax=highest, aspect="auto")
     n_decimals = 1 if quantity.scale > 1.0 else 2
     for (row, column), value in np.ndenumerate(cells):
         text = "–" if np.isnan(value) else f"{value:.{n_decimals}f}"
@@ -270,10 +270,8 @@ def _plot_crossed(
         ax.text(column, row, text, ha="center", va="center", fontsize=5.5, color=color)
     ax.set_xticks(range(len(second)), second.tolist(), rotation=90 if len(second) > 16 else 0)
     ax.set_yticks(range(len(first)), first.tolist())
-    ax.set_title(title, fontsize=FONT_SIZE)
-    bar = ax.figure.colorbar(image, ax=ax)
-    bar.set_label(quantity.label, fontsize=FONT_SIZE)
-    bar.ax.tick_params(labelsize=FONT_SIZE - 1, width=0.6, length=2.5)
+    pooled = quantity.scale * float(breakdown.rows[-1].values[quantity.name])
+    ax.set_title(f"{quantity.label}, pooled {pooled:.3g}", fontsize=FONT_SIZE)
     finish(ax, breakdown.columns[1], breakdown.columns[0]).grid(visible=False)
     return ax
 

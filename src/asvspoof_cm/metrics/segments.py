@@ -223,24 +223,21 @@ def evaluate_segments(
         for name, (curve, of_frame) in frames.items():
             curve = curve.drawn((counts[of_frame[0]], counts[of_frame[1]]))
             found[name] = eer_of(curve).value if all(curve.n_trials) else math.nan
+        found |= _rates(counts @ sums)
         drawn = np.repeat(errors, counts[of_error])
-        median, ninety = np.quantile(drawn, [0.5, 0.9]).tolist() if len(drawn) else [math.nan] * 2
-        return (
-            found | _rates(counts @ sums) | {"boundary_median_s": median, "boundary_90_s": ninety}
-        )
+        for name, share in (("boundary_median_s", 0.5), ("boundary_90_s", 0.9)):
+            found[name] = float(np.quantile(drawn, share)) if len(drawn) else math.nan
+        return found
 
     n = pieces.n_recordings
     values = values_of(np.ones(n, dtype=np.int32))
     drawn = np.empty((n_bootstrap if n > 1 else 0, len(values)))
     for k, (counts,) in enumerate(draws([n], len(drawn), seed)):
         drawn[k] = [*values_of(counts).values()]
-    bonafide_s, spoof_s = (
-        float(pieces.duration_s[pieces.label == k].sum()) for k in (BONAFIDE, SPOOF)
-    )
     return SegmentResult(
         n_recordings=n,
-        bonafide_s=bonafide_s,
-        spoof_s=spoof_s,
+        bonafide_s=float(pieces.duration_s[pieces.label == BONAFIDE].sum()),
+        spoof_s=float(pieces.duration_s[pieces.label == SPOOF].sum()),
         threshold=float(threshold),
         values=with_intervals(values, drawn),
     )

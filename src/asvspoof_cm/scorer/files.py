@@ -217,10 +217,11 @@ def write_table(
     given = [(_escaped(entry.name), entry) for entry in found]
     _check_distinct([name for name, _ in given])
     every = dict(given)
-    names = [*every][_part_of(len(every), shard)]
-    asked = {"costs": [costs.p_spoof, costs.c_miss, costs.c_fa], "worst": worst}
-    settings = {**scorer.settings(), **asked, "names": digest([*every]), "n_names": len(every)}
-    settings = json.loads(json.dumps({**settings, "shard": [*shard]}))
+    names = [*every][_part_of(len(every), *shard)]
+    settings = scorer.settings()
+    settings |= {"costs": [costs.p_spoof, costs.c_miss, costs.c_fa], "worst": worst}
+    settings |= {"names": digest([*every]), "n_names": len(every)}
+    settings |= {"n_shards": shard[1], "shard": shard[0]}
     errors = _beside(output, "errors.tsv")
     output.parent.mkdir(parents=True, exist_ok=True)
     failed: list[str] = []
@@ -280,11 +281,10 @@ def _locked(output: Path) -> Iterator[None]:
         lock.release()
 
 
-def _part_of(n: int, shard: Shard) -> slice:
+def _part_of(n: int, k: int, n_shards: int) -> slice:
     """Return the slice of `n` names that a shard is."""
-    k, n_shards = shard
     if not 0 <= k < n_shards:
-        raise ValueError(f"`shard` must be (k, n) with 0 <= k < n; got {shard}.")
+        raise ValueError(f"`shard` must be (k, n) with 0 <= k < n; got {(k, n_shards)}.")
     return slice(n * k // n_shards, n * (k + 1) // n_shards)
 
 
@@ -370,17 +370,14 @@ def merge_scores(parts: Iterable[AudioPath], output: AudioPath) -> ScoreSummary:
         raise ValueError("`parts` must name the tables to join; got none.")
     tables = sorted(((_record(path), path) for path in paths), key=lambda table: table[0]["shard"])
     first, beginning = tables[0]
-    shards = [record.pop("shard") for record, _ in tables]
-    n_shards = shards[0][1]
+    shards, n_shards = [record.pop("shard") for record, _ in tables], first["n_shards"]
     rows: list[list[str]] = []
     failed: list[list[str]] = []
-    for (record, path), shard in zip(tables, shards, strict=True):
-        changed = _changed(first, record)
-        changed += [] if shard[1] == n_shards else ["number of shards"]
-        if changed:
+    for (record, path), k in zip(tables, shards, strict=True):
+        if changed := _changed(first, record):
             raise ValueError(f"{path} has another {', another '.join(changed)} than {beginning}.")
         scored, without = _rows(path), _rows(_beside(path, "errors.tsv"))
-        part = _part_of(first["n_names"], shard)
+        part = _part_of(first["n_names"], k, n_shards)
         if len(scored) + len(without) < part.stop - part.start:
             raise ValueError(
                 f"{path} is not finished: {len(scored)} scores and {len(without)} errors of "
@@ -388,17 +385,17 @@ def merge_scores(parts: Iterable[AudioPath], output: AudioPath) -> ScoreSummary:
             )
         rows += scored
         failed += without
-    if [k for k, _ in shards] != [*range(n_shards)]:
+    if shards != [*range(n_shards)]:
         raise ValueError(
             f"all shards from 0 to {n_shards - 1} must be there, once; got "
-            f"{', '.join(f'{k}/{n}' for k, n in shards)}."
+            f"{', '.join(map(str, shards))}."
         )
     _check_distinct([row[0] for row in rows])
     if is_submission:
         write_scores(output, [row[0] for row in rows], [float(row[1]) for row in rows])
     else:
         _write(output, beginning.read_text().partition("\n")[0], rows)
-        write_json(_beside(output, "run.json"), {**first, "shard": [0, 1]})
+        write_json(_beside(output, "run.json"), {**first, "shard": 0, "n_shards": 1})
     errors = _beside(output, "errors.tsv")
     errors.unlink(missing_ok=True)
     if failed:

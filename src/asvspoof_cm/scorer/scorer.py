@@ -78,16 +78,11 @@ def run_rows(
 ) -> Iterator[tuple[T, list[Row]]]:
     """Yield each tag with the results of `function` for its waveforms: the one forward loop.
 
+    An item is a tag and any number of waveforms (time,), arrays or tensors; None for `batch_size`
+    makes each item a batch, else they share batches. The function maps waveforms (batch, time) on
+    `device` (None: arrays) to arrays whose first axis is the batch, and to plain numbers, by name.
     A batch's results, float32, are fetched while the device works on the next one and `items`
     prepares what follows.
-
-    Args:
-        function: Maps waveforms (batch, time) on `device` to arrays whose first axis is the batch,
-            and to plain numbers, by name.
-        items: Pairs of a tag and any number of waveforms (time,), arrays or tensors.
-        device: Where the function computes; None for a function that maps arrays to arrays.
-        precision: "bf16" and "fp16" run the function under autocast.
-        batch_size: Waveforms in a batch, which items share; None makes each item a batch.
     """
     waiting: deque[tuple[T, int]] = deque()
     rows: list[Any] = []
@@ -181,8 +176,6 @@ class ScoreResult:
         >>> result = ScoreResult(score=0.0, unit="llr", llr=0.0, crop_scores=(0.0,), duration_s=3.0)
         >>> round(result.probability(prior=0.05), 2), result.verdict()
         (0.95, <Verdict.BONAFIDE: 'bonafide'>)
-        >>> replace(result, warnings=("no speech to judge", "silent")).verdict()
-        <Verdict.ABSTAIN: 'abstain'>
     """
 
     score: float
@@ -412,10 +405,7 @@ class Scorer:
     def score_batch(
         self, waveforms: Iterable[Waveform], sample_rate: int = SAMPLE_RATE
     ) -> FloatArray:
-        """Return the scores (n,) of many waveforms of any length, crops packed into full batches.
-
-        A 2-D array is a batch of mono utterances. An error says which utterance it is of.
-        """
+        """Return the scores (n,) of many mono waveforms of any length; a 2-D array is a batch."""
         scores = []
         given = enumerate(waveforms)
         for scored in self.score_files((f"`waveforms[{k}]`", w, sample_rate) for k, w in given):
@@ -652,10 +642,7 @@ class Scorer:
         return self.calibration
 
     def conditions(self) -> dict[str, Any]:
-        """Return how scores are made, for `fit_calibration`: unit, rate, crops, level, precision.
-
-        A calibration maps log-odds: fit it on scores of a scorer with ``score="log-odds"``.
-        """
+        """Return how scores are made, for `fit_calibration`: unit, crops, precision."""
         return {"score": self.unit, **asdict(self.input), "precision": self.precision}
 
     def settings(self) -> dict[str, Any]:
@@ -686,10 +673,7 @@ class Scorer:
     def score_utterances(
         self, utterances: Iterable[tuple[T, Utterance | str]]
     ) -> Iterator[tuple[T, ScoreResult | str]]:
-        """Yield the result of each prepared utterance, in order; an error message passes through.
-
-        Crops of all utterances share batches. A score that is not finite becomes an error.
-        """
+        """Yield the result of each prepared utterance, in order; error messages pass through."""
         items = (
             ((tag, found), () if isinstance(found, str) else found.crops)
             for tag, found in utterances

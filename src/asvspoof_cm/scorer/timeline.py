@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,10 +139,7 @@ class StreamingScorer:
         self._windows = Windows(scorer.input, window_s, hop_s, check_rate(sample_rate))
 
     def push(self, chunk: Waveform) -> list[WindowScore]:
-        """Take the next chunk, as `Scorer.score` takes waveforms but of any size, also empty.
-
-        Returns the windows that it completes.
-        """
+        """Take the next chunk, a waveform of any size, and return the windows that it completes."""
         samples = as_audio(chunk, allow_empty=True, channel=self.scorer.one_channel()).waveform
         return self._scored(self._windows.push(samples))
 
@@ -189,12 +186,8 @@ class SegmentSettings:
         return cls(**{name: value for name, value in stored.items() if name in names})
 
 
-class Cells(NamedTuple):
-    """A recording in equally long cells of time, each (n_cells,)."""
-
-    llr: FloatArray
-    has_speech: Mask
-    length_s: float
+Cells: TypeAlias = tuple[FloatArray, Mask, float]
+"""The LLRs (n_cells,) of equally long cells of time, whether they hold speech, and their length."""
 
 
 def join_cells(parts: Iterable[tuple[float, float, FloatArray, Mask]], duration_s: float) -> Cells:
@@ -213,7 +206,7 @@ def join_cells(parts: Iterable[tuple[float, float, FloatArray, Mask]], duration_
         total[place] += np.where(has_speech, llr, 0.0)[:n]
         n_heard[place] += has_speech[:n]
     with np.errstate(invalid="ignore"):
-        return Cells(total / n_heard, n_heard > 0, length_s)
+        return total / n_heard, n_heard > 0, length_s
 
 
 def find_segments(cells: Cells, settings: SegmentSettings, duration_s: float) -> list[Segment]:

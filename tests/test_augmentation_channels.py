@@ -229,8 +229,9 @@ def test_lost_packets_are_the_last_one_that_came_ever_softer(monkeypatch):
     assert y == pytest.approx(expected)
 
 
-def test_the_share_of_lost_packets_and_their_bursts():
-    augment = PacketLoss(share=(0.1, 0.1), burst=(2, 2))
+def test_the_share_of_lost_packets_and_their_bursts(monkeypatch):
+    monkeypatch.setattr(channel, "_BURST", (2, 2))
+    augment = PacketLoss(share=(0.1, 0.1))
     lost = augment.draw(200, 1000 * 320, seeded())["is_lost"][:, 1:]
     assert lost.double().mean() == pytest.approx(0.1, abs=0.005)
     alone = lost[:, 2:-2] & ~lost[:, 1:-3] & ~lost[:, 3:-1]

@@ -247,7 +247,6 @@ def test_compose_is_one_after_the_other():
         (lambda: RandomBandLimit(high_hz=(float("nan"), 9.0)), "`high_hz` must be .*got .nan"),
         (lambda: Clipping(soft_p=-1), "`soft_p` must be between 0 and 1; got -1"),
         (lambda: PacketLoss(share=(0.0, 2.0)), "`share` must be .* <= 1"),
-        (lambda: PacketLoss(burst=(0, 2)), "`burst` must be .* 1 <= low"),
         (lambda: Gaps(duration_s=(-1.0, 2.0)), "`duration_s` must be .* 0 <= low"),
         (lambda: SpeechCoder(n_pulses=(0, 5)), "`n_pulses` must be .* 1 <= low"),
         (lambda: RecordedNoise(clips=[]), "`clips` must hold at least one recording; got none"),

@@ -40,11 +40,6 @@ def test_polynomial_filter_sums_filtered_powers():
     assert (polynomial_filter(x, taps, 50) - expected).abs().max() < 1e-12
 
 
-def test_fir_delay_out_of_range():
-    with pytest.raises(ValueError, match=r"`delay` must be from 0 to n_taps - 1 = 2; got 3"):
-        fir_filter(torch.ones(5), torch.ones(3), 3)
-
-
 def test_fir_and_tanh_are_the_papers_formula():
     augment, x = RandomFIR(), noise(60, 500)
     drawn = augment.draw(60, 500, seeded())
@@ -131,12 +126,6 @@ def test_sos_filter_is_sosfilt(n_samples, dtype, tolerance):
     for row, sections, filtered in zip(x.double(), sos, output, strict=True):
         expected = scipy.signal.sosfilt(sections.numpy(), row.numpy())
         assert np.abs(filtered - expected).max() < tolerance
-
-
-def test_unstable_sections_are_refused():
-    unstable = torch.tensor([[1.0, 0, 0, 1, -2.1, 1.1]], dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"`sos` must be stable; it has a pole of radius 1\.1"):
-        sos_filter(torch.ones(100), unstable)
 
 
 def test_noise_is_white_gaussian_and_new_in_each_row():

@@ -1,10 +1,7 @@
 """The contract of every augmentation: draw, then apply what was drawn.
 
-``augment.draw(n_rows, n_samples, generator)`` returns a dict that can be printed, stored with
-``torch.save`` and replayed; ``augment.apply(waveform, drawn)`` is a pure function of its
-arguments. Calling ``augment(waveform)`` does both. Each row of a batch has its own draw: values
-are CPU tensors of float64, int64 or bool, or tuples, with one entry per row, or lists of further
-draws. Noise is kept as one seed per row.
+A draw is a dict that can be printed, stored with ``torch.save`` and replayed: CPU tensors or tuples
+with one entry per row of the batch, one seed per row for noise, or lists of further draws.
 """
 
 from __future__ import annotations
@@ -55,15 +52,21 @@ class Augmentation(ABC):
             check_range(name, getattr(self, name), *limits)
 
     def draw(self, n_rows: int, n_samples: int, generator: torch.Generator | None = None) -> Drawn:
-        """Return what is random about `n_rows` waveforms of `n_samples`.
-
-        Without a generator, each call takes a fresh seed.
-        """
+        """Return what is random about `n_rows` waveforms; None takes a fresh seed."""
         if n_rows < 1 or n_samples < 1:
             raise ValueError(
                 f"`n_rows` and `n_samples` must be at least 1; got {n_rows} and {n_samples}."
             )
-        drawn = self._draw(n_rows, n_samples, _as_generator(generator))
+        if generator is None:
+            generator = torch.Generator()
+            generator.seed()
+        if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
+            came = getattr(generator, "device", type(generator).__name__)
+            raise TypeError(
+                f"`generator` must be a torch.Generator on the CPU; got {came}. "
+                "Make one with torch.Generator().manual_seed(seed)."
+            )
+        drawn = self._draw(n_rows, n_samples, generator)
         return {"of": type(self).__name__, "n_rows": n_rows, **drawn}
 
     def apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
@@ -80,25 +83,25 @@ class Augmentation(ABC):
                 f"Draw with n_rows={len(rows)}."
             )
         wide = rows if rows.dtype == torch.float64 else rows.float()
-        return self._apply_chunks(wide, drawn).to(waveform.dtype).reshape(waveform.shape)
+        # A few rows at a time stay in the processor's cache from the first step to the last.
+        size = max(1, CHUNK // rows.shape[1]) if rows.device.type == "cpu" else len(rows)
+        if size < len(rows):
+            chunks = torch.split(torch.arange(len(rows)), size)
+            changed = torch.cat([self._apply(wide[k], select_rows(drawn, k)) for k in chunks])
+        else:
+            changed = self._apply(wide, drawn)
+        return changed.to(waveform.dtype).reshape(waveform.shape)
 
     def __call__(self, waveform: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Draw and apply; without a generator, each call takes a fresh seed."""
+        """Draw and apply; None takes a fresh seed."""
         n_rows, n_samples = _as_rows(waveform).shape
         return self.apply(waveform, self.draw(n_rows, n_samples, generator))
-
-    def _apply_chunks(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        # A few rows at a time stay in the processor's cache from the first step to the last.
-        n_rows, size = len(waveform), max(1, CHUNK // waveform.shape[1])
-        if n_rows <= size or waveform.device.type != "cpu":
-            return self._apply(waveform, drawn)
-        chunks = torch.split(torch.arange(n_rows), size)
-        return torch.cat([self._apply(waveform[k], select_rows(drawn, k)) for k in chunks])
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         drawn = {name: integers((n_rows,), getattr(self, name), generator) for name in self.counts}
         drawn |= {name: uniform((n_rows,), getattr(self, name), generator) for name in self.ranges}
-        return {**drawn, "seed": seeds(n_rows, generator)} if self.needs_seed else drawn
+        seed = torch.randint(2**63 - 1, (n_rows,), generator=generator)
+        return {**drawn, "seed": seed} if self.needs_seed else drawn
 
     @abstractmethod
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor: ...
@@ -124,19 +127,6 @@ def _as_rows(waveform: Tensor) -> Tensor:
             f"got {tuple(waveform.shape)}."
         )
     return waveform if waveform.dim() == 2 else waveform[None]
-
-
-def _as_generator(generator: torch.Generator | None) -> torch.Generator:
-    if generator is None:
-        generator = torch.Generator()
-        generator.seed()
-    if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
-        came = getattr(generator, "device", type(generator).__name__)
-        raise TypeError(
-            f"`generator` must be a torch.Generator on the CPU; got {came}. "
-            "Make one with torch.Generator().manual_seed(seed)."
-        )
-    return generator
 
 
 def check_range(
@@ -171,18 +161,8 @@ def chance(n_rows: int, p: float, generator: torch.Generator) -> Tensor:
     return uniform((n_rows,), (0, 1), generator) < p
 
 
-def seeds(n_rows: int, generator: torch.Generator) -> Tensor:
-    """Return one seed per row."""
-    return torch.randint(2**63 - 1, (n_rows,), generator=generator)
-
-
 def row_generators(seeds: Tensor, device: torch.device | str = "cpu") -> list[torch.Generator]:
-    """Return one generator per row, on the device where it is used.
-
-    Note:
-        Replaying a seed is exact on one kind of device, and gives other noise of the same
-        distribution on another.
-    """
+    """Return one generator per row; a seed gives other noise on another kind of device."""
     return [torch.Generator(device).manual_seed(seed) for seed in seeds.tolist()]
 
 

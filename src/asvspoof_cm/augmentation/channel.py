@@ -1,7 +1,6 @@
 """Channels: what microphones, rooms, lines and networks do to a recording.
 
-Countermeasures that know corpora by their channel learn nothing about synthesis. Give these to both
-classes alike, and to both recordings of a matched pair with the same draw.
+Give them to both classes alike, and to both recordings of a matched pair with the same draw.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ _N_TAPS = 255  # with the window, 350 Hz from pass to stop at 16 kHz, and 74 dB
 _BLOCK_S = 0.01  # between two values of the automatic gain
 _MAX_GAIN_DB = 25.0
 _N_PACKET = SAMPLE_RATE // 50
+_BURST = (1, 3)  # packets that are lost one after another
 _TINY = 1e-30
 
 
@@ -139,7 +139,6 @@ class AutomaticGain(Augmentation):
         mean = power.mean(dim=1, keepdim=True).clamp_min(_TINY)
         below_db = -10 * torch.log10((recent / mean).clamp_min(1e-12))
         gain_db = (strength * below_db).clamp(-_MAX_GAIN_DB, _MAX_GAIN_DB)
-        # Up to 10 ms late, as a controller is: the gain of a block is reached at its end.
         smooth = interpolate(gain_db[:, None], n_block * power.shape[1], mode="linear")[:, 0]
         return waveform * 10 ** (smooth[:, :n_samples] / 20)
 
@@ -184,11 +183,6 @@ class RandomBandLimit(Augmentation):
     Args:
         high_hz: Range of the upper frequency, where the gain is −6 dB.
         low_hz: Range of the lower one; 0 cuts nothing off.
-
-    Example:
-        >>> telephone = RandomBandLimit(low_hz=(300.0, 300.0), high_hz=(3400.0, 3400.0))
-        >>> telephone(torch.randn(2, 16000)).shape
-        torch.Size([2, 16000])
     """
 
     ranges: ClassVar = {"high_hz": (0, math.inf), "low_hz": (0, math.inf)}
@@ -259,19 +253,15 @@ class RecordedNoise(Augmentation):
         clips: Noises, tensors of shape (time,).
         snr_db: Range of the signal-to-noise ratio.
         n_clips: Range of the number of clips that are added up, both ends included.
-
-    Example:
-        >>> babble = RecordedNoise(clips=[torch.randn(8000), torch.randn(9000)], n_clips=(2, 2))
-        >>> babble(torch.ones(2, 16000)).shape
-        torch.Size([2, 16000])
     """
 
+    ranges: ClassVar = {"snr_db": SNR_DB}
     clips: Sequence[Tensor]
     snr_db: tuple[float, float] = (0.0, 25.0)
     n_clips: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
-        check_range("snr_db", self.snr_db, *SNR_DB)
+        super().__post_init__()
         check_range("n_clips", self.n_clips, 1)
         if not len(self.clips):
             raise ValueError("`clips` must hold at least one recording; got none.")
@@ -286,19 +276,15 @@ class RecordedNoise(Augmentation):
         shape = (n_rows, self.n_clips[1])
         is_used = torch.arange(shape[1]) < integers((n_rows, 1), self.n_clips, generator)
         clip = integers(shape, (0, len(self.clips) - 1), generator)
-        return {
-            "clip": torch.where(is_used, clip, -1),
-            "offset": uniform(shape, (0, 1), generator),
-            "snr_db": uniform((n_rows,), self.snr_db, generator),
-        }
+        drawn = super()._draw(n_rows, n_samples, generator)
+        offset = uniform(shape, (0, 1), generator)
+        return {**drawn, "clip": torch.where(is_used, clip, -1), "offset": offset}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         place = torch.arange(waveform.shape[1])
         noise = torch.zeros(waveform.shape, dtype=waveform.dtype)
-        for row, clips, offsets in zip(
-            noise, drawn["clip"].tolist(), drawn["offset"].tolist(), strict=True
-        ):
-            for clip, offset in zip(clips, offsets, strict=True):
+        for row, clips, offsets in zip(noise, drawn["clip"], drawn["offset"], strict=True):
+            for clip, offset in zip(clips.tolist(), offsets.tolist(), strict=True):
                 if clip >= 0:
                     samples = self.clips[clip]
                     excerpt = samples[(place + int(offset * len(samples))) % len(samples)]
@@ -328,10 +314,8 @@ class RandomRoom(Augmentation):
     direct_db: tuple[float, float] = (-3.0, 12.0)
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        # As long for every row, so that nothing depends on the others; later sound is below -60 dB.
         n_taps = min(waveform.shape[1], math.ceil(self.decay_s[1] * SAMPLE_RATE))
-        wet = fir_filter(waveform, self._response(waveform, drawn, n_taps))
-        return at_level(wet, waveform)
+        return at_level(fir_filter(waveform, self._response(waveform, drawn, n_taps)), waveform)
 
     def _response(self, like: Tensor, drawn: Drawn, n_taps: int) -> Tensor:
         """Return `(n_rows, n_taps)`: first 1, then noise of the energy 10^(−direct_db / 10)."""
@@ -371,28 +355,22 @@ class RandomSpeed(Augmentation):
 
 @dataclass(frozen=True, kw_only=True)
 class PacketLoss(Augmentation):
-    """Lose packets of 20 ms, and repeat the last one that came, ever softer.
+    """Lose bursts of one to three packets of 20 ms; the last that came is repeated, ever softer.
 
     Args:
         share: Range of the share of lost packets.
-        burst: Range of the packets that are lost one after another, both ends included.
         fade: Range of the factor per lost packet: 1 repeats the last as it was, 0 leaves a gap.
     """
 
     ranges: ClassVar = {"share": (0, 1), "fade": (0, 1)}
     share: tuple[float, float] = (0.01, 0.15)
-    burst: tuple[int, int] = (1, 3)
     fade: tuple[float, float] = (0.0, 1.0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("burst", self.burst, 1)
 
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         drawn, shape = super()._draw(n_rows, 1, generator), (n_rows, -(-n_samples // _N_PACKET))
-        number, length = torch.arange(shape[1]), integers(shape, self.burst, generator)
+        number, length = torch.arange(shape[1]), integers(shape, _BURST, generator)
         # A burst begins at a packet so often that the wanted share of all is lost.
-        kept = (1 - drawn["share"][:, None]) ** (2 / sum(self.burst))
+        kept = (1 - drawn["share"][:, None]) ** (2 / sum(_BURST))
         begins = uniform(shape, (0, 1), generator) < 1 - kept
         lost_until = torch.where(begins, number + length, 0).cummax(dim=1).values
         return {**drawn, "is_lost": (number < lost_until) & (number > 0)}

@@ -189,7 +189,7 @@ class Codec(Augmentation):
     Args:
         codecs: The names to choose from; None is all that `available_codecs` returns.
         narrowband_p: Probability of the round trip through 8 kHz.
-        compression_level: Range of the level, for codecs with more than one bit rate.
+        compression_level: Range of the level.
 
     Example:
         >>> Codec(codecs=("mu-law",), narrowband_p=0.5).draw(3, 16000)["codec"]
@@ -233,8 +233,8 @@ class SpeechCoder(Augmentation):
     """Code speech in the manner of the coders of mobile telephones, in a few milliseconds.
 
     As in CELP (AMR, EVS, the speech part of Opus), each frame of 20 ms is a spectral envelope
-    (linear prediction) excited by few pulses: of each 5 ms of the prediction's residual, the
-    largest are kept, with one magnitude for all. There is no adaptive codebook and no search.
+    (linear prediction) excited by few pulses: of each 5 ms of the residual, the largest are kept,
+    with one magnitude for all.
 
     Args:
         n_pulses: Range of the pulses in 5 ms, both ends included.
@@ -247,16 +247,16 @@ class SpeechCoder(Augmentation):
     ranges: ClassVar = {"strength": (0, 1)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
-        n_samples, n_part = waveform.shape[1], _N_PART
-        n_frame, hop_length, n_fft = 4 * n_part, 2 * n_part, 8 * n_part
+        n_samples = waveform.shape[1]
+        n_frame, hop_length, n_fft = 4 * _N_PART, 2 * _N_PART, 8 * _N_PART
         window = torch.hann_window(n_frame, dtype=waveform.dtype, device=waveform.device).sqrt()
         right = hop_length + (-n_samples) % hop_length
         frames = pad(waveform, (hop_length, right)).unfold(1, n_frame, hop_length) * window
         spectrum = torch.fft.rfft(frames, n_fft)
         inverse = torch.fft.rfft(_prediction_error_filter(spectrum), n_fft)
         # The filter's response ends in the fifth part.
-        residual = torch.fft.irfft(spectrum * inverse, n_fft)[..., : 5 * n_part]
-        pulses = _largest_pulses(residual, n_part, drawn["n_pulses"])
+        residual = torch.fft.irfft(spectrum * inverse, n_fft)[..., : 5 * _N_PART]
+        pulses = _largest_pulses(residual, drawn["n_pulses"])
         coded = torch.fft.irfft(torch.fft.rfft(pulses, n_fft) / inverse, n_fft)
         parts = (coded[..., :n_frame] * window).reshape(len(frames), -1, 2, hop_length)
         joined = (parts[:, 1:, 0] + parts[:, :-1, 1]).flatten(1)[:, :n_samples]
@@ -273,10 +273,7 @@ def _prediction_error_filter(spectrum: Tensor) -> Tensor:
 
 
 def levinson(r: Tensor) -> Tensor:
-    """Return prediction error filters a of autocorrelations r, both `(..., order + 1)`.
-
-    Levinson and Durbin: Σ_j a[j] · r[|i − j|] = 0 for i from 1 on, a[0] = 1.
-    """
+    """Return prediction error filters of autocorrelations, both `(..., order + 1)`."""
     error = r[..., :1]
     a = torch.ones_like(error)
     for i in range(1, r.shape[-1]):
@@ -287,12 +284,12 @@ def levinson(r: Tensor) -> Tensor:
     return a
 
 
-def _largest_pulses(residual: Tensor, n_part: int, n_pulses: Tensor) -> Tensor:
-    """Keep the largest `n_pulses` `(n_rows,)` of each `n_part` of `(n_rows, n_frames, time)`.
+def _largest_pulses(residual: Tensor, n_pulses: Tensor) -> Tensor:
+    """Keep the largest `n_pulses` `(n_rows,)` of each `_N_PART` of `(n_rows, n_frames, time)`.
 
     They get one magnitude, in steps of 2 dB, so that the part keeps about its energy.
     """
-    residual = residual.reshape(*residual.shape[:2], -1, n_part)
+    residual = residual.reshape(*residual.shape[:2], -1, _N_PART)
     magnitude = residual.abs()
     largest = magnitude.topk(int(n_pulses.max()), dim=-1).values
     n_pulses = beside(n_pulses, residual)[:, None, None, None]

@@ -48,9 +48,6 @@ class Compose(_Several):
 class OneOf(_Several):
     """Apply one of several augmentations to each row.
 
-    In a draw, `choice` `(n_rows,)` numbers what each row takes; rows that stay as they are have
-    ``len(augmentations)``.
-
     Args:
         augmentations: What there is to choose from.
         weights: How often each is chosen, relative to the others; None for equally often.
@@ -84,15 +81,15 @@ class OneOf(_Several):
         total = sum(self.weights)
         shares = [self.p * weight / total for weight in self.weights] + [1 - self.p]
         weights = torch.tensor(shares, dtype=torch.float64)
+        # Of rows that stay as they are, the choice is one too high.
         choice = torch.multinomial(weights, n_rows, replacement=True, generator=generator)
         branches = [a.draw(n_rows, n_samples, generator) for a in self.augmentations]
         return {"choice": choice, "branches": branches}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         output = waveform.clone()
-        for k, (augmentation, of_branch) in enumerate(
-            zip(self.augmentations, drawn["branches"], strict=True)
-        ):
+        branches = zip(self.augmentations, drawn["branches"], strict=True)
+        for k, (augmentation, of_branch) in enumerate(branches):
             rows = (drawn["choice"] == k).nonzero()[:, 0]
             if len(rows) == len(waveform):  # nothing to gather
                 return augmentation.apply(waveform, of_branch)
@@ -118,6 +115,3 @@ class RandomApply(OneOf):
 
     def __init__(self, augmentation: Augmentation, p: float) -> None:
         super().__init__([augmentation], p=p)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.augmentations[0]}, p={self.p})"

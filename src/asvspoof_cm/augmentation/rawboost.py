@@ -20,7 +20,6 @@ from asvspoof_cm.augmentation.base import (
     integers,
     row_generators,
     row_noise,
-    seeds,
     uniform,
 )
 from asvspoof_cm.augmentation.compose import Compose, RandomApply
@@ -57,22 +56,20 @@ def draw_notches(n_rows: int, n_filters: int, generator: torch.Generator) -> Dra
 
 
 def notch_taps(drawn: Drawn, waveform: Tensor) -> Tensor:
-    """Return the filters `(n_rows, n_filters, n)`, on the device of `waveform`.
+    """Return the filters `(n_rows, n_filters, n)`, centred in n samples, beside `waveform`.
 
     Each is a cascade of band-stop FIRs, Hamming-windowed and symmetric, that pass all but
-    [centre − width/2, centre + width/2], cut at 0 and at half the sample rate. The cascade's
-    largest gain, over 512 frequencies, is that drawn. n is odd, of the longest cascade of all; the
-    others are centred between zeros.
+    [centre − width/2, centre + width/2]. Its largest gain, over 512 frequencies, is that drawn.
     """
     half = (drawn["n_taps"] - 1) // 2
     n_half, longest = int(half.sum(dim=-1).max()), int(half.max())
-    half, centre_hz, width_hz, gain_db = (
-        beside(values, waveform)
-        for values in (half, drawn["centre_hz"], drawn["width_hz"], drawn["gain_db"])
-    )
     nyquist_hz = SAMPLE_RATE / 2
-    low = ((centre_hz - width_hz / 2).clamp_min(1e-3) / nyquist_hz)[..., None]
-    high = ((centre_hz + width_hz / 2).clamp_max(nyquist_hz - 1e-3) / nyquist_hz)[..., None]
+    edges_hz = (drawn["centre_hz"] + side * drawn["width_hz"] / 2 for side in (-1, 1))
+    low, high = (
+        beside(edge_hz.clamp(1e-3, nyquist_hz - 1e-3) / nyquist_hz, waveform)[..., None]
+        for edge_hz in edges_hz
+    )
+    half, gain_db = beside(half, waveform), beside(drawn["gain_db"], waveform)
     # One side of each symmetric band-stop: everything less the band, under the window.
     m = torch.arange(longest + 1, device=waveform.device, dtype=waveform.dtype)
     side = low * torch.sinc(low * m) - high * torch.sinc(high * m)
@@ -119,9 +116,11 @@ class ImpulsiveNoise(Augmentation):
     U(0, 0.1). The result is divided by its peak where that exceeds 1.
     """
 
+    needs_seed = True
+
     def _draw(self, n_rows: int, n_samples: int, generator: torch.Generator) -> Drawn:
         share = uniform((n_rows,), (0, MAX_SHARE), generator)
-        return {"share": share, "seed": seeds(n_rows, generator)}
+        return {"share": share, **super()._draw(n_rows, n_samples, generator)}
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         n_samples, dtype = waveform.shape[1], waveform.dtype

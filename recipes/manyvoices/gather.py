@@ -19,7 +19,7 @@ from typing import Final
 
 import soundfile
 
-from asvspoof_cm._util import Progress, atomic_path
+from asvspoof_cm._util import atomic_path, track
 from asvspoof_cm.labels import SAMPLE_RATE
 from manyvoices.clips import make_clip
 from manyvoices.table import TABLE, Row, md5, read_lines, write_table
@@ -140,17 +140,16 @@ def gather(
     (out / "audio").mkdir(parents=True, exist_ok=True)
     present = {e.row.utterance for e in entries if (out / e.row.path).exists()}
     problems: dict[tuple[str, str], str] = {}
-    with Progress(total=len(groups), description="repositories", unit="repository") as progress:
-        for source, failed in _results(groups, repos, out, n_jobs, commits or {}, host):
-            if "*" not in failed:
-                present |= {
-                    entry.row.utterance
-                    for entry in groups[source]
-                    if entry.row.origin not in failed
-                }
-            problems |= {(source, path): why for path, why in failed.items()}
-            write_table(out / TABLE, (e.row for e in entries if e.row.utterance in present))
-            progress.update(clips=len(present))
+    results = _results(groups, repos, out, n_jobs, commits or {}, host)
+    progress = track(results, total=len(groups), description="repositories", unit="repository")
+    for source, failed in progress:
+        if "*" not in failed:
+            present |= {
+                entry.row.utterance for entry in groups[source] if entry.row.origin not in failed
+            }
+        problems |= {(source, path): why for path, why in failed.items()}
+        write_table(out / TABLE, (e.row for e in entries if e.row.utterance in present))
+        progress.set_postfix(clips=len(present))
     with atomic_path(out / "skipped.tsv") as temporary:
         lines = (f"{repo}\t{path}\t{why}\n" for (repo, path), why in sorted(problems.items()))
         temporary.write_text("".join(lines), encoding="utf-8")

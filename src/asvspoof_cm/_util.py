@@ -18,10 +18,10 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-T = TypeVar("T")
 Array: TypeAlias = NDArray[Any]
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
@@ -374,51 +373,36 @@ def import_extra(module: str, extra: str) -> Any:
 # Progress
 
 
-class Progress:
-    """tqdm's bar of a task of `total` steps, with a few figures beside it.
+def track(
+    items: Iterable[Any] = (),
+    *,
+    total: int | None = None,
+    description: str | None = None,
+    unit: str = "it",
+    enabled: bool = True,
+) -> Any:
+    """Return tqdm's bar of `items`, which yields them and can `set_postfix`.
 
     Off a terminal it is written every 5 seconds. Nothing is shown where tqdm is not installed
     (extra ``train``) or `enabled` is False.
     """
-
-    def __init__(
-        self,
-        *,
-        total: int | None = None,
-        description: str = "",
-        unit: str = "it",
-        enabled: bool = True,
-    ) -> None:
-        self._bar: Any = None
-        with contextlib.suppress(ImportError):
-            from tqdm import tqdm
-
-            slow: Any = {} if sys.stderr.isatty() else {"delay": 5.0, "mininterval": 5.0}
-            slow |= {"dynamic_ncols": True, "disable": not enabled}
-            self._bar = tqdm(total=total, desc=description or None, unit=unit, **slow)
-
-    def update(self, n: int = 1, **figures: float | str) -> None:
-        """Count `n` more steps as done and show the newest `figures`."""
-        if self._bar is not None:
-            self._bar.set_postfix(figures, refresh=False)
-            self._bar.update(n)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return _NoBar(items)
+    slow: Any = {} if sys.stderr.isatty() else {"delay": 5.0, "mininterval": 5.0}
+    slow |= {"dynamic_ncols": True, "disable": not enabled}
+    return tqdm(items, total=total, desc=description, unit=unit, **slow)
 
 
-def track(iterable: Iterable[T], *, total: int | None = None, **options: Any) -> Iterator[T]:
-    """Yield the items of `iterable` while showing progress; see `Progress` for the options."""
-    if total is None and isinstance(iterable, Sized):
-        total = len(iterable)
-    with Progress(total=total, **options) as progress:
-        for item in iterable:
-            yield item
-            progress.update()
+class _NoBar:
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items)
+
+    def set_postfix(self, *_: Any, **__: Any) -> None: ...
 
 
 # Seeds, processes and devices

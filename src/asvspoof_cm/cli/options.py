@@ -48,8 +48,4 @@ def load_scorer(name: str | None, **options: Any) -> Scorer:
 
 def is_file(text: str) -> bool:
     """Whether ``--model`` names a file and not a model of the package or of the hub."""
-    from asvspoof_cm._hub import is_hub_name
-
-    path = Path(text)
-    is_path = len(path.parts) > 1 and not is_hub_name(text.partition("@")[0])
-    return path.exists() or path.suffix in (".pt", ".onnx") or is_path
+    return Path(text).exists() or Path(text).suffix in (".pt", ".onnx")

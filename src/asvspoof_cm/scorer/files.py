@@ -138,7 +138,7 @@ def score_entries(
         for name, result in scorer.score_utterances(decoded)
     )
     options: Any = {"total": total, "description": "scoring", "unit": "file"}
-    return track(results, **options) if progress else results
+    return iter(track(results, **options)) if progress else results
 
 
 def open_entry(scorer: Scorer, entry: Entry) -> AbstractContextManager[OpenAudio]:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from asvspoof_cm._util import Progress, derive_seed, track
+from asvspoof_cm._util import derive_seed, track
 from asvspoof_cm.augmentation import Augmentation
 from asvspoof_cm.data.dataset import Batch
 from asvspoof_cm.labels import BONAFIDE, SPOOF
@@ -230,11 +230,9 @@ def train_epoch(
     collected = _Collector(device)
     state.network.train()
     state.optimizer.zero_grad(set_to_none=True)
-    with (
-        _seeded(derive_seed(seed, epoch, rank), device),
-        Progress(total=n_batches, **shown) as bar,
-    ):
-        for step, given in enumerate(batches):
+    bar = track(batches, total=n_batches, **shown)
+    with _seeded(derive_seed(seed, epoch, rank), device):
+        for step, given in enumerate(bar):
             batch = as_batch(given).to(device)
             n_given = len(batch)
             if augment is not None:
@@ -252,10 +250,11 @@ def train_epoch(
             collected.add(logits_of(outputs)[:n_given], batch, value)
             if device.type == "cpu" or step % 32 == 31:
                 collected.look()
-            bar.update(
+            bar.set_postfix(
                 loss=collected.mean_loss,
                 lr=state.optimizer.param_groups[0]["lr"],
                 clips_per_s=collected.n_rows * n_processes / collected.seconds,
+                refresh=False,
             )
             if is_over:
                 break

@@ -69,10 +69,9 @@ def breakdown(
         groups: Columns of shape (n_trials,) by name, such as ``{"attack": protocol.attack}``. Two
             or more columns are crossed: a row for each combination that occurs among the spoofs.
         match: Names of columns in which a group's bonafide trials must agree with it: with
-            ``("codec",)``, spoofs of a codec stand against bonafide speech of that codec. Without
-            it each group stands against all bonafide trials. With all columns of `groups`, groups
-            share no trials: then their mean is reported too, and its interval draws groups as well
-            as trials.
+            ``("codec",)``, spoofs of a codec stand against bonafide speech of that codec. With all
+            columns of `groups`, groups share no trials: then their mean is reported too, and its
+            interval draws groups as well as trials.
         n_bootstrap: Replicates for an interval on every figure; 0 for none.
         clusters: The cluster of each trial, shape (n_trials,); see `bootstrap`. A group whose
             trials are too few clusters for a draw has no interval, which a warning says.

@@ -90,9 +90,8 @@ def bootstrap(
         spoof: Scores of spoofed trials, shape (n_spoof,).
         n: Number of replicates.
         clusters: The cluster of each bonafide trial, (n_bonafide,), and of each spoofed trial,
-            (n_spoof,), at least two in all: speakers, say, or coded copies of one utterance (see
-            `Protocol.clusters`). Whole clusters are then drawn, both classes together. Without it
-            the trials of each class are drawn on their own.
+            (n_spoof,), such as speakers; see `Protocol.clusters`. Whole clusters are then drawn,
+            both classes together. Without it the trials of each class are drawn on their own.
         seed: Seed of the draws; the same seed gives the same interval.
 
     Example:
@@ -184,9 +183,9 @@ def resample(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the metrics of all trials, (n_metrics,), and those of n draws, (n, n_metrics).
 
-    Of two pairs of bonafide and spoof scores it is the difference. A draw that has no trial of one
-    class gives NaN. `units` says to which unit of the draw each trial belongs; without it each
-    trial is its own, and the classes are drawn apart.
+    Of two pairs of scores it is the difference. A draw without a trial of one class gives NaN.
+    `units` says which unit of the draw each trial belongs to; without it the classes are drawn
+    apart.
     """
     orders = [[np.argsort(scores, kind="stable") for scores in pair] for pair in pairs]
     curves = [Curve((p[0][o[0]], p[1][o[1]])) for p, o in zip(pairs, orders, strict=True)]
@@ -276,8 +275,7 @@ def draw(rng: np.random.Generator, counts: Counts) -> Counts:
     """Draw n of n items with replacement; fill `counts`, shape (n,), with how often each came.
 
     This is one multinomial draw in two exact stages: how many fall into each block, then the place
-    of each within its block. Blocks fit into the processor's cache, and 13 random bits are a place
-    in a full one.
+    of each in its block. Blocks fit into the processor's cache; 13 random bits are a place.
     """
     n = len(counts)
     n_blocks, n_rest = divmod(n, _BLOCK)

@@ -9,9 +9,8 @@ Conventions, as in mir_eval: an annotation is rows of time, in seconds, sorted a
   windows overlap, each covers the time up to the middle of the overlap. Where the truth ends later
   than the last window, that window covers the rest, if the rest is shorter than the window.
 
-Each is one recording, shape (n, 3), or a mapping of names to recordings. Then all of them are
-measured together: rates are shares of the time of the whole set. What is found are spoofs, so
-precision, recall and F1 are those of synthetic time.
+Each is one recording, shape (n, 3), or several by name: rates are shares of the time of the whole
+set. What is found are spoofs, so precision, recall and F1 are those of synthetic time.
 """
 
 from __future__ import annotations
@@ -370,9 +369,7 @@ def _runs(pieces: _Pieces, values: NDArray[Any]) -> IntArray:
 def _sums(pieces: _Pieces) -> FloatArray:
     """Return what the rates of each recording are made of: (n_recordings, 5).
 
-    Those are the seconds of synthetic speech that was found, of bonafide speech that was taken for
-    it, and of synthetic speech that was not found; the sum of the intersections over unions of the
-    true segments, and their number.
+    Seconds of TP, FP and FN; the sum of the true segments' intersections over unions; their number.
     """
     time, is_found = pieces.duration_s, pieces.value == SPOOF
     # A pause belongs to the speech before it.

@@ -109,8 +109,8 @@ def eer(bonafide: ArrayLike, spoof: ArrayLike, *, ties: Ties = "official") -> Op
             curve, and interpolates on it; its threshold is the lowest score accepted after it.
 
     Warns:
-        UserWarning: Where ties change the official value by more than 0.1 % absolute, and where
-            the value is above 50 %: then the sign of the scores is probably flipped.
+        UserWarning: Where ties change the official value by more than 0.1 % absolute, and above
+            50 %, where the sign of the scores is probably flipped.
 
     Note:
         The official convention gives a constant scorer an EER of 100 %; "grouped" gives 50 %.
@@ -207,10 +207,7 @@ def det_curve(bonafide: ArrayLike, spoof: ArrayLike) -> DetCurve:
 
 
 def walk(*classes: FloatArray) -> tuple[list[IntArray], FloatArray]:
-    """How many of each class were passed after 0, 1, … of all trials, and the thresholds there.
-
-    The scores of each class are sorted; of equal scores those of the first class come first.
-    """
+    """How many of each sorted class were passed after 0, 1, … trials, and the thresholds."""
     scores = np.concatenate(classes)
     order = np.argsort(scores, kind="stable")
     of_class = np.repeat(np.arange(len(classes)), [len(own) for own in classes])[order]
@@ -220,11 +217,7 @@ def walk(*classes: FloatArray) -> tuple[list[IntArray], FloatArray]:
 
 @dataclass(frozen=True, kw_only=True)
 class Track1Result(Report):
-    """Everything that Track 1 reports about one set of trials; ``print`` shows a table.
-
-    Each entry of `METRICS` is an attribute too: ``result.eer.value``, a fraction;
-    ``result.cllr`` and `min_cllr`, bits.
-    """
+    """What `evaluate` returns; entries of `METRICS` are attributes too: ``result.eer.value``."""
 
     n_bonafide: int
     n_spoof: int
@@ -238,12 +231,7 @@ class Track1Result(Report):
         raise AttributeError(f"a Track1Result has no {name!r}.")
 
     def values(self) -> dict[str, float]:
-        """Return the value of each entry of `METRICS`, by name and without its threshold.
-
-        Example:
-            >>> evaluate([2.0, 1.0, 0.0], [1, 0, 0]).values()["eer"]
-            0.0
-        """
+        """Return the value of each entry of `METRICS`, by name and without its threshold."""
         return {name: float(found) for name, found in self.metrics.items()}
 
     def as_dict(self) -> dict[str, Any]:
@@ -301,9 +289,9 @@ def evaluate(
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The sorted scores of both classes, bonafide first.
+    """The sorted scores of both classes, bonafide first, and how often each was drawn: None, once.
 
-    `times` says how often each trial was drawn: then there are no thresholds. None means once.
+    A curve of draws has no thresholds.
     """
 
     classes: tuple[FloatArray, FloatArray]
@@ -386,11 +374,9 @@ class Curve:
 
 
 def _dcf(curve: Curve, counts: tuple[Any, Any], costs: DetectionCosts) -> tuple[Any, float]:
-    """Detection cost where so many trials have been passed; that of the cheaper trivial decision.
-
-    The organisers compute 1 − (1 − p_spoof) and multiply from the left. Doing the same, rounding
-    included, makes equal costs fall alike, so that the first minimum has their threshold.
-    """
+    """Detection cost where so many trials were passed; that of the cheaper trivial decision."""
+    # The organisers compute 1 − (1 − p_spoof) and multiply from the left. Doing the same, rounding
+    # included, makes equal costs fall alike, so that the first minimum has their threshold.
     p_bonafide = 1.0 - costs.p_spoof
     p_miss, p_fa = curve.rates(*counts)
     p_miss *= costs.c_miss
@@ -415,9 +401,8 @@ def _act_dcf_of(curve: Curve, costs: DetectionCosts) -> OperatingPoint:
 
 
 def _crossing(corners: tuple[Integers, Integers]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the point where P_miss first reaches P_fa, and the point before it.
+    """Return the point where P_miss first reaches P_fa, and the one before, as trials passed.
 
-    A point is the number of bonafide and of spoof trials passed; the last corner has passed all.
     P_miss − P_fa never falls along the path, so bisection finds the corner, and a division the
     point between two corners. Whole numbers keep it exact.
     """
@@ -518,8 +503,7 @@ def _warn_of_eer(curve: Curve, ties: Ties = "official") -> None:
 class Metric(Quantity):
     """A metric: its name, how it is printed, and a function of a `Curve` and of the costs.
 
-    A function of two arrays serves as well, but is slower in a bootstrap: ``function=lambda curve,
-    costs: mine(*curve.trials())``.
+    A function of two arrays serves as well: ``lambda curve, costs: mine(*curve.trials())``.
     """
 
     function: Callable[[Curve, DetectionCosts], OperatingPoint | float]

@@ -222,18 +222,14 @@ def t_eer(asv: AsvScores, cm: tuple[ArrayLike, ArrayLike]) -> TandemPoint:
         P_fa,non = (1 − P_miss,cm) P_fa,non,asv,    P_fa,spf = P_fa,cm P_fa,spf,asv.
 
     The concurrent t-EER is where all three are equal, whatever the share of spoofs (Kinnunen et
-    al., 2023). For each ASV threshold, the countermeasure's threshold where P_miss is closest to
-    the mean of P_fa,non and P_fa,spf is found by bisection, because the difference rises with it;
-    of these pairs the one counts where P_fa,non and P_fa,spf are closest, as in the organisers'
-    table of all pairs.
+    al., 2023), as in the organisers' table of all pairs of thresholds.
 
     Args:
         asv: ASV scores of target, nontarget and spoofed trials.
         cm: Countermeasure scores of bonafide (target and nontarget) and spoofed trials.
 
     Raises:
-        ValueError: Also where no pair of thresholds balances the errors, because the scores of
-            one system tell the classes apart the wrong way round or not at all.
+        ValueError: Also where no pair of thresholds balances the errors.
 
     Example:
         >>> t_eer(([2.0, 3.0], [-1.0, 0.0], [1.0, 2.5]), ([1.0, 2.0], [-1.0, 0.0])).value
@@ -252,6 +248,8 @@ def t_eer(asv: AsvScores, cm: tuple[ArrayLike, ArrayLike]) -> TandemPoint:
         gap: FloatArray = p_miss + (1.0 - p_miss) * asv_miss - p_fa
         return gap
 
+    # For each ASV threshold, the countermeasure's where P_miss is closest to the mean of the false
+    # alarms, by bisection; of these pairs the one where the two false-alarm rates are closest.
     low = np.zeros(len(asv_thresholds), dtype=np.int64)
     high = np.full(len(asv_thresholds), len(cm_curve.p_miss) - 1)
     while np.any(low < high):

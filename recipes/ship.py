@@ -102,12 +102,13 @@ def blocks(figures: Mapping[str, Any], segments: Mapping[str, Any]) -> dict[str,
             if column in sets[clean[0]]["systems"].get(name, {})
         ],
     )
+    others = {title: part["systems"] for title, part in sets.items() if title not in SETS}
+    there = [name for name in names if any(name in systems for systems in others.values())]
     channels = _in_two(
-        ["refused / passed / EER, %", *names],
+        ["refused / passed / EER, %", *there],
         [
-            [title, *(_point(part["systems"].get(name)) for name in names)]
-            for title, part in sets.items()
-            if title not in SETS
+            [title, *(_point(systems.get(name)) for name in there)]
+            for title, systems in others.items()
         ],
     )
     groups = _markdown(
@@ -223,8 +224,8 @@ def _point(own: Mapping[str, Any] | None) -> str:
     """Return refused / passed / EER; a system without a threshold has an EER only."""
     if own is None:
         return "–"
-    errors = [_percent(own[k]["value"]) for k in ("refused", "passed") if own.get(k)]
-    return " / ".join([*errors, _percent(own["eer"]["value"])])
+    found = (own.get(name) for name in ("refused", "passed", "eer"))
+    return " / ".join(_percent(value["value"]) for value in found if value)
 
 
 def _of_clips(value: Mapping[str, Any] | None) -> str:

@@ -100,15 +100,12 @@ def test_a_header_that_lies_about_the_duration(tmp_path):
     path = encode(tmp_path / "a.mka", "flac", RATE)
     content = bytearray(path.read_bytes())
     at = content.index(b"\x44\x89\x88") + 3  # EBML: the duration in ms, a float of 8 bytes
-    for stated_ms, is_lie in ((2000.0, False), (1e9, True)):
-        content[at : at + 8] = struct.pack(">d", stated_ms)
-        path.write_bytes(content)
-        if not is_lie:
-            assert len(load_audio(path)) == 2 * RATE
-            continue
-        said = r"is truncated: its header says 1000000\.00 s, but only 2\.00 s"
-        with pytest.raises(ValueError, match=said):
-            load_audio(path)
+    assert struct.unpack(">d", content[at : at + 8]) == (2000.0,)
+    content[at : at + 8] = struct.pack(">d", 1e9)
+    path.write_bytes(content)
+    said = r"is truncated: its header says 1000000\.00 s, but only 2\.00 s"
+    with pytest.raises(ValueError, match=said):
+        load_audio(path)
 
 
 def test_a_header_of_absurd_size(tmp_path):
@@ -189,7 +186,9 @@ class Pipe(io.RawIOBase):
         return self._file.read(size)
 
 
-@pytest.mark.parametrize("extension", ["wav", "flac", "ogg", "mp3", "aiff", "au", "m4a"])
+@pytest.mark.parametrize(
+    "extension", ["wav", "flac", "ogg", "mp3", "aiff", "au", "w64", "caf", "m4a"]
+)
 def test_bytes_and_file_objects_are_read_as_their_file_is(tmp_path, extension):
     path, rate = tmp_path / f"a.{extension}", 22050
     if extension == "m4a":
@@ -197,6 +196,7 @@ def test_bytes_and_file_objects_are_read_as_their_file_is(tmp_path, extension):
     else:
         soundfile.write(path, tone(rate), rate)
     content, expected = path.read_bytes(), load_audio(path)
+    assert len(expected) == pytest.approx(2 * RATE, abs=3000)
     part = load_audio(content, start_s=0.5, duration_s=0.25)
     torch.testing.assert_close(part, expected[8000:12000], atol=1e-6, rtol=0)
     assert torch.equal(load_audio(bytearray(content)), expected)

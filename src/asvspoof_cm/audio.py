@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,7 +202,7 @@ def load_audio(
         return torch.from_numpy(file.read(start, n_samples))
 
 
-class AudioFile:
+class AudioFile(AbstractContextManager["AudioFile"]):
     """An open audio file whose samples are read, mono and resampled, from anywhere in it.
 
     It goes through a long file in blocks. What libsndfile does not read (m4a, AAC, WebM, AMR, WMA,
@@ -277,9 +277,6 @@ class AudioFile:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -632,12 +629,10 @@ def _check_waveform(waveform: Waveform) -> None:
 class Utterance:
     """The distinct crops (n_distinct, time) of one utterance and what is known about it.
 
-    `start` is where the first of them begins, and `which` the row of `crops` that each crop of the
-    test-time augmentation is.
+    `which` is the row of `crops` that each crop of the test-time augmentation is.
     """
 
     crops: Array
-    start: int
     which: Sequence[int]
     duration_s: float
     resampled_from: int | None
@@ -670,7 +665,6 @@ def take_crops(source: OpenAudio, settings: InputSettings) -> Utterance:
         notes += ("the channels differ and were mixed: see channel",)
     return Utterance(
         crops=set_level(crops, settings.normalization, peak),
-        start=first + distinct[0],
         which=[distinct.index(start) for start in starts],
         duration_s=source.n_samples / rate,
         resampled_from=None if source.native_rate == rate else source.native_rate,

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from asvspoof_cm.data.folder import AudioFolder as AudioFolder, find_audio as find_audio
     from asvspoof_cm.data.miniature import write_miniature as write_miniature
     from asvspoof_cm.data.orders import (
-        Order as Order,
         group_balanced as group_balanced,
         matched_pairs as matched_pairs,
         shuffled as shuffled,

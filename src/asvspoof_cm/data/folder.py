@@ -35,10 +35,7 @@ _SUSPECT = re.compile(r"[/\\:\0]|\.\.")
 
 
 class Entry(NamedTuple):
-    """One utterance: its name, and its audio or what kept it from being found.
-
-    `root` is the folder below which a list must find its file, and `channel` the one to read.
-    """
+    """One utterance: its name, its audio or what kept it from being found, and its root folder."""
 
     name: str
     audio: Any
@@ -70,8 +67,7 @@ def find_audio(
     Args:
         items: Paths, or tuples ``(name, audio)`` and ``(name, audio, sample_rate)``, whose audio is
             a file, an open one, the bytes of one, or a waveform.
-        root: Where the files of a list must lie; None is the folder of the list. Relative paths
-            start there.
+        root: Where the files of a list must lie; None is the folder of the list.
         each_channel: Give each channel of a file an entry of its own, named ``name#0`` and so on.
 
     Example:

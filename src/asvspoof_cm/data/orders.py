@@ -2,8 +2,7 @@
 
 Each function takes a protocol and returns an order, ``order(epoch, generator) -> rows``. It depends
 on the generator alone, so processes that share an epoch draw the same rows and take their shares.
-`n_rows` is how many an epoch has, None for one for each utterance: of a large corpus a small number
-makes epochs that are validated, saved and resumed often.
+`n_rows` is how many an epoch has, None for one for each utterance.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ def group_balanced(protocol: Protocol, *, n_rows: int | None = None) -> Order:
     """Return an order that draws small groups more often than their size says.
 
     The groups of spoofs are attacks, those of bonafide utterances sources. Half of the draws are
-    bonafide; an utterance is drawn, with replacement, with a probability in inverse proportion to
-    the root of its group's size.
+    bonafide; a group is drawn, with replacement, by the root of its size.
 
     Example:
         >>> attack = ["-", "A1", "A1", "A1", "A1", "A2"]
@@ -74,19 +72,15 @@ def matched_pairs(
     """Return an order of pairs: one bonafide and one spoofed utterance, mostly of one source.
 
     Utterances of one source share its rooms, codecs and habits, so what tells the two apart is the
-    synthesis. A source is drawn with a probability in proportion to the root of its size; pairs
-    that are not matched are drawn as `group_balanced` does.
-
-    Rows come in blocks of 16: eight bonafide, then the eight spoofs of their pairs. A pair is in
-    one batch if the batch size is a multiple of 16. Where 2, 4 or 8 processes share an epoch, it is
-    also on one process if the size of their joint batch is.
+    synthesis. Sources are drawn by the root of their size, what is not matched as `group_balanced`
+    does. Rows come in blocks of 16: eight bonafide, then the eight spoofs of their pairs. A pair is
+    in one batch, and on one of 2, 4 or 8 processes, if the (joint) batch size is a multiple of 16.
 
     Args:
         protocol: The utterances of the dataset, of both classes.
         share: The share of pairs that are matched.
         parent_share: The share of drawn copies (column `codec_seed`, or `parent`) whose bonafide
-            partner is their own recording instead, where the protocol has it. `SpoofDataset` cuts
-            both at the same place.
+            partner is their own recording instead; `SpoofDataset` cuts both at the same place.
         n_rows: Draws per epoch, rounded up to whole blocks.
 
     Example:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -75,8 +75,7 @@ _FALLBACK_OF: Final[Mapping[str, str]] = {"generator": "attack", "parent": "code
 class Protocol:
     """The table of a corpus: one row per utterance, one NumPy array of shape (n,) per column.
 
-    Strings are those of the file; "-" stands where a file does not say, and for the attack of
-    every bona fide utterance.
+    "-" stands where a file does not say, and for the attack of every bona fide utterance.
 
     Attributes:
         utterance: The name of each utterance, unique: its audio file, often without extension.
@@ -170,8 +169,7 @@ class Protocol:
     def clusters(self, column: str) -> StringArray:
         """Return the cluster of each utterance, to draw whole clusters in a bootstrap.
 
-        The cluster is the value of `column`, or the utterance itself where the file has no value:
-        an uncoded utterance is in one cluster with its coded copies.
+        It is the value of `column`, or the utterance itself where the file has no value.
         """
         values = self.column(column)
         return np.where(values == ABSENT, self.utterance, values)
@@ -212,17 +210,15 @@ def read_protocol(
 
     Args:
         path: The file, UTF-8 text. A `Protocol` is returned as it is, if it has what is asked for.
-        expect: Check utterances of each class, speakers and attacks against this subset of
-            ASVspoof 5.
+        expect: The subset of ASVspoof 5 whose utterances, speakers and attacks it must have.
         require_labels: False also reads lists without labels, whose `label` is then `UNLABELLED`.
         columns: What a table calls the columns of a protocol, such as ``{"path": "clip", "label":
             "is_fake"}``, where its header does not say it in known words.
         labels: What its labels mean, such as ``{"real": "bonafide", "1": "spoof"}``.
 
     Raises:
-        ValueError: The format is not known, or a line has an unknown label, another number of
-            columns, or a name that stood before; the message gives the line. Or the file is empty,
-            has no labels, or is not what `expect` says. Lists of Track 2 trials are refused.
+        ValueError: The format is not known, a list of Track 2 trials or not what `expect` says, or
+            a line has an unknown label, another number of columns, or a name that stood before.
 
     Example:
         >>> import tempfile
@@ -287,21 +283,12 @@ def _check_official(protocol: Protocol, subset: Subset) -> None:
             )
 
 
-class _Layout(NamedTuple):
-    """The columns of a file, each by its field or "."; and where its rows begin."""
-
-    format: str
-    fields: Sequence[str]
-    delimiter: str | None = None
-    has_header: bool = False
-
-
 def _read_file(path: Path, named: Mapping[str, str], meant: Mapping[str, str]) -> Protocol:
     with text_of(path) as data:
-        layout = _recognise(data, named)
-        positions = {name: k for k, name in enumerate(layout.fields) if name != "."}
-        table, lines = read_table(data, layout.delimiter, positions, len(layout.fields))
-        if layout.has_header:
+        kind, fields, delimiter, has_header = _recognise(data, named)
+        positions = {name: k for k, name in enumerate(fields) if name != "."}
+        table, lines = read_table(data, delimiter, positions, len(fields))
+        if has_header:
             table, lines = {name: column[1:] for name, column in table.items()}, lines[1:]
             if not len(lines):
                 raise ValueError("the file is empty: it holds a header but no utterance.")
@@ -311,14 +298,13 @@ def _read_file(path: Path, named: Mapping[str, str], meant: Mapping[str, str]) -
         if "attack" in table:
             # ASVspoof 5 writes the label where other protocols write "-".
             table["attack"][table["attack"] == LABEL_NAMES[BONAFIDE]] = ABSENT
-
-        def place(row: int) -> str:
-            return f"line {lines[row]}"
-
-        return Protocol._checked(table, label, place, layout.format, path)
+        return Protocol._checked(table, label, lambda row: f"line {lines[row]}", kind, path)
 
 
-def _recognise(data: bytes, named: Mapping[str, str]) -> _Layout:
+def _recognise(
+    data: bytes, named: Mapping[str, str]
+) -> tuple[str, Sequence[str], str | None, bool]:
+    """Return a file's format, the field or "." of each column, what separates them, if headed."""
     row, delimiter = first_row(data)
     if not row:
         raise ValueError("the file is empty: it holds no utterance.")
@@ -326,7 +312,7 @@ def _recognise(data: bytes, named: Mapping[str, str]) -> _Layout:
     fields = _fields(header, named)
     if "utterance" in fields:
         kind = {"\t": "tsv", None: "table"}.get(delimiter, "csv")
-        return _Layout(kind, fields, delimiter, has_header=True)
+        return kind, fields, delimiter, True
     if named:
         raise ValueError(f"`columns` must say which column is the path: {', '.join(header)}.")
     row = (delimiter or " ").join(row).split()
@@ -337,10 +323,10 @@ def _recognise(data: bytes, named: Mapping[str, str]) -> _Layout:
         )
     # A comma means a CSV whose header is missing, not a list of names.
     is_sure = delimiter is None if len(row) == 1 else len(row) > 2 or row[1] in LABELS
-    layouts = {len(fields.split()): (name, fields.split()) for name, fields in _HEADERLESS.items()}
-    if is_sure and len(row) in layouts:
-        return _Layout(*layouts[len(row)])
-    known = ", ".join(f"{n} ({name})" for n, (name, _) in layouts.items())
+    for kind, columns in _HEADERLESS.items():
+        if is_sure and len(row) == len(columns.split()):
+            return kind, columns.split(), None, False
+    known = ", ".join(f"{len(columns.split())} ({kind})" for kind, columns in _HEADERLESS.items())
     raise ValueError(
         f"unknown format: the first line has {len(row)} columns, {row}. Without a header there are "
         f"{known}; any other file needs one, such as filename,label. If this is its header, say "

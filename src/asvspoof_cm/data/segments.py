@@ -33,8 +33,7 @@ _SAME_S = 1e-3  # what rounding leaves: boundaries this close are one
 class Segment(NamedTuple):
     """A stretch of a recording, in seconds, and what it is: `SPOOF`, `BONAFIDE` or `NO_SPEECH`.
 
-    `llr` is the mean log-likelihood ratio of a stretch that a detector found, None without speech
-    and for an annotation.
+    `llr` is the mean log-likelihood ratio of what a detector found, None where it heard no speech.
     """
 
     start_s: float
@@ -53,14 +52,12 @@ def read_segments(
 
     Args:
         path: A file, or a folder of them; see the formats above.
-        gaps: The label of the time that no line names, up to the end of the recording; None makes a
-            gap an error. RTTM and Audacity files often name the synthetic stretches only: then it
-            is "bonafide".
+        gaps: The label of the time that no line names, up to the end of the recording, such as
+            "bonafide" where only synthetic stretches are named; None makes a gap an error.
         labels: What other words mean, such as ``{"fake": "spoof", "real": "bonafide"}``.
 
     Raises:
-        ValueError: With the line, for a time that is no number or a label that isn't known; with
-            the recording and the time, for segments that overlap or leave a gap.
+        ValueError: A time is no number, a label isn't known, or segments overlap or leave a gap.
 
     Example:
         >>> import tempfile
@@ -134,10 +131,10 @@ def write_segments(
 
 
 def _label(word: str, known: Mapping[str, int]) -> int:
-    try:
-        return known[word.strip()] if word.strip() in known else known[word.strip().lower()]
-    except KeyError:
-        raise ValueError(f"a label must be one of {', '.join(known)}; got {word!r}.") from None
+    found = known.get(word.strip(), known.get(word.strip().lower()))
+    if found is None:
+        raise ValueError(f"a label must be one of {', '.join(known)}; got {word!r}.")
+    return found
 
 
 def _rows(data: bytes, stem: str) -> Iterator[tuple[int, str, str, Sequence[str], str, str]]:

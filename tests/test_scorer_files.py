@@ -99,29 +99,26 @@ def test_what_a_file_may_be(scorer, tmp_path):
     expected = scorer.score_file(path)
     content = path.read_bytes()
     for audio in (str(path), content, io.BytesIO(content), soundfile.read(path)[0]):
-        assert scorer.score_file(audio).score == pytest.approx(expected.score, abs=1e-6)
-    with pytest.raises(TypeError, match="must be open in binary mode; got a text file"):
-        scorer.score_file(io.StringIO("text"))
+        assert scorer.score(audio) == pytest.approx(expected.score, abs=1e-6)
     with pytest.raises(ValueError, match="the audio is not an audio file") as caught:
         scorer.score_file(b"secret" * 1000)
     assert "secret" not in str(caught.value)
     with pytest.raises(FileNotFoundError, match=r"no.wav"):
         scorer.score_file(tmp_path / "no.wav")
-    assert scorer.score(content) == pytest.approx(expected.score, abs=1e-6)
 
 
 def test_channels(tmp_path):
     """Two people on two channels: mixed with a warning, one of them, or each."""
-    left, right = noise(64_000), noise(64_000, seed=1)
-    path = write(tmp_path / "call.wav", np.stack([left, right], axis=1))
-    same = write(tmp_path / "same.wav", np.stack([left, left], axis=1))
-    alone = [Scorer(Cheap(), device="cpu").score(x.astype(np.float32)) for x in (left, right)]
-    warning = "the channels differ and were mixed: see channel"
-    mixed = Scorer(Cheap(), device="cpu").score_file(path)
-    assert mixed.warnings == (warning,)
-    assert Scorer(Cheap(), device="cpu").score_file(same).warnings == ()
-    both = np.stack([left, right])
-    assert Scorer(Cheap(), device="cpu").score_file(both).warnings == (warning,)
+    both = np.stack([noise(64_000), noise(64_000, seed=1)])
+    path = write(tmp_path / "call.wav", both.T)
+    same = write(tmp_path / "same.wav", np.stack([both[0], both[0]], axis=1))
+    mixed = Scorer(Cheap(), device="cpu")
+    alone = [mixed.score(channel) for channel in both]
+    for audio in (path, both):
+        assert mixed.score_file(audio).warnings == (
+            "the channels differ and were mixed: see channel",
+        )
+    assert mixed.score_file(same).warnings == ()
     for k in range(2):
         one = Scorer(Cheap(), device="cpu", channel=k)
         assert one.score_file(path).score == pytest.approx(alone[k], abs=1e-4)
@@ -135,8 +132,6 @@ def test_channels(tmp_path):
     assert [found[k].score for k in (0, 1, 3, 4)] == pytest.approx(alone * 2, abs=1e-4)
     with pytest.raises(ValueError, match='"each" gives several scores; use score_files'):
         each.score_file(path)
-    with pytest.raises(ValueError, match=r"must be from 0 to 1: .*call.wav has 2 channels; got 2"):
-        Scorer(Cheap(), device="cpu", channel=2).score_file(path)
     for wrong in (-1, True, "left"):
         with pytest.raises(ValueError, match='must be "mix", "each" or a number from 0'):
             Scorer(Cheap(), device="cpu", channel=wrong)
@@ -243,13 +238,10 @@ def test_stopping_early_stops_the_threads(scorer, tmp_path):
     next(results)
     results.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("asvspoof-cm")]
-
-
-def test_wrong_arguments(scorer):
     with pytest.raises(TypeError, match=r"`audio` must be several files; got 'a.wav'"):
         next(scorer.score_files("a.wav"))
     with pytest.raises(ValueError, match="`n_threads` must be at least 1; got 0"):
-        next(scorer.score_files(["a.wav"], n_threads=0))
+        next(scorer.score_files([path], n_threads=0))
 
 
 def test_a_model_that_fails_is_not_a_bad_file(tmp_path):
@@ -296,33 +288,21 @@ def test_adapting_to_a_channel():
 # Folders and lists
 
 
-def test_lists(scorer, tmp_path):
-    path = write(tmp_path / "audio" / "é ü.wav", noise(9000))
-    expected = scorer.score_file(path).score
-    (tmp_path / "a.txt").write_text("audio/é ü.wav\n\naudio/no.wav\n", encoding="utf-8")
-    (tmp_path / "b.csv").write_text("path,speaker\naudio/é ü.wav,1\n", encoding="utf-8")
-    (tmp_path / "audio" / "c.tsv").write_text("utterance\tpath\nU 1\té ü.wav\n", encoding="utf-8")
-    lists = [tmp_path / "a.txt", tmp_path / "b.csv", tmp_path / "audio" / "c.tsv"]
-    found = list(scorer.score_files(lists))
-    names = ["audio/é ü.wav", "audio/no.wav", "audio/é ü.wav", "U 1"]
-    assert [item.name for item in found] == names
-    assert [found[k].score for k in (0, 2, 3)] == [expected] * 3
-    assert "No such file" in found[1].error
-    elsewhere = tmp_path / "list.txt"
-    elsewhere.write_text("é ü.wav\n", encoding="utf-8")
-    (item,) = scorer.score_files([elsewhere], root=tmp_path / "audio")
-    assert item.score == expected
-
-
-def test_pairs_of_names_and_audio(scorer, tmp_path):
+def test_lists_and_pairs(scorer, tmp_path):
     waveform = noise(9000)
-    path = write(tmp_path / "x.wav", waveform, subtype="FLOAT")
-    items = [("a", waveform), ("b", waveform, 8000), ("c", path.read_bytes()), ("d", "no.wav")]
-    found = list(scorer.score_files(iter(items)))
-    assert [item.name for item in found] == ["a", "b", "c", "d"]
-    assert found[0].score == pytest.approx(found[2].score, abs=1e-6)
-    assert found[1].result.resampled_from == 8000
-    assert found[3].error == "d: no.wav: No such file or directory."
+    path = write(tmp_path / "audio" / "é ü.wav", waveform, subtype="FLOAT")
+    expected = scorer.score_file(path).score
+    (tmp_path / "a.txt").write_text("é ü.wav\n\nno.wav\n", encoding="utf-8")
+    (tmp_path / "audio" / "c.tsv").write_text("utterance\tpath\nU 1\té ü.wav\n", encoding="utf-8")
+    lists = [tmp_path / "a.txt", tmp_path / "audio" / "c.tsv"]
+    pairs = [("a", waveform), ("b", path.read_bytes()), ("c", "no.wav"), ("d", waveform, 8000)]
+    *found, slow = scorer.score_files(iter([*lists, *pairs]), root=tmp_path / "audio")
+    assert [item.name for item in found] == ["é ü.wav", "no.wav", "U 1", "a", "b", "c"]
+    scores = [item.score for item in found if item.error is None]
+    assert scores == pytest.approx([expected] * 4, abs=1e-6)
+    assert "No such file" in found[1].error
+    assert found[-1].error == "c: no.wav: No such file or directory."
+    assert slow.result.resampled_from == 8000
 
 
 # Memory

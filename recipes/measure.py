@@ -34,10 +34,10 @@ import numpy as np
 import soundfile
 import torch
 
-from asvspoof_cm import Scorer, fit_calibration, load_checkpoint, load_published_aasist
+from asvspoof_cm import Scorer, fit_calibration, load_checkpoint, load_published
 from asvspoof_cm.audio import AudioFile
 from asvspoof_cm.calibration import Calibration, adapt_calibration
-from asvspoof_cm.checkpoint import load_published_lcnn, load_tensors
+from asvspoof_cm.checkpoint import load_tensors
 from asvspoof_cm.metrics import bootstrap, eer
 from families import FAMILIES, LANGUAGES, family
 
@@ -75,15 +75,9 @@ class System:
 
     def scorer(self, precision: str = "fp32") -> Scorer:
         """Return its scorer, of log-odds."""
-        content = load_tensors(self.path)
-        load: Any = load_checkpoint
-        if "pos_S" in content:
-            load = load_published_aasist
-        elif "m_transform.0.0.weight" in content:
-            load = load_published_lcnn
-        return Scorer(
-            load(self.path), device="cpu", precision=precision, batch_size=8, calibration=None
-        )
+        is_ours = "format" in load_tensors(self.path)
+        model = load_checkpoint(self.path) if is_ours else load_published(self.path)
+        return Scorer(model, device="cpu", precision=precision, batch_size=8, calibration=None)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from asvspoof_cm import Scorer, export_onnx, load_checkpoint, load_onnx, save_checkpoint
-from asvspoof_cm.checkpoint import load_published_aasist
+from asvspoof_cm.checkpoint import load_published
 from asvspoof_cm.models import (
     AASIST,
     LCNN,
@@ -127,7 +127,7 @@ def test_logits_under_the_deterministic_fill(name, golden_models, inputs):
 @pytest.mark.skipif(not (WEIGHTS / "weights").is_dir(), reason="published weights are not here")
 def test_logits_of_the_published_checkpoints(name, golden_models, inputs):
     expected = golden_models["published_checkpoints"][f"weights/{name}.pth"]
-    model = load_published_aasist(WEIGHTS / "weights" / f"{name}.pth")
+    model = load_published(WEIGHTS / "weights" / f"{name}.pth")
     with torch.no_grad():
         logits = model(torch.from_numpy(inputs.batch()))
     torch.testing.assert_close(logits, torch.tensor(expected["logits"]), rtol=0, atol=1e-3)

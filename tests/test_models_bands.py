@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from asvspoof_cm.checkpoint import load_published_lcnn
+from asvspoof_cm.checkpoint import load_published
 from asvspoof_cm.frontends import LFCC, mel_filterbank
 from asvspoof_cm.models import LCNN, LCNNConfig, ResNet, ResNetConfig
 
@@ -220,7 +220,7 @@ def lcnn_batch(name, inputs):
 
 def test_lcnn_under_the_deterministic_fill(filled_lcnn, inputs):
     head, record, path = filled_lcnn
-    model = load_published_lcnn(path)
+    model = load_published(path)
     assert n_parameters(model) == record["trainable_parameters"]
     assert {published_name(name) for name in model.state_dict()} == {
         name for name, _ in record["state_dict_filled"]
@@ -248,7 +248,7 @@ def test_lcnn_under_the_deterministic_fill(filled_lcnn, inputs):
 def test_lcnn_with_published_weights(name, golden_lcnn, inputs):
     file = "weights/lcnn_lstmsum_sig_2019la.pt"
     expected = golden_lcnn["published_checkpoint"][file]["outputs"][name]
-    model = load_published_lcnn(WEIGHTS / file)
+    model = load_published(WEIGHTS / file)
     with torch.no_grad():
         logits = model(lcnn_batch(name, inputs))
     score = logits[:, 1] - logits[:, 0]
@@ -257,11 +257,13 @@ def test_lcnn_with_published_weights(name, golden_lcnn, inputs):
 
 def test_lcnn_files_of_something_else(tmp_path):
     torch.save({"a": torch.ones(1)}, tmp_path / "x.pt")
-    with pytest.raises(ValueError, match=r"x.pt does not hold the weights of a published LCNN"):
-        load_published_lcnn(tmp_path / "x.pt")
+    with pytest.raises(
+        ValueError, match=r"x.pt does not hold the weights of a published AASIST or LCNN"
+    ):
+        load_published(tmp_path / "x.pt")
     torch.save({"m_transform.0.0.weight": torch.ones(1), "other": torch.ones(1)}, tmp_path / "y.pt")
     with pytest.raises(ValueError, match=r"y.pt does not fit LCNN: .*[Mm]issing"):
-        load_published_lcnn(tmp_path / "y.pt")
+        load_published(tmp_path / "y.pt")
 
 
 def test_lcnn_shortest_waveform():

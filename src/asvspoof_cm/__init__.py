@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from asvspoof_cm.checkpoint import (
         load_checkpoint as load_checkpoint,
         load_pretrained as load_pretrained,
-        load_published_aasist as load_published_aasist,
+        load_published as load_published,
         save_checkpoint as save_checkpoint,
     )
     from asvspoof_cm.data import (

@@ -43,8 +43,7 @@ __all__ = [
     "content_hash",
     "load_checkpoint",
     "load_pretrained",
-    "load_published_aasist",
-    "load_published_lcnn",
+    "load_published",
     "load_tensors",
     "pretrained_path",
     "push_to_hub",
@@ -214,25 +213,31 @@ def load_pretrained(
     return load_checkpoint(folder, sha256=sha256)
 
 
-def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:
-    """Read the weights that the authors of AASIST and the ASVspoof 5 organisers published.
+def load_published(path: str | os.PathLike[str]) -> AASIST | LCNN:
+    """Read weights of AASIST or of LFCC-LCNN-LSTM-sum that their authors published.
 
-    The file decides whether the model is AASIST or AASIST-L, by the width of its graphs. Its input
-    is that of the published evaluation: the first 64,600 samples, as they were read.
+    The file decides which: AASIST or AASIST-L, by the width of its graphs, and an LCNN with the
+    head "sigmoid" or "cosine" (P2SGrad). The published score of the cosine head is the logit of
+    bonafide; that of the others the difference of the logits, the default. The input is that of the
+    published evaluations: waveforms as they were read, for AASIST the first 64,600 samples.
 
     Args:
-        path: A ``.pth`` file with the state dict of a published AASIST.
+        path: A ``.pth`` file of the authors of AASIST or the organisers of ASVspoof 5, or a ``.pt``
+            file of Wang and Yamagishi: a state dict.
 
     Returns:
         The model, on the CPU and in evaluation mode.
 
     Example:
-        >>> load_published_aasist("AASIST-L.pth").config.n_channels  # doctest: +SKIP
+        >>> load_published("AASIST-L.pth").config.n_channels  # doctest: +SKIP
         24
     """
     weights = load_tensors(path)
-    if not isinstance(weights, Mapping) or not isinstance(weights.get("pos_S"), Tensor):
-        raise ValueError(f"{path} does not hold the weights of a published AASIST.")
+    names = weights if isinstance(weights, Mapping) else ()
+    if "m_transform.0.0.weight" in names:
+        return _published_lcnn(weights, path)
+    if "pos_S" not in names or not isinstance(weights["pos_S"], Tensor):
+        raise ValueError(f"{path} does not hold the weights of a published AASIST or LCNN.")
     width = weights["pos_S"].shape[-1]
     configs = {c.n_channels: c for c in (AASISTConfig(), AASISTConfig.light())}
     if width not in configs:
@@ -246,26 +251,7 @@ def load_published_aasist(path: str | os.PathLike[str]) -> AASIST:
     return _fit_weights(model, weights, path)
 
 
-def load_published_lcnn(path: str | os.PathLike[str]) -> LCNN:
-    """Read the weights of LFCC-LCNN-LSTM-sum that Wang and Yamagishi published.
-
-    The file decides whether the head is "sigmoid" or "cosine" (P2SGrad). The published score of the
-    first is the difference of the logits, the default; that of the second the logit of bonafide.
-    Waveforms are taken as they were read.
-
-    Args:
-        path: A ``.pt`` file with the state dict of a published LCNN.
-
-    Returns:
-        The model, on the CPU and in evaluation mode.
-
-    Example:
-        >>> load_published_lcnn("trained_network.pt").config.head  # doctest: +SKIP
-        'sigmoid'
-    """
-    weights = load_tensors(path)
-    if not isinstance(weights, Mapping) or "m_transform.0.0.weight" not in weights:
-        raise ValueError(f"{path} does not hold the weights of a published LCNN.")
+def _published_lcnn(weights: Mapping[str, Tensor], path: str | os.PathLike[str]) -> LCNN:
     renamed = {
         "m_transform.0.": "convolutions.",
         "m_before_pooling.0.0.l_blstm.": "lstm1.",
@@ -437,9 +423,10 @@ def _fit_weights(model: M, weights: Mapping[str, Any], path: str | os.PathLike[s
 def _check_content(content: Any, path: str | os.PathLike[str], sha256: str | None) -> None:
     """Raise unless this is what a checkpoint holds, whole, of the model with that hash."""
     if not isinstance(content, dict) or "format" not in content:
-        is_aasist = isinstance(content, dict) and "pos_S" in content
-        hint = " It looks like published AASIST weights: use load_published_aasist."
-        raise ValueError(f"{path} is not a checkpoint of asvspoof-cm.{hint if is_aasist else ''}")
+        raise ValueError(
+            f"{path} is not a checkpoint of asvspoof-cm. Weights that the authors of AASIST or "
+            "LCNN published are read by load_published."
+        )
     if type(content["format"]) is not int or content["format"] != FORMAT:
         shown = " ".join(repr(content["format"]).split())[:40]
         raise ValueError(

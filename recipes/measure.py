@@ -180,11 +180,10 @@ def figures(args: argparse.Namespace) -> None:
     """Write what all the scores say."""
     parts = {part.name: part for part in _parts(args)}
     ours = args.systems[0]
-    raw = {name: _read(args, part, ours)[0] for name, part in parts.items()}
-    fitted = [name for name in parts if name in CLEAN or is_channel(name)]
+    fitted = [part for name, part in parts.items() if name in CLEAN or is_channel(name)]
     calibration = fit_calibration(
-        np.concatenate([raw[name] for name in fitted]),
-        np.concatenate([parts[name].is_human.astype(int) for name in fitted]),
+        np.concatenate([_read(args, part, ours)[0] for part in fitted]),
+        np.concatenate([part.is_human.astype(int) for part in fitted]),
         prior=0.5,
         fitted_for=ours.scorer().conditions(),
     )

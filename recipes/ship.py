@@ -85,7 +85,8 @@ def ship(checkpoint: Path, package: Path) -> Path:
 
 def blocks(figures: Mapping[str, Any], segments: Mapping[str, Any]) -> dict[str, str]:
     """Return what the pages say of the figures, by the name of the block that says it."""
-    ours, sets = figures["system"], figures["sets"]
+    ours = figures["system"]
+    sets = {title: part for title, part in figures["sets"].items() if ours in part["systems"]}
     names = list(next(iter(sets.values()))["systems"])
     clean = [title for title in SETS if title in sets and sets[title]["n_spoof"]]
     own = {title: part["systems"][ours] for title, part in sets.items()}

@@ -31,6 +31,7 @@ from measure import CLEAN, FIGURES, SETS, is_channel
 ABOUT = FIGURES.with_name("about.json")
 SEGMENTS = FIGURES.with_name("segments.json")
 FEWEST_PEOPLE = 10  # that a group must have to be shown
+_CHANNELS = "The middle of dev clips, and dev clips through what `recipes/channels.py` defines:"
 ROOT = Path(__file__).parent.parent
 CARD = ROOT / "docs" / "model_card.md"
 README = ROOT / "README.md"
@@ -130,7 +131,7 @@ def blocks(figures: Mapping[str, Any], segments: Mapping[str, Any]) -> dict[str,
         "figures": f"{overview}\n\n{_means(sets, names)}",
         "details": "\n\n".join(
             [
-                f"The middle of dev clips, and dev clips through channels:\n\n{channels}",
+                f"{_CHANNELS}\n\n{channels}",
                 f"By kind of fake, and by gender where it is known:\n\n{groups}",
                 _speech(sets, own, segments),
             ]

@@ -48,13 +48,14 @@ import torch
 from pebble import ProcessExpired, ProcessPool
 
 from asvspoof_cm.audio import AudioFile, InputSettings, load_audio, take_crops
+from asvspoof_cm.augmentation.codecs import _Coder, _encode_av
 from asvspoof_cm.checkpoint import save_checkpoint, stored_hash
 from asvspoof_cm.data import find_audio, read_protocol, read_segments
 from asvspoof_cm.export import _NO_HASH as NO_HASH, export_onnx
 from asvspoof_cm.metrics import read_key, read_scores
 from asvspoof_cm.models import TFPARN, TFPARNConfig
 from asvspoof_cm.scorer import Scorer
-from harness import Row, write_results
+from harness import Row, resident, write_results
 
 SCORER = Scorer(lambda waveforms: waveforms[:, :2])
 
@@ -243,23 +244,13 @@ def _audio(kind: str, subtypes: Sequence[str]) -> list[bytes]:
 
 def av_seeds() -> list[bytes]:
     """Return what PyAV reads and libsndfile does not."""
-    import av
-
     made = []
     for container, coder, rate in (
         *(("mp4", "aac", 16000), ("adts", "aac", 16000), ("webm", "libopus", 48000)),
         *(("asf", "wmav2", 16000), ("amr", "libopencore_amrnb", 8000), ("matroska", "flac", 16000)),
     ):
-        file = io.BytesIO()
-        with av.open(file, "w", format=container) as writer:
-            stream = writer.add_stream(coder, rate=rate, layout="mono")
-            stream.bit_rate = 12200 if container == "amr" else 32000
-            samples = np.rint(SPEECH[None, : rate // 4] * 32767).astype(np.int16)
-            frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
-            frame.sample_rate, frame.pts = rate, 0
-            converter = av.AudioResampler(stream.codec_context.format, "mono", rate)
-            for part in [*converter.resample(frame), None]:
-                writer.mux(stream.encode(part))
+        file, bit_rate = io.BytesIO(), 12200 if container == "amr" else 32000
+        _encode_av(file, SPEECH[: rate // 4], _Coder(container, coder, rate, (bit_rate,)), 0.0)
         made.append(file.getvalue())
     return made
 
@@ -508,7 +499,7 @@ def _limit() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):  # decoders write there what they think of a file
         os.dup2(nowhere, descriptor)
-    limit = _status("VmData") + MEMORY
+    limit = resident("VmData") + MEMORY
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
@@ -522,8 +513,8 @@ def _task(name: str, seed: int, k: int) -> dict[str, Any]:
 def run_one(read: Callable[[Path], object], path: Path) -> dict[str, Any]:
     """Read one file and say what came of it."""
     before_s = time.process_time()
-    _clear_peak()
-    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = resident("VmRSS")
     report = {"kind": "read", "message": ""}
     try:
         with warnings.catch_warnings():
@@ -533,7 +524,7 @@ def run_one(read: Callable[[Path], object], path: Path) -> dict[str, Any]:
         report = {"kind": classify(error, path), "message": str(error)[:300]}
         if report["kind"] not in DOCUMENTED:
             report["at"] = "".join(traceback.format_tb(error.__traceback__)[-3:])
-    taken = _status("VmHWM") - before
+    taken = resident("VmHWM") - before
     return {**report, "seconds": time.process_time() - before_s, "bytes": max(0, taken)}
 
 
@@ -552,17 +543,6 @@ def classify(error: Exception, path: Path) -> str:
     if "\n" in message:
         return f"{name} of several lines"
     return name
-
-
-def _status(field_name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field_name + ":"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def _clear_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
 
 
 def main() -> int:

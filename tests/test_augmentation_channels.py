@@ -7,21 +7,7 @@ import pytest
 import scipy.signal
 import torch
 
-from asvspoof_cm.augmentation import (
-    AutomaticGain,
-    Clipping,
-    Gain,
-    Gaps,
-    PacketLoss,
-    Polarity,
-    RandomBandLimit,
-    RandomEqualizer,
-    RandomRoom,
-    RandomSpeed,
-    RecordedNoise,
-    augmentation,
-    channel,
-)
+from asvspoof_cm import augmentation as aug
 from asvspoof_cm.augmentation.channel import coloured_noise
 
 RATE = 16_000
@@ -49,18 +35,15 @@ def replay(augment, waveform, **values):
 
 def test_gain_is_the_drawn_one():
     x = noise(2000, 50)
-    drawn = Gain().draw(2000, 50, seeded())
-    measured = 20 * torch.log10(Gain().apply(x, drawn).norm(dim=1) / x.norm(dim=1))
+    drawn = aug.Gain().draw(2000, 50, seeded())
+    measured = 20 * torch.log10(aug.Gain().apply(x, drawn).norm(dim=1) / x.norm(dim=1))
     torch.testing.assert_close(measured, drawn["gain_db"])
-    assert -12 <= float(measured.min()) < -11.9
-    assert 5.9 < float(measured.max()) <= 6.001
-    assert torch.equal(Gain(gain_db=(0.0, 0.0))(x), x)
 
 
 def test_equalizer_response_runs_through_the_points():
     x = noise(1, 160000)
     gain_db = torch.tensor([[0.0, 12.0, -6.0, 3.0]], dtype=torch.float64)
-    y = replay(RandomEqualizer(n_points=4), x, gain_db=gain_db)
+    y = replay(aug.RandomEqualizer(n_points=4), x, gain_db=gain_db)
     frequency, cross = scipy.signal.csd(x[0], y[0], fs=RATE, nperseg=4096)
     _, power = scipy.signal.welch(x[0], fs=RATE, nperseg=4096)
     response = cross / power
@@ -75,7 +58,7 @@ def test_equalizer_response_runs_through_the_points():
 def test_equalizer_keeps_power_and_silence():
     x = noise(3, 8000)
     x[1] = 0
-    y = RandomEqualizer()(x, generator=seeded())
+    y = aug.RandomEqualizer()(x, generator=seeded())
     assert torch.allclose(y.square().sum(dim=1), x.square().sum(dim=1))
     assert torch.equal(y[1], x[1])
 
@@ -84,7 +67,7 @@ def test_equalizer_keeps_power_and_silence():
 
 
 def limited(x, high_hz):
-    return RandomBandLimit(high_hz=(high_hz, high_hz))(x)
+    return aug.RandomBandLimit(high_hz=(high_hz, high_hz))(x)
 
 
 def impulse_response(high_hz):
@@ -116,7 +99,7 @@ def test_band_limit_delays_nothing_and_half_the_sample_rate_changes_nothing():
 def responses(n_rows, n_taps, decay_s, direct_db):
     clicks = torch.zeros(n_rows, n_taps, dtype=torch.float64)
     drawn = {"decay_s": decay_s, "direct_db": direct_db, "seed": torch.arange(n_rows)}
-    return RandomRoom()._response(clicks, drawn, n_taps)
+    return aug.RandomRoom()._response(clicks, drawn, n_taps)
 
 
 @pytest.mark.parametrize("decay_s", [0.2, 0.5])
@@ -140,11 +123,11 @@ def test_the_direct_sound_has_its_share():
 
 def test_a_room_keeps_power_and_place():
     waveform = noise(4, RATE, dtype=torch.float32)
-    heard = RandomRoom(direct_db=(20.0, 20.0))(waveform, generator=seeded())
+    heard = aug.RandomRoom(direct_db=(20.0, 20.0))(waveform, generator=seeded())
     torch.testing.assert_close(heard.square().sum(1), waveform.square().sum(1))
     similarity = torch.nn.functional.cosine_similarity(heard, waveform)
     torch.testing.assert_close(similarity, torch.full((4,), 1 / math.sqrt(1.01)), atol=5e-3, rtol=0)
-    assert (RandomRoom()(torch.zeros(2, 500)) == 0).all()
+    assert (aug.RandomRoom()(torch.zeros(2, 500)) == 0).all()
 
 
 # Noise
@@ -163,7 +146,7 @@ def test_noise_has_its_slope(slope_db):
 
 def test_recordings_are_excerpts_at_one_level():
     clips = [torch.randn(n, generator=seeded(n)).double() for n in (5000, 7000, 9001)]
-    augment, x = RecordedNoise(clips=clips, n_clips=(1, 3)), noise(50, 8000)
+    augment, x = aug.RecordedNoise(clips=clips, n_clips=(1, 3)), noise(50, 8000)
     drawn = augment.draw(50, 8000, seeded())
     added = (augment.apply(x, drawn) - x).numpy()
     n_used = (drawn["clip"] >= 0).sum(1)
@@ -182,20 +165,12 @@ def test_recordings_are_excerpts_at_one_level():
 # Levels
 
 
-def test_polarity_turns_half_of_the_rows_upside_down():
-    x = noise(2000, 10)
-    y = Polarity()(x, generator=seeded())
-    is_inverted = (y == -x).all(dim=1)
-    assert torch.equal(y[~is_inverted], x[~is_inverted])
-    assert abs(is_inverted.double().mean() - 0.5) < 0.04
-
-
 @pytest.mark.parametrize("is_soft", [False, True])
 def test_clipping_has_its_limit(is_soft):
     x = noise(4, 1000)
     below_db = torch.tensor([0.0, 3.0, 6.0, 20.0])
     soft = torch.full((4,), is_soft)
-    y = replay(Clipping(), x, below_peak_db=below_db, is_soft=soft).numpy()
+    y = replay(aug.Clipping(), x, below_peak_db=below_db, is_soft=soft).numpy()
     x = x.numpy()
     limit = np.abs(x).max(1, keepdims=True) * 10 ** (-below_db.numpy()[:, None] / 20)
     expected = limit * np.tanh(x / limit) if is_soft else np.clip(x, -limit, limit)
@@ -205,14 +180,14 @@ def test_clipping_has_its_limit(is_soft):
 def test_automatic_gain_follows_the_level(monkeypatch):
     x = tone(200, 4 * RATE)[None] * torch.where(torch.arange(4 * RATE) < 2 * RATE, 1.0, 0.1)
     strength = torch.tensor([0.5])
-    y = replay(AutomaticGain(), x, time_s=torch.tensor([0.1]), strength=strength)
+    y = replay(aug.AutomaticGain(), x, time_s=torch.tensor([0.1]), strength=strength)
     # Far from the step, the level is the tone's: half of the 20 dB between the parts is left.
     loud, quiet = (y[0, n : n + 8000].square().mean().sqrt() for n in (20_000, 54_000))
     assert 20 * math.log10(loud / quiet) == pytest.approx(10, abs=0.1)
-    none = replay(AutomaticGain(), x, time_s=torch.tensor([0.1]), strength=torch.zeros(1))
+    none = replay(aug.AutomaticGain(), x, time_s=torch.tensor([0.1]), strength=torch.zeros(1))
     torch.testing.assert_close(none, x)
-    monkeypatch.setattr(channel, "_MAX_GAIN_DB", 3.0)
-    limited_gain = replay(AutomaticGain(), x, strength=torch.ones(1))
+    monkeypatch.setattr(aug.channel, "_MAX_GAIN_DB", 3.0)
+    limited_gain = replay(aug.AutomaticGain(), x, strength=torch.ones(1))
     assert (20 * torch.log10(limited_gain.abs() / x.abs().clamp_min(1e-9))).max() < 3.01
 
 
@@ -222,29 +197,29 @@ def test_automatic_gain_follows_the_level(monkeypatch):
 def test_lost_packets_are_the_last_one_that_came_ever_softer(monkeypatch):
     x = noise(1, 10, dtype=torch.float32)
     is_lost = torch.tensor([[False, True, True, False, True]])
-    monkeypatch.setattr(channel, "_N_PACKET", 2)
-    y = replay(PacketLoss(), x, is_lost=is_lost, fade=torch.tensor([0.5]))[0].tolist()
+    monkeypatch.setattr(aug.channel, "_N_PACKET", 2)
+    y = replay(aug.PacketLoss(), x, is_lost=is_lost, fade=torch.tensor([0.5]))[0].tolist()
     v = x[0].tolist()
     expected = [*v[:2], v[0] / 2, v[1] / 2, v[0] / 4, v[1] / 4, *v[6:8], v[6] / 2, v[7] / 2]
     assert y == pytest.approx(expected)
 
 
 def test_the_share_of_lost_packets_and_their_bursts(monkeypatch):
-    monkeypatch.setattr(channel, "_BURST", (2, 2))
-    augment = PacketLoss(share=(0.1, 0.1))
+    monkeypatch.setattr(aug.channel, "_BURST", (2, 2))
+    augment = aug.PacketLoss(share=(0.1, 0.1))
     lost = augment.draw(200, 1000 * 320, seeded())["is_lost"][:, 1:]
     assert lost.double().mean() == pytest.approx(0.1, abs=0.005)
     alone = lost[:, 2:-2] & ~lost[:, 1:-3] & ~lost[:, 3:-1]
     assert not alone[:, 1:].any()
-    assert not PacketLoss(share=(0.0, 0.0)).draw(9, 9999)["is_lost"].any()
+    assert not aug.PacketLoss(share=(0.0, 0.0)).draw(9, 9999)["is_lost"].any()
 
 
 def test_gaps_delay_what_follows():
     x = torch.arange(1.0, 11.0)[None]
     starts, lengths = torch.tensor([[2, 3, 8]]), torch.tensor([[3, 1, 1]])
-    y = replay(Gaps(n_gaps=(0, 3)), x, start=starts, n_samples=lengths)
+    y = replay(aug.Gaps(n_gaps=(0, 3)), x, start=starts, n_samples=lengths)
     assert y.tolist() == [[1, 2, 0, 0, 0, 3, 4, 5, 0, 6]]
-    late = Gaps(n_gaps=(1, 1), duration_s=(0.0, 0.5), at_start=True)
+    late = aug.Gaps(n_gaps=(1, 1), duration_s=(0.0, 0.5), at_start=True)
     first = (late(torch.ones(50, RATE), generator=seeded()) > 0).double().argmax(dim=1)
     assert 0 <= first.min() < 1000
     assert 7000 < first.max() <= 8000
@@ -254,7 +229,7 @@ def test_gaps_delay_what_follows():
 
 
 def at_speed(waveform, percent):
-    return RandomSpeed(percent=(percent, percent))(waveform)
+    return aug.RandomSpeed(percent=(percent, percent))(waveform)
 
 
 @pytest.mark.parametrize("percent", [90, 97, 103, 110, 200])
@@ -273,8 +248,8 @@ def test_what_ends_early_begins_again_and_no_change_is_exact():
 
 def test_channels_change_nearly_every_row_and_take_recordings():
     waveform = 0.1 * noise(128, 4000, dtype=torch.float32)
-    augment = augmentation("channels", noises=[torch.randn(2000, generator=seeded())])
+    augment = aug.augmentation("channels", noises=[torch.randn(2000, generator=seeded())])
     changed = (augment(waveform, generator=seeded(1)) != waveform).any(dim=1).double().mean()
     assert 0.9 < changed < 1
     assert "RecordedNoise" in repr(augment)
-    assert "RecordedNoise" not in repr(augmentation("channels"))
+    assert "RecordedNoise" not in repr(aug.augmentation("channels"))

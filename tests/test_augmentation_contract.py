@@ -7,35 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from asvspoof_cm.augmentation import (
-    AutomaticGain,
-    Clipping,
-    Codec,
-    ColouredNoise,
-    Compose,
-    CopySynthesis,
-    Gain,
-    Gaps,
-    OneOf,
-    PacketLoss,
-    Polarity,
-    RandomApply,
-    RandomBandLimit,
-    RandomButterworth,
-    RandomEqualizer,
-    RandomFIR,
-    RandomRoom,
-    RandomSpeed,
-    RawBoost,
-    RecordedNoise,
-    SpeechCoder,
-    StationaryNoise,
-    TFPARNAugment,
-    WhiteNoise,
-    base,
-    spoof,
-    transcode,
-)
+from asvspoof_cm import augmentation as aug
 from asvspoof_cm.augmentation.base import select_rows
 
 INF = float("inf")
@@ -45,34 +17,34 @@ CLIPS = tuple(
     for n in (800, 3000, 5000)
 )
 AUGMENTATIONS = [
-    Compose([Polarity(), Gain()]),
-    Clipping(below_peak_db=(6.0, 20.0)),
-    AutomaticGain(time_s=(0.01, 0.05)),
-    PacketLoss(share=(0.9, 0.9)),
-    Gaps(n_gaps=(1, 3), at_start=True),
-    SpeechCoder(),
-    RandomFIR(),
-    RandomButterworth(),
-    WhiteNoise(),
-    TFPARNAugment(p=1.0),
-    *(RawBoost(algorithm) for algorithm in range(1, 9)),
-    RandomEqualizer(),
-    RandomRoom(decay_s=(0.01, 0.1)),
-    ColouredNoise(),
-    RandomBandLimit(low_hz=(50.0, 300.0)),
-    RandomSpeed(percent=(105, 110)),
-    CopySynthesis(),
-    Codec(codecs=CODECS, narrowband_p=0.5),
-    RecordedNoise(clips=CLIPS, n_clips=(1, 3)),
-    OneOf([RandomFIR(), RandomEqualizer()], p=0.5),
-    RandomApply(RandomFIR(), p=0.5),
+    aug.Compose([aug.Polarity(), aug.Gain()]),
+    aug.Clipping(below_peak_db=(6.0, 20.0)),
+    aug.AutomaticGain(time_s=(0.01, 0.05)),
+    aug.PacketLoss(share=(0.9, 0.9)),
+    aug.Gaps(n_gaps=(1, 3), at_start=True),
+    aug.SpeechCoder(),
+    aug.RandomFIR(),
+    aug.RandomButterworth(),
+    aug.WhiteNoise(),
+    aug.TFPARNAugment(p=1.0),
+    *(aug.RawBoost(algorithm) for algorithm in range(1, 9)),
+    aug.RandomEqualizer(),
+    aug.RandomRoom(decay_s=(0.01, 0.1)),
+    aug.ColouredNoise(),
+    aug.RandomBandLimit(low_hz=(50.0, 300.0)),
+    aug.RandomSpeed(percent=(105, 110)),
+    aug.CopySynthesis(),
+    aug.Codec(codecs=CODECS, narrowband_p=0.5),
+    aug.RecordedNoise(clips=CLIPS, n_clips=(1, 3)),
+    aug.OneOf([aug.RandomFIR(), aug.RandomEqualizer()], p=0.5),
+    aug.RandomApply(aug.RandomFIR(), p=0.5),
 ]
 
 
 @pytest.fixture(params=AUGMENTATIONS, ids=lambda augment: type(augment).__name__)
 def augment(request, monkeypatch):
     small = ((64, 16, 4, 2), (128, 32, 8, 1))
-    monkeypatch.setattr(spoof, "_VOCODERS", small)
+    monkeypatch.setattr(aug.spoof, "_VOCODERS", small)
     return request.param
 
 
@@ -162,7 +134,7 @@ def minute():
 
 
 def test_gradients_pass(augment):
-    if isinstance(augment, (Codec, RandomSpeed)):
+    if isinstance(augment, (aug.Codec, aug.RandomSpeed)):
         pytest.skip("codecs and resampling leave torch")
     waveform = speech(2, 2000).requires_grad_()
     output = augment(waveform, generator=seeded())
@@ -179,12 +151,12 @@ def test_some_rows_or_parts_of_a_batch_are_as_all_at_once(augment, monkeypatch):
     for rows in (torch.tensor([0]), torch.tensor([2, 6, 3])):
         part = augment.apply(waveform[rows], select_rows(drawn, rows))
         assert (part - output[rows]).abs().max() < 1e-9
-    monkeypatch.setattr(base, "CHUNK", 8000)
+    monkeypatch.setattr(aug.base, "CHUNK", 8000)
     assert (augment.apply(waveform, drawn) - output).abs().max() < 1e-9
 
 
 def test_nothing_waits_for_the_device(augment):
-    if isinstance(augment, (Codec, RandomSpeed)):
+    if isinstance(augment, (aug.Codec, aug.RandomSpeed)):
         pytest.skip("codecs and resampling leave torch")
     waveform = torch.empty(3, 4000, device="meta")
     assert augment(waveform, generator=seeded()).shape == (3, 4000)
@@ -193,7 +165,7 @@ def test_nothing_waits_for_the_device(augment):
 @pytest.mark.parametrize("p", [0.0, 0.2, 0.5])
 def test_p_is_the_probability_of_a_row(p):
     waveform = speech(4, 1000)
-    for augment in (TFPARNAugment(p=p), RawBoost(4, p=p), OneOf([Gain()], p=p)):
+    for augment in (aug.TFPARNAugment(p=p), aug.RawBoost(4, p=p), aug.OneOf([aug.Gain()], p=p)):
         choice = augment.draw(5000, 8, seeded())["choice"]
         share = (choice < len(augment.augmentations)).double().mean()
         assert abs(share - p) <= 4 * np.sqrt(p * (1 - p) / 5000)
@@ -202,63 +174,78 @@ def test_p_is_the_probability_of_a_row(p):
 
 
 def test_one_of_follows_its_weights():
-    augment = OneOf([Gain(), WhiteNoise(), RandomFIR()], weights=[1, 0, 3])
+    augment = aug.OneOf([aug.Gain(), aug.WhiteNoise(), aug.RandomFIR()], weights=[1, 0, 3])
     choice = augment.draw(4000, 8, seeded())["choice"]
     assert choice.unique().tolist() == [0, 2]
     assert abs((choice == 0).double().mean() - 0.25) < 0.03
 
 
 def test_compose_is_one_after_the_other():
-    waveform, stages = speech(2, 1000), [Gain(), RandomFIR()]
-    drawn = Compose(stages).draw(2, 1000, seeded())
+    waveform, stages = speech(2, 1000), [aug.Gain(), aug.RandomFIR()]
+    drawn = aug.Compose(stages).draw(2, 1000, seeded())
     expected = waveform
     for stage, of_stage in zip(stages, drawn["stages"], strict=True):
         expected = stage.apply(expected, of_stage)
-    assert torch.equal(Compose(stages).apply(waveform, drawn), expected)
+    assert torch.equal(aug.Compose(stages).apply(waveform, drawn), expected)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Gain()(torch.ones(2, 3, 4)), r"`waveform` must have shape .*got \(2, 3, 4\)"),
-        (lambda: Gain()(torch.ones(0, 3)), r"hold samples; got \(0, 3\)"),
-        (lambda: Gain()(torch.ones(3, dtype=torch.int16)), "must be a float tensor; got torch.int"),
-        (lambda: Gain()(np.ones(5, dtype=np.float32)), "got ndarray. Convert an array: torch.from"),
-        (lambda: Gain()(torch.ones(3), generator=0), "on the CPU; got int. Make one"),
-        (lambda: Gain().draw(0, 10), "`n_rows` and `n_samples` must be at least 1; got 0 and 10"),
+        (lambda: aug.Gain()(torch.ones(2, 3, 4)), r"`waveform` must have shape .*got \(2, 3, 4\)"),
+        (lambda: aug.Gain()(torch.ones(0, 3)), r"hold samples; got \(0, 3\)"),
         (
-            lambda: Gain().apply(torch.ones(3, 5), Gain().draw(2, 5)),
+            lambda: aug.Gain()(torch.ones(3, dtype=torch.int16)),
+            "must be a float tensor; got torch.int",
+        ),
+        (
+            lambda: aug.Gain()(np.ones(5, dtype=np.float32)),
+            "got ndarray. Convert an array: torch.from",
+        ),
+        (lambda: aug.Gain()(torch.ones(3), generator=0), "on the CPU; got int. Make one"),
+        (
+            lambda: aug.Gain().draw(0, 10),
+            "`n_rows` and `n_samples` must be at least 1; got 0 and 10",
+        ),
+        (
+            lambda: aug.Gain().apply(torch.ones(3, 5), aug.Gain().draw(2, 5)),
             "`drawn` is for 2 rows; `waveform` has 3. Draw with n_rows=3",
         ),
         (
-            lambda: Gain().apply(torch.ones(5), WhiteNoise().draw(1, 5)),
+            lambda: aug.Gain().apply(torch.ones(5), aug.WhiteNoise().draw(1, 5)),
             "`drawn` must come from Gain.draw; got that of 'WhiteNoise'",
         ),
-        (lambda: Gain(gain_db=(3, 1)), r"`gain_db` must be \(low, high\)"),
-        (lambda: Gain(gain_db=(1000, 1000)), "`gain_db` .* high <= 200"),
-        (lambda: WhiteNoise(snr_db=(3, INF)), "finite width; got"),
-        (lambda: RandomApply(Gain(), p=1.5), "`p` must be between 0 and 1; got 1.5"),
-        (lambda: Compose([]), "at least one augmentation; got none"),
-        (lambda: Compose([Gain]), "A class needs its parentheses"),
-        (lambda: OneOf([Gain()], weights=[1, 2]), "`weights` must be 1 numbers >= 0"),
-        (lambda: RandomEqualizer(n_points=1), "`n_points` must be at least 2; got 1"),
-        (lambda: RandomBandLimit(high_hz=(3000.0, 9000.0)), r"<= 8000.*got \(3000.0, 9000.0\)"),
-        (lambda: RandomBandLimit(low_hz=(0.0, 4000.0)), "`low_hz` must be .* <= 3000"),
-        (lambda: RandomBandLimit(high_hz=(float("nan"), 9.0)), "`high_hz` must be .*got .nan"),
-        (lambda: Clipping(soft_p=-1), "`soft_p` must be between 0 and 1; got -1"),
-        (lambda: PacketLoss(share=(0.0, 2.0)), "`share` must be .* <= 1"),
-        (lambda: Gaps(duration_s=(-1.0, 2.0)), "`duration_s` must be .* 0 <= low"),
-        (lambda: SpeechCoder(n_pulses=(0, 5)), "`n_pulses` must be .* 1 <= low"),
-        (lambda: RecordedNoise(clips=[]), "`clips` must hold at least one recording; got none"),
-        (lambda: RecordedNoise(clips=[torch.ones(2, 9)]), r"float32 and shape \(2, 9\)"),
-        (lambda: transcode(torch.ones(9), "amr"), "`codec` must be one that .* mu-law.*got 'amr'"),
+        (lambda: aug.Gain(gain_db=(3, 1)), r"`gain_db` must be \(low, high\)"),
+        (lambda: aug.Gain(gain_db=(1000, 1000)), "`gain_db` .* high <= 200"),
+        (lambda: aug.WhiteNoise(snr_db=(3, INF)), "finite width; got"),
+        (lambda: aug.RandomApply(aug.Gain(), p=1.5), "`p` must be between 0 and 1; got 1.5"),
+        (lambda: aug.Compose([]), "at least one augmentation; got none"),
+        (lambda: aug.Compose([aug.Gain]), "A class needs its parentheses"),
+        (lambda: aug.OneOf([aug.Gain()], weights=[1, 2]), "`weights` must be 1 numbers >= 0"),
+        (lambda: aug.RandomEqualizer(n_points=1), "`n_points` must be at least 2; got 1"),
+        (lambda: aug.RandomBandLimit(high_hz=(3000.0, 9000.0)), r"<= 8000.*got \(3000.0, 9000.0\)"),
+        (lambda: aug.RandomBandLimit(low_hz=(0.0, 4000.0)), "`low_hz` must be .* <= 3000"),
+        (lambda: aug.RandomBandLimit(high_hz=(float("nan"), 9.0)), "`high_hz` must be .*got .nan"),
+        (lambda: aug.Clipping(soft_p=-1), "`soft_p` must be between 0 and 1; got -1"),
+        (lambda: aug.PacketLoss(share=(0.0, 2.0)), "`share` must be .* <= 1"),
+        (lambda: aug.Gaps(duration_s=(-1.0, 2.0)), "`duration_s` must be .* 0 <= low"),
+        (lambda: aug.SpeechCoder(n_pulses=(0, 5)), "`n_pulses` must be .* 1 <= low"),
+        (lambda: aug.RecordedNoise(clips=[]), "`clips` must hold at least one recording; got none"),
+        (lambda: aug.RecordedNoise(clips=[torch.ones(2, 9)]), r"float32 and shape \(2, 9\)"),
         (
-            lambda: transcode(torch.ones(9), "vorbis", compression_level=2),
+            lambda: aug.transcode(torch.ones(9), "amr"),
+            "`codec` must be one that .* mu-law.*got 'amr'",
+        ),
+        (
+            lambda: aug.transcode(torch.ones(9), "vorbis", compression_level=2),
             "`compression_level` must be between 0 and 1; got 2",
         ),
-        (lambda: Codec(codecs=("amr",)), r"`codecs` must be names among mu-law.*got \('amr',\)"),
-        (lambda: Codec(codecs=()), r"`codecs` must be names among mu-law.*got \(\)"),
-        (lambda: RawBoost(9), "`algorithm` must be 1 to 8; got 9"),
+        (
+            lambda: aug.Codec(codecs=("amr",)),
+            r"`codecs` must be names among mu-law.*got \('amr',\)",
+        ),
+        (lambda: aug.Codec(codecs=()), r"`codecs` must be names among mu-law.*got \(\)"),
+        (lambda: aug.RawBoost(9), "`algorithm` must be 1 to 8; got 9"),
     ],
 )
 def test_errors_say_what_and_how(call, message):
@@ -271,14 +258,14 @@ def test_codecs_refuse_what_would_crash_them():
         waveform = speech(1, 4000)
         waveform[0, 7] = value
         with pytest.raises(ValueError, match="be finite; got 1 NaN or infinite of 4000 samples"):
-            Codec(codecs=CODECS)(waveform, generator=seeded())
+            aug.Codec(codecs=CODECS)(waveform, generator=seeded())
 
 
 NOISES = [
-    WhiteNoise,
-    ColouredNoise,
-    StationaryNoise,
-    lambda **ratio: RecordedNoise(clips=CLIPS, **ratio),
+    aug.WhiteNoise,
+    aug.ColouredNoise,
+    aug.StationaryNoise,
+    lambda **ratio: aug.RecordedNoise(clips=CLIPS, **ratio),
 ]
 
 

@@ -46,7 +46,7 @@ def is_uniform(values, low, high):
     return values[0] >= 0 and values[-1] <= 1 and distance < 1.95 / np.sqrt(len(values))
 
 
-def test_filter_draws_follow_the_published_ranges():
+def test_draws_follow_the_published_ranges():
     drawn = ConvolutiveNoise().draw(N_DRAWS, 64000, seeded())
     assert drawn["centre_hz"].shape == (N_DRAWS, 5, 5)
     assert is_uniform(drawn["centre_hz"], 20, 8000)
@@ -60,9 +60,6 @@ def test_filter_draws_follow_the_published_ranges():
     assert abs(total.double().mean() - (5 * 54 + 1)) < 2
     assert (drawn["gain_db"][:, 0] == 0).all()
     assert is_uniform(drawn["gain_db"][:, 1:], -20, -5)
-
-
-def test_snr_and_share_follow_the_published_ranges():
     assert is_uniform(StationaryNoise().draw(N_DRAWS, 64000, seeded())["snr_db"], 10, 40)
     assert is_uniform(ImpulsiveNoise().draw(N_DRAWS, 64000, seeded())["share"], 0, 0.1)
 
@@ -80,13 +77,6 @@ def test_filters_equal_scipys(dtype, tolerance):
         margin = (taps.shape[-1] - len(expected)) // 2
         worst = max(worst, np.abs(taps[i, j] - np.pad(expected, margin)).max())
     assert worst < tolerance
-
-
-def test_a_notch_over_0_hz_is_finite():
-    drawn = {"centre_hz": torch.tensor([[20.0]]), "width_hz": torch.tensor([[1000.0]])}
-    for n in range(11, 100, 2):
-        drawn |= {"n_taps": torch.tensor([[n]]), "gain_db": torch.zeros(1)}
-        assert notch_taps(drawn, torch.zeros(1)).isfinite().all()
 
 
 def test_lnl_is_the_sum_of_filtered_powers():

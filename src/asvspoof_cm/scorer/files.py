@@ -206,7 +206,6 @@ def write_table(
     output: Path,
     *,
     shard: Shard = (0, 1),
-    n_threads: int | None = None,
     progress: bool = False,
     costs: DetectionCosts = ASVSPOOF5,
     worst: bool = False,
@@ -230,7 +229,7 @@ def write_table(
         before = _resume(output, settings, header(scorer.unit))
         write_json(_beside(output, "run.json"), settings)
         todo = [every[name] for name in names if name not in before]
-        options: Any = {"n_threads": n_threads, "progress": progress, "total": len(todo)}
+        options: Any = {"progress": progress, "total": len(todo)}
         with output.open("ab") as table, errors.open("wb") as failures:
             failures.write(b"filename\terror\n")
             if not output.stat().st_size:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from asvspoof_cm._util import (
     FloatArray,
@@ -453,7 +452,6 @@ class Scorer:
         output: str | os.PathLike[str],
         *,
         shard: Shard = (0, 1),
-        n_threads: int | None = None,
         progress: bool = False,
     ) -> ScoreSummary:
         r"""Append the score of every utterance of a protocol to a table, and return what was done.
@@ -468,16 +466,14 @@ class Scorer:
             audio_dir: The folder of their files.
             output: The table, ``.tsv``; what is there is kept.
             shard: Score part k of n only, (k, n) with k from 0: a slice of the protocol.
-            n_threads: As in `score_files`.
-            progress: As in `score_files`.
+            progress: Show progress on standard error.
 
         Raises:
             ValueError: `output` was begun with another model, other settings or another protocol,
                 or is being written by another process; or nothing could be scored.
         """
         entries = files.protocol_entries(protocol, audio_dir)
-        options: Any = {"shard": shard, "n_threads": n_threads, "progress": progress}
-        return files.write_table(self, entries, Path(output), **options)
+        return files.write_table(self, entries, Path(output), shard=shard, progress=progress)
 
     # Along time
 
@@ -569,7 +565,7 @@ class Scorer:
         parts = along.masked(samples, rate, starts.step, edges_hz if n_bands else ())
         heard = (take_crops(InMemory(part, rate), settings) for part in parts)
         rows = self._run((utterance, utterance.crops) for utterance in heard)
-        scores = self.scores(np.stack([_logits(*each).mean(axis=0) for each in rows]))
+        scores = self._in_unit(np.array([_log_odds(*each).mean() for each in rows]))
         change = (scores[1:] - scores[0]).reshape(len(starts), 1 + n_bands)
         return Explanation(
             edges_s=np.array([*starts, len(samples)]) / rate,
@@ -598,13 +594,6 @@ class Scorer:
         """Return the model's logits (n, 2) of waveforms (n, time) at its rate, length and level."""
         ((_, rows),) = self._run([(None, [*waveforms])])
         return np.array([row["logits"] for row in rows], dtype=np.float32).reshape(-1, 2)
-
-    def scores(self, logits: NDArray[Any], unit: Unit | None = None) -> FloatArray:
-        """Return the scores, shape (...), of logits (..., 2), in `unit`; None is `self.unit`."""
-        unit = unit or self.unit
-        check_choice("unit", unit, UNITS)
-        difference = np.asarray(logits[..., BONAFIDE] - logits[..., SPOOF], dtype=np.float64)
-        return self._need_calibration("LLRs").apply(difference) if unit == "llr" else difference
 
     def adapt(self, human: Iterable[Item], fake: Iterable[Item] = ()) -> Self:
         """Return a scorer whose threshold fits a channel of which a few clips are known.
@@ -746,30 +735,35 @@ class Scorer:
         return heads
 
     def _result(self, utterance: Utterance, rows: Sequence[Row]) -> ScoreResult | str:
-        of_crop = _logits(utterance, rows)
+        of_crop = _log_odds(utterance, rows)
         if not np.isfinite(of_crop).all():
             return "the model's logits are not finite."
-        mean, notes, settings = of_crop.mean(axis=0), utterance.warnings, self.segment_settings
+        mean, notes, settings = of_crop.mean(), utterance.warnings, self.segment_settings
         if "speech" in rows[0] and max(float(row["speech"]) for row in rows) < 0:
             notes = tuple(dict.fromkeys((NOTHING_TO_JUDGE, *notes)))
         llr = lowest = None
         if self.calibration is not None:
-            llr = float(self.scores(mean, "llr"))
+            llr = float(self.calibration.apply(mean))
             lowest = along.worst_second(rows, settings)
             if lowest is None:
-                lowest = float(self.scores(of_crop, "llr").min())
+                lowest = float(self.calibration.apply(of_crop).min())
             if lowest < settings.warn_below and lowest < llr - settings.warn_gap:
                 notes += (f"parts differ: the worst has an LLR of {lowest:.1f}, see segments",)
         return ScoreResult(
-            score=float(self.scores(mean)),
+            score=float(self._in_unit(mean)),
             unit=self.unit,
-            crop_scores=tuple(self.scores(of_crop).tolist()),
+            crop_scores=tuple(self._in_unit(of_crop).tolist()),
             llr=llr,
             lowest_llr=lowest,
             duration_s=utterance.duration_s,
             resampled_from=utterance.resampled_from,
             warnings=notes,
         )
+
+    def _in_unit(self, log_odds: Any) -> Any:
+        if self.unit == "log-odds" or self.calibration is None:
+            return log_odds
+        return self.calibration.apply(log_odds)
 
     def _check_calibration(self, calibration: Calibration) -> None:
         now, fitted = {**self.conditions(), "score": "log-odds"}, calibration.fitted_for
@@ -786,10 +780,11 @@ class Scorer:
             )
 
 
-def _logits(utterance: Utterance, rows: Sequence[Row]) -> FloatArray:
-    """Return the logits (n_crops, 2) of all crops of the test-time augmentation."""
+def _log_odds(utterance: Utterance, rows: Sequence[Row]) -> FloatArray:
+    """Return the log-odds (n_crops,) of all crops of the test-time augmentation."""
     logits = np.stack([np.asarray(row["logits"], dtype=np.float64) for row in rows])
-    return np.asarray(logits[[*utterance.which]])
+    with np.errstate(invalid="ignore"):  # of infinite logits
+        return np.asarray((logits[:, BONAFIDE] - logits[:, SPOOF])[[*utterance.which]])
 
 
 def _is_module(model: object) -> bool:

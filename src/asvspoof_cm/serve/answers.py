@@ -44,19 +44,12 @@ class TimelineQuery(BaseModel, extra="forbid"):
     channel: Channel = None
 
 
-class Named(BaseModel):
-    """A calibration, by its map and the conditions it was fitted for; it may have no name."""
-
-    name: str
-    sha256: str
-
-
 class Identity(BaseModel):
     """The model that scored, by its weights and its configuration."""
 
     name: str
     sha256: str | None
-    calibration: Named | None
+    calibration: Annotated[dict[str, str] | None, about("Its name, if any, and its hash.")]
 
 
 class _About(BaseModel):
@@ -111,12 +104,6 @@ class ModelAnswer(Identity):
     crop_s: float
     costs: Annotated[dict[str, float], about("And the prior, unless a request says otherwise.")]
     limits: Annotated[dict[str, float], about("Of a request.")]
-
-
-class Status(BaseModel):
-    """All is well."""
-
-    status: Literal["ok", "ready"]
 
 
 class Problem(BaseModel):

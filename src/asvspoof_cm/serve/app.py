@@ -106,8 +106,8 @@ def create_app(scorer: Scorer, settings: ServiceSettings | None = None) -> FastA
     app.get("/v1/model", response_model=answers.ModelAnswer, **told)(service.model)
     told["responses"][200] = {"content": {"text/plain": {"schema": {"type": "string"}}}}
     app.get("/metrics", response_class=Response, **told)(service.metrics)
-    app.get("/healthz", response_model=answers.Status)(service.healthz)
-    app.get("/readyz", response_model=answers.Status, responses={503: answers.BUSY})(service.readyz)
+    app.get("/healthz")(service.healthz)
+    app.get("/readyz", responses={503: answers.BUSY})(service.readyz)
     for name in ("index.html", "page.css", "page.js", "recorder.js"):
         path = "/" if name == "index.html" else f"/{name}"
         app.add_route(path, partial(_file, PAGE / name), include_in_schema=False)
@@ -245,11 +245,11 @@ class Service:
             "limits": {name: getattr(self.settings, name) for name in answers.LIMITS},
         }
 
-    async def healthz(self) -> Content:
+    async def healthz(self) -> dict[str, str]:
         """Tell that the process lives."""
         return {"status": "ok"}
 
-    async def readyz(self) -> Content:
+    async def readyz(self) -> dict[str, str]:
         """Tell whether requests would be answered now."""
         if not self.is_ready:
             raise RefusedError(503, "not_ready", "not ready.", Retry_After="1")

@@ -22,48 +22,42 @@ os.environ["PYTHONPATH"] = str(Path(asvspoof_cm.__file__).parents[1])
 REFERENCE = Path(__file__).parent / "reference"
 
 
-def _golden(name):
-    return json.loads((REFERENCE / f"golden_{name}.json").read_text())
+@pytest.fixture(scope="session")
+def golden():
+    """Return a recorded reference by its name."""
+    return lambda name: json.loads((REFERENCE / f"golden_{name}.json").read_text())
 
 
 @pytest.fixture(scope="session")
-def golden_logmel():
-    return _golden("logmel")
+def architecture():
+    """The configuration of a small wav2vec 2.0 of the library transformers."""
+    return {
+        "model_type": "wav2vec2",
+        "hidden_size": 16,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+        "conv_dim": [8, 8],
+        "conv_kernel": [10, 8],
+        "conv_stride": [20, 16],
+        "num_feat_extract_layers": 2,
+        "num_conv_pos_embeddings": 8,
+        "num_conv_pos_embedding_groups": 2,
+    }
 
 
 @pytest.fixture(scope="session")
-def golden_models():
-    return _golden("models")
+def published():
+    """Return the path of published weights by name, or skip: they are not in this repository."""
+    folder = Path(__file__).resolve().parents[2] / "shared" / "reference"
 
+    def find(name):
+        path = Path(os.environ.get("ASVSPOOF_CM_REFERENCE", folder)) / "weights" / name
+        if not path.exists():
+            pytest.skip("published weights are not here")
+        return path
 
-@pytest.fixture(scope="session")
-def golden_whisper():
-    return _golden("whisper")
-
-
-@pytest.fixture(scope="session")
-def golden_distillmos():
-    return _golden("distillmos")
-
-
-@pytest.fixture(scope="session")
-def golden_resnet():
-    return _golden("resnet")
-
-
-@pytest.fixture(scope="session")
-def golden_lcnn():
-    return _golden("lcnn")
-
-
-@pytest.fixture(scope="session")
-def golden_tfparn_authors():
-    return _golden("tfparn_authors")
-
-
-@pytest.fixture(scope="session")
-def golden_ecapa():
-    return _golden("ecapa")
+    return find
 
 
 @pytest.fixture(scope="session")

@@ -70,8 +70,8 @@ def waveform_of(name, inputs):
 
 
 @pytest.mark.parametrize("name", WAVES)
-def test_whisper_log_mel(name, golden_whisper, inputs):
-    expected = golden_whisper["log_mel"][name]
+def test_whisper_log_mel(name, golden, inputs):
+    expected = golden("whisper")["log_mel"][name]
     features = whisper_log_mel(
         waveform_of(name, inputs), slaney_filterbank(80, 400), torch.hann_window(400)
     )[0]
@@ -89,8 +89,8 @@ def test_whisper_floor_is_of_each_utterance():
     torch.testing.assert_close(together[1:], whisper_log_mel(quiet, *arguments))
 
 
-def test_slaney_filterbank(golden_whisper):
-    expected = golden_whisper["mel_filterbank"]
+def test_slaney_filterbank(golden):
+    expected = golden("whisper")["mel_filterbank"]
     filters = slaney_filterbank(80, 400)
     assert list(filters.shape) == expected["shape"]
     assert filters.double().sum().item() == pytest.approx(expected["abs_sum"], rel=1e-6)
@@ -99,21 +99,21 @@ def test_slaney_filterbank(golden_whisper):
             assert filters[row, column].item() == pytest.approx(value, abs=1e-8)
 
 
-def test_whisper_positions(golden_whisper):
-    expected = golden_whisper["positional_embedding"]
+def test_whisper_positions(golden):
+    expected = golden("whisper")["positional_embedding"]
     positions = whisper_positions(1500, 384, like=torch.empty(0))
     check_record(positions, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["wave_32000 (2 s)", "wave_51397 (odd length, odd frame count)"])
-def test_whisper_under_the_deterministic_fill(name, golden_whisper, inputs):
-    record = golden_whisper["deterministic_fill"][name]
+def test_whisper_under_the_deterministic_fill(name, golden, inputs):
+    record = golden("whisper")["deterministic_fill"][name]
     encoder = WhisperEncoder("tiny.en").eval()
     norm = nn.LayerNorm(384)
     state = {**encoder.state_dict(), **{f"ln_post.{k}": v for k, v in norm.state_dict().items()}}
     shapes = [[key, list(value.shape)] for key, value in state.items()]
-    assert shapes == golden_whisper["encoder_state_dict"][1:]
-    assert sum(p.numel() for p in state.values()) == golden_whisper["encoder_parameters"]
+    assert shapes == golden("whisper")["encoder_state_dict"][1:]
+    assert sum(p.numel() for p in state.values()) == golden("whisper")["encoder_parameters"]
     filled = inputs.fill(state)
     encoder.load_state_dict({key: filled[key] for key in encoder.state_dict()})
     with torch.no_grad():
@@ -128,8 +128,8 @@ def test_whisper_under_the_deterministic_fill(name, golden_whisper, inputs):
 
 
 @pytest.mark.parametrize("name", WAVES)
-def test_whisper_with_published_weights(name, golden_whisper, inputs):
-    record = golden_whisper["published_weights"][name]
+def test_whisper_with_published_weights(name, golden, inputs):
+    record = golden("whisper")["published_weights"][name]
     encoder = with_published_weights(WhisperEncoder("tiny.en"))
     with torch.no_grad():
         layers = encoder(waveform_of(name, inputs))
@@ -309,8 +309,8 @@ def test_weights_are_found_in_the_cache_the_folder_and_packages(no_weights, monk
 
 
 @pytest.mark.parametrize("n_samples", [32000, 48000, 64000, 122880])
-def test_distillmos_with_published_weights(n_samples, golden_distillmos, inputs):
-    record = golden_distillmos["cases"][f"wave_{n_samples}"]
+def test_distillmos_with_published_weights(n_samples, golden, inputs):
+    record = golden("distillmos")["cases"][f"wave_{n_samples}"]
     encoder = with_published_weights(DistillMOSEncoder())
     waveform = torch.from_numpy(inputs.wave(n_samples))[None]
     waveform = waveform / (waveform.abs().max() + 1e-8)
@@ -387,58 +387,35 @@ def test_distillmos_file_of_something_else(tmp_path):
         DistillMOSEncoder().load_published(tmp_path / "x.pt")
 
 
-def test_layers_below_do_not_depend_on_those_above():
-    torch.manual_seed(1)
-    whole, part = tiny_whisper(2).eval(), tiny_whisper(1).eval()
-    part.load_state_dict({name: whole.state_dict()[name] for name in part.state_dict()})
-    waveform = torch.randn(1, 8000)
-    with torch.no_grad():
-        for ours, theirs in zip(part(waveform), whole(waveform), strict=False):
-            assert torch.equal(ours, theirs)
-
-
 # transformers
 
 
-def architectures():
-    small = {
-        "hidden_size": 16,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 2,
-        "intermediate_size": 24,
-        "conv_dim": [8, 8, 8],
-        "conv_kernel": [10, 8, 4],
-        "conv_stride": [5, 8, 8],
-        "num_feat_extract_layers": 3,
-        "num_conv_pos_embeddings": 8,
-        "num_conv_pos_embedding_groups": 2,
-    }
-    large = {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True}
-    return {
-        "wav2vec2": {"model_type": "wav2vec2", **small},
-        "xls-r": {"model_type": "wav2vec2", **small, **large},
-        "hubert": {"model_type": "hubert", **small},
-        "wavlm": {"model_type": "wavlm", **small, "num_buckets": 16},
-        "wavlm-large": {"model_type": "wavlm", **small, **large, "num_buckets": 16},
-    }
+LARGE = {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True}
+FAMILIES = {
+    "wav2vec2": {},
+    "xls-r": LARGE,
+    "hubert": {"model_type": "hubert"},
+    "wavlm": {"model_type": "wavlm", "num_buckets": 16},
+    "wavlm-large": {"model_type": "wavlm", "num_buckets": 16, **LARGE},
+}
 
 
-def saved_model(name, folder):
-    """Write a small random model of a family as transformers does; return it."""
+def saved_model(architecture, folder):
+    """Write a small random model as transformers does; return it."""
     transformers = pytest.importorskip("transformers")
-    values = dict(architectures()[name])
     torch.manual_seed(2)
-    config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    config = transformers.AutoConfig.for_model(**architecture)
     model = transformers.AutoModel.from_config(config).eval()
     model.save_pretrained(folder)
     return model
 
 
 @pytest.mark.parametrize("n_layers", [None, 2, 1])
-@pytest.mark.parametrize("name", architectures())
-def test_transformers_encoders(name, n_layers, tmp_path):
-    theirs = saved_model(name, tmp_path)
-    encoder = HuggingFaceEncoder(str(tmp_path), architectures()[name], n_layers).train()
+@pytest.mark.parametrize("name", FAMILIES)
+def test_transformers_encoders(name, n_layers, tmp_path, architecture):
+    values = {**architecture, **FAMILIES[name]}
+    theirs = saved_model(values, tmp_path)
+    encoder = HuggingFaceEncoder(str(tmp_path), values, n_layers).train()
     encoder.load_published()
     waveform = torch.randn(2, 9000)
     with torch.no_grad():
@@ -454,24 +431,24 @@ def test_transformers_encoders(name, n_layers, tmp_path):
             torch.testing.assert_close(ours, want, rtol=0, atol=2e-3)
 
 
-def test_transformers_weights_that_are_missing(tmp_path):
-    model = saved_model("wav2vec2", tmp_path)
+def test_transformers_weights_that_are_missing(tmp_path, architecture):
+    model = saved_model(architecture, tmp_path)
     state = {k: v for k, v in model.state_dict().items() if "layers.1" not in k}
     model.save_pretrained(tmp_path, state_dict=state)
-    encoder = HuggingFaceEncoder(str(tmp_path), architectures()["wav2vec2"], None)
+    encoder = HuggingFaceEncoder(str(tmp_path), architecture, None)
     with pytest.raises(ValueError, match=r"lacks weights of the encoder: encoder.layers.1"):
         encoder.load_published()
 
 
-def test_transformers_families():
+def test_transformers_families(architecture):
     with pytest.raises(ValueError, match="'x' is a bert"):
         HuggingFaceEncoder("x", {"model_type": "bert"}, None)
     pytest.importorskip("transformers")
     with pytest.raises(ValueError, match="between 1 and the 3 of the encoder; got 4"):
-        HuggingFaceEncoder("x", architectures()["hubert"], 4)
+        HuggingFaceEncoder("x", architecture, 4)
 
 
-def test_transformers_is_an_extra(monkeypatch):
+def test_transformers_is_an_extra(monkeypatch, architecture):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(ImportError, match=r"pip install 'asvspoof-cm\[transformers\]"):
-        HuggingFaceEncoder("x", architectures()["hubert"], None)
+        HuggingFaceEncoder("x", architecture, None)

@@ -124,23 +124,11 @@ def test_a_damaged_file_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["wav2vec2", "hubert", "wavlm"])
-def test_transformers_encoders(family, tmp_path):
+def test_transformers_encoders(family, tmp_path, architecture):
     pytest.importorskip("transformers")
-    architecture = {
-        "model_type": family,
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 24,
-        "conv_dim": [8, 8],
-        "conv_kernel": [10, 8],
-        "conv_stride": [20, 16],
-        "num_feat_extract_layers": 2,
-        "num_conv_pos_embeddings": 8,
-        "num_conv_pos_embedding_groups": 2,
-    }
     torch.manual_seed(4)
-    config = EncoderConfig(encoder="x", architecture={"x": architecture}, d_projection=8)
+    values = {**architecture, "model_type": family}
+    config = EncoderConfig(encoder="x", n_layers=1, architecture={"x": values}, d_projection=8)
     model = Encoder(config).eval()
     export_onnx(model, tmp_path / "model.onnx")
     exported = load_onnx(tmp_path / "model.onnx", n_threads=1)

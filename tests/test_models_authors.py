@@ -10,7 +10,7 @@ import torch
 from asvspoof_cm import load_checkpoint, save_checkpoint
 from asvspoof_cm.checkpoint import FORMAT, stored_hash
 from asvspoof_cm.models import AASIST, TFPARN, AASISTConfig, TFPARNConfig
-from asvspoof_cm.models.layers import TopKPooling
+from asvspoof_cm.models.layers import FramePooling
 
 # The authors' names of the parameters, as torch.nn.TransformerEncoder has them, and ours.
 RENAMED = {
@@ -41,8 +41,8 @@ def authors_model(record, inputs, pooling):
 
 
 @pytest.mark.parametrize("pooling", ["attention", "mean"])
-def test_the_authors_model(pooling, golden_tfparn_authors, inputs):
-    record = golden_tfparn_authors["models"][pooling]
+def test_the_authors_model(pooling, golden, inputs):
+    record = golden("tfparn_authors")["models"][pooling]
     model = authors_model(record, inputs, pooling)
     assert sum(p.numel() for p in model.parameters()) == record["n_parameters"]
     assert model.input.normalization == "utterance"
@@ -57,7 +57,7 @@ def test_the_authors_model(pooling, golden_tfparn_authors, inputs):
     if pooling == "attention":
         weights = torch.tensor(record["attention_frames_0_100_200_400"])
         torch.testing.assert_close(attention[:, [0, 100, 200, 400]], weights, rtol=0, atol=1e-6)
-    features = golden_tfparn_authors["features"]
+    features = golden("tfparn_authors")["features"]
     assert list(log_mel.mT.shape) == features["shape"]
     for place, expected in features["points"].items():
         row, frame, band = map(int, place.split(","))
@@ -65,7 +65,7 @@ def test_the_authors_model(pooling, golden_tfparn_authors, inputs):
         # Below -50 dB a band beside a loud one is the rounding of the FFT.
         assert found == pytest.approx(expected, abs=1e-4 if expected > -5 else 1e-2)
     filled = (model.log_mel.filterbank > 0).sum(dim=1).tolist()
-    assert filled == golden_tfparn_authors["filters"]["nonzero_per_band"]
+    assert filled == golden("tfparn_authors")["filters"]["nonzero_per_band"]
 
 
 def test_decibels_by_their_formula(inputs):
@@ -113,7 +113,7 @@ def test_top_k_pooling_by_its_definition():
     torch.manual_seed(0)
     frames = torch.randn(3, 20, 8)
     for length in (20, 10, 2):
-        weights = TopKPooling(0.3)(frames[:, :length])
+        weights = FramePooling("top-k", 8, 0.3)(frames[:, :length])
         n_kept = max(int(0.3 * length), 1)
         for row in range(3):
             norms = frames[row, :length].norm(dim=1)

@@ -1,6 +1,5 @@
 """Encoder: which encoders it has, what it trains and stores, and what its head computes."""
 
-import json
 from dataclasses import asdict
 
 import pytest
@@ -11,19 +10,6 @@ from asvspoof_cm.checkpoint import load_checkpoint, save_checkpoint
 from asvspoof_cm.models import Encoder, EncoderConfig, build_model
 from asvspoof_cm.models.layers import attentive_statistics
 
-WAV2VEC = {
-    "model_type": "wav2vec2",
-    "hidden_size": 16,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "conv_dim": [8, 8],
-    "conv_kernel": [10, 8],
-    "conv_stride": [20, 16],
-    "num_feat_extract_layers": 2,
-    "num_conv_pos_embeddings": 8,
-    "num_conv_pos_embedding_groups": 2,
-}
 HEAD = {"d_projection": 8, "d_attention": 4}
 
 
@@ -235,11 +221,10 @@ def test_heads_that_are_missing_or_do_not_fit():
 
 
 @pytest.fixture
-def transformers_folder(tmp_path):
+def transformers_folder(tmp_path, architecture):
     transformers = pytest.importorskip("transformers")
-    values = dict(WAV2VEC)
     torch.manual_seed(2)
-    config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    config = transformers.AutoConfig.for_model(**architecture)
     transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "w2v")
     return tmp_path / "w2v"
 
@@ -266,14 +251,6 @@ def test_transformers_name_that_is_none(tmp_path):
     pytest.importorskip("transformers")
     with pytest.raises(ValueError, match=r"built-in encoder or a transformers model; '.*missing'"):
         Encoder(EncoderConfig(encoder=str(tmp_path / "missing")))
-
-
-# Configurations and weights
-
-
-def test_configuration_survives_json():
-    config = EncoderConfig(encoder=("distillmos", "whisper-base"), n_layers=(0, 3), freeze=(2, 0))
-    assert EncoderConfig(**json.loads(json.dumps(asdict(config)))) == config
 
 
 def test_a_path_for_each_encoder(tmp_path):

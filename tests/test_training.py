@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.augmentation import augmentation
 from asvspoof_cm.augmentation.recipes import AUGMENTATIONS
 from asvspoof_cm.checkpoint import load_checkpoint
@@ -23,11 +24,7 @@ from asvspoof_cm.data.protocol import read_protocol
 from asvspoof_cm.losses import LOSSES, cross_entropy_loss, focal_loss, focal_pairwise_loss
 from asvspoof_cm.metrics import METRICS, Metric, evaluate, read_scores
 from asvspoof_cm.models import (
-    AASIST,
     TFPARN,
-    AASISTConfig,
-    RawNet2,
-    RawNet2Config,
     TFPARNConfig,
 )
 from asvspoof_cm.training import (
@@ -40,12 +37,10 @@ from asvspoof_cm.training import (
     validate,
 )
 from asvspoof_cm.training.fit import early_stopping, track1_of
-from asvspoof_cm.training.systems import SEEDS
 
 loop = importlib.import_module("asvspoof_cm.training.loop")
 TINY = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_feedforward": 16}
 STILL = {**TINY, "dropout": 0.0, "position_dropout": 0.0, "classifier_dropout": 0.0}
-SMALL_RAWNET2 = RawNet2Config(n_channels=8, d_gru=8, n_gru_layers=1, d_embedding=8)
 
 
 def tiny(seed=0, **changes):
@@ -161,33 +156,24 @@ AUTHORS_LR = {1: 2.667e-4, 2: 5e-5, 3: 0.667e-4, 4: 0.667e-4, 5: 0.667e-4, 6: 0.
 @pytest.mark.parametrize("number", TEXT)
 def test_the_six_systems_in_both_versions(number):
     kind, pooling, loss, optimizer, lr, weight_decay, final_lr = TEXT[number]
-    text, authors = (system(number, version=version) for version in ("text", "authors"))
-    n_parameters = {"AASIST": 297_866, "RawNet2": 17_621_410, "TFPARN": 4_813_250}
-    for chosen in (text, authors):
-        model = chosen.model
-        assert (type(model).__name__, chosen.about["loss"]) == (kind, loss)
-        if pooling is not None:
-            assert model.config.pooling == pooling
-        expected = n_parameters[kind] + (33_025 if pooling == "attention" else 0)
-        assert sum(p.numel() for p in model.parameters()) == expected
-        recipe = chosen.recipe
-        assert (recipe.n_epochs, recipe.patience, recipe.tolerance) == (100, 15, 1e-4)
-        assert (recipe.warmup_epochs, model.input.crop_s, model.input.n_crops) == (5, 4.0, 5)
-        assert type(chosen.augment).__name__ == "TFPARNAugment"
-    recipe = text.recipe
-    assert (recipe.optimizer, recipe.weight_decay, recipe.final_lr) == (
-        optimizer,
-        weight_decay,
-        final_lr,
-    )
-    assert (recipe.lr, recipe.by_epoch) == (pytest.approx(lr), False)
-    assert text.model.input.normalization == "crop"
-    recipe = authors.recipe
-    assert (recipe.optimizer, recipe.weight_decay, recipe.final_lr) == ("adamw", 1e-2, 1e-6)
-    assert (recipe.lr, recipe.by_epoch) == (AUTHORS_LR[number], True)
-    assert authors.model.input.normalization == "utterance"
+    n_parameters = {"AASIST": 297_866, "RawNet2": 17_621_410, "TFPARN": 4_813_250}[kind]
+    n_parameters += 33_025 if pooling == "attention" else 0
+    schedule = {"n_epochs": 100, "patience": 15, "tolerance": 1e-4, "warmup_epochs": 5}
+    of_text = {"optimizer": optimizer, "weight_decay": weight_decay, "final_lr": final_lr}
+    of_authors = {"optimizer": "adamw", "weight_decay": 1e-2, "final_lr": 1e-6, "by_epoch": True}
+    for version, rate, changes, level in (
+        ("text", lr, of_text, "crop"),
+        ("authors", AUTHORS_LR[number], of_authors, "utterance"),
+    ):
+        model, _, recipe, augment, about = system(number, version=version)
+        assert (type(model).__name__, about["loss"]) == (kind, loss)
+        assert pooling in (None, getattr(model.config, "pooling", None))
+        assert sum(p.numel() for p in model.parameters()) == n_parameters
+        assert recipe.lr == pytest.approx(rate)
+        assert recipe == Recipe(lr=recipe.lr, **schedule, **changes)
+        assert model.input == InputSettings(crop_s=4.0, n_crops=5, normalization=level)
+        assert type(augment).__name__ == "TFPARNAugment"
     assert system(number, batch_size=16).recipe.lr == pytest.approx(lr / 4)
-    assert SEEDS == (42, 63, 2026)
 
 
 def test_the_losses_of_the_systems():
@@ -201,21 +187,6 @@ def test_the_losses_of_the_systems():
     found = system(2, version="authors", counts=counts).loss(logits, labels)
     torch.testing.assert_close(found, weighted)
     assert system(1, version="authors").loss is cross_entropy_loss
-
-
-def test_initial_weights_are_xaviers():
-    """A uniform distribution on ±a has the deviation a / √3, and a is nearly reached."""
-    state = system(6).model.state_dict()
-    for name, gain in (
-        ("projection.weight", 0.5),
-        ("layers.0.qkv.weight", 1.0),
-        ("layers.5.expand.weight", 1.0),
-        ("classifier.0.weight", 1.0),
-    ):
-        weight = state[name]
-        limit = gain * math.sqrt(6 / sum(weight.shape))
-        assert 0.99 * limit < weight.abs().max() <= limit, name
-        assert weight.std().item() == pytest.approx(limit / math.sqrt(3), rel=0.02), name
 
 
 def test_weights_follow_the_seed_and_leave_the_global_generator():
@@ -253,17 +224,12 @@ def test_other_models_and_trained_ones():
         (lambda: augmentation("magic"), "must be none, one of tfparn, rawboost, speed, channels"),
         (lambda: Recipe(n_epochs=0), "`n_epochs` must be a whole number of at least 1"),
         (lambda: Recipe(lr=0.0), "`lr` must be positive"),
-        (lambda: Recipe(lr=math.inf), "`lr` must be positive and finite"),
         (lambda: Recipe(lr=1e-7), "`lr` must not be below `final_lr`"),
         (lambda: Recipe(minutes=0.0), "`minutes` must be positive"),
-        (lambda: Recipe(clip_norm=-1.0), "`clip_norm` must be positive"),
         (lambda: Recipe(warmup_epochs=-1), "`warmup_epochs` must not be negative"),
         (lambda: Recipe(warmup_start=2), "`warmup_start` must be between 0 and 1; got 2"),
-        (lambda: Recipe(tolerance=-1), "`tolerance` must not be negative"),
         (lambda: Recipe(decay_epochs=float("inf")), "`decay_epochs` must be finite; got inf"),
         (lambda: Recipe(optimizer="sgd"), "`optimizer` must be"),
-        (lambda: Recipe(precision="fp16"), "`precision` must be"),
-        (lambda: Recipe(schedule="step"), "`schedule` must be"),
         (lambda: Recipe(decay_epochs=2), "`decay_epochs` must be 0 with schedule=.cosine.; got 2"),
         (lambda: Recipe(ema_decay=1.0), "`ema_decay` must lie between 0 and 1, excluded; got 1.0"),
         (lambda: validate(tiny(), []), "`batches` must hold at least one batch"),
@@ -428,11 +394,6 @@ def test_joined_augmentations_run_in_turn():
     assert torch.equal(joined, augmentation("rawboost").apply(by_hand, drawn[1]))
 
 
-def test_bfloat16_training():
-    state = TrainingState(tiny(), focal_pairwise_loss, Recipe(precision="bf16"))
-    assert math.isfinite(train_epoch(state, list(batches())).loss)
-
-
 def test_a_loss_that_is_not_finite_names_the_rows():
     data = list(batches(2))
     data[1].waveform[2] = float("nan")
@@ -485,38 +446,6 @@ def test_the_moving_average_is_that_of_its_formula():
     with state.averaged():
         torch.testing.assert_close(weight, expected)
     assert torch.equal(weight, live)
-
-
-# Nothing waits for the device inside a training step.
-
-MODELS = {
-    "TFPARN": lambda: tiny(),
-    "AASIST": lambda: AASIST(AASISTConfig.light()),
-    "RawNet2": lambda: RawNet2(SMALL_RAWNET2),
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_training_step_on_the_meta_device(name):
-    model = MODELS[name]().train().to("meta")
-    augment = augmentation("tfparn+rawboost")
-    waveforms = augment(torch.zeros(4, 64000, device="meta"), generator=torch.Generator())
-    labels = torch.tensor([0, 1, 0, 1], device="meta")
-    assert focal_pairwise_loss(model(waveforms), labels).device.type == "meta"
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_training_step_compiles_as_one_graph(name):
-    model = MODELS[name]().train()
-
-    def step(waveforms, labels):
-        return focal_pairwise_loss(model(waveforms), labels)
-
-    # Dynamo takes a GRU only where told to.
-    with torch._dynamo.config.patch(allow_rnn=name == "RawNet2"):
-        compiled = torch.compile(step, fullgraph=True, backend="eager")
-        value = compiled(torch.randn(4, 64000), torch.tensor([0, 1, 0, 1]))
-    assert value.isfinite()
 
 
 def test_losses_stay_on_the_device_between_looks():
@@ -620,19 +549,13 @@ def test_a_damaged_state_is_named(tmp_path, miniature, content):
         run(miniature, tmp_path, recipe={"n_epochs": 1})
 
 
-def test_a_figure_that_is_no_number_is_never_the_best(tmp_path, miniature):
-    figures = iter([math.nan, 0.5, 0.4, math.nan])
-    recipe = {"n_epochs": 4, "select": "mine"}
-    result = run(miniature, tmp_path, recipe=recipe, measure=lambda _: {"mine": next(figures)})
-    assert [record["is_best"] for record in result.history] == [True, True, True, False]
-    assert load_checkpoint(result.best_path).meta["epoch"] == result.best_epoch == 3
-
-
 def test_early_stopping_ends_a_run(tmp_path, miniature):
     # A learning rate this small changes no score enough to change a metric.
     recipe = {"n_epochs": 50, "patience": 2, "lr": 1e-12, "final_lr": 1e-12}
-    result = run(miniature, tmp_path, recipe=recipe)
+    result = run(miniature, tmp_path / "run", recipe=recipe)
     assert len(result.history) == 3
+    with pytest.raises(ValueError, match=r"`select` must be one of .*eer.*; got 'accuracy'"):
+        run(miniature, tmp_path / "other", recipe={"select": "accuracy"})
 
 
 def test_resuming_with_other_settings_is_refused(tmp_path, miniature):

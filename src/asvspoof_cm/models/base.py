@@ -1,4 +1,4 @@
-"""The contracts: of a model, whose subclasses are registered by name, and of a speech encoder."""
+"""The contract of a model, whose subclasses are registered by name, and where weights are found."""
 
 from __future__ import annotations
 
@@ -197,32 +197,6 @@ def _config_type(kind: type[Countermeasure]) -> Any:
     if not is_dataclass(found):
         raise TypeError(f"{kind.__name__} must name its configuration: config_type = a dataclass.")
     return found
-
-
-class SpeechEncoder(nn.Module, ABC):
-    """A network from waveforms (batch, time) of peak 1 to layers (batch, time // 320, width).
-
-    Attributes:
-        is_normalized: Whether it normalises its layers itself.
-        widths: The channels of each layer.
-        n_least: The fewest samples it takes.
-    """
-
-    is_normalized: ClassVar[bool] = False
-    widths: Sequence[int]
-    n_least: int
-
-    @abstractmethod
-    def forward(self, waveform: Tensor) -> list[Tensor]:
-        """Return the layers of waveforms."""
-
-    @abstractmethod
-    def stages(self) -> list[Iterable[nn.Module]]:
-        """Return the modules from bottom to top, in the steps that `freeze` counts."""
-
-    @abstractmethod
-    def load_published(self, path: Path | None = None) -> None:
-        """Load the published weights from a file, or from where they are installed."""
 
 
 def find_weights(

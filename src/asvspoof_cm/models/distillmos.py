@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asvspoof_cm.frontends import stft
-from asvspoof_cm.models.base import SpeechEncoder, find_weights
+from asvspoof_cm.models.base import find_weights
 
 _CHANNELS = (2, 64, 64, 128, 256, 256, 256)
 _STRIDES = ((1, 1), (2, 1), (2, 1), (2, 1), (2, 1), (2, 2))
@@ -27,7 +27,7 @@ def compressed_spectrum(waveform: Tensor, window: Tensor) -> Tensor:
     return (spectrum * power.pow(-0.35)).permute(0, 3, 1, 2)
 
 
-class DistillMOSEncoder(SpeechEncoder):
+class DistillMOSEncoder(nn.Module):
     """DistillMOS's convolutions; its Transformer layers, which tell less, are left out.
 
     Its one layer is the 1024 channels that the convolutions give, through DistillMOS's two batch

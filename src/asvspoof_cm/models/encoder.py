@@ -15,12 +15,7 @@ from torch.nn import functional
 
 from asvspoof_cm._util import check_between, one_line
 from asvspoof_cm.labels import SAMPLE_RATE
-from asvspoof_cm.models.base import (
-    Countermeasure,
-    SpeechEncoder,
-    check_config,
-    check_waveform_batch,
-)
+from asvspoof_cm.models.base import Countermeasure, check_config, check_waveform_batch
 from asvspoof_cm.models.distillmos import DistillMOSEncoder
 from asvspoof_cm.models.huggingface import HuggingFaceEncoder, read_architecture
 from asvspoof_cm.models.layers import ChannelAttention, attentive_statistics
@@ -32,6 +27,8 @@ _HOP_S = 320 / SAMPLE_RATE  # from frame to frame, in every encoder
 _HEADS = ("frame_head.", "speech_head.", "frame_speech_head.")
 
 Freeze = int | Literal["none", "all"]
+# Each maps waveforms (batch, time) of peak 1 to layers (batch, time // 320, width).
+SpeechEncoder = DistillMOSEncoder | WhisperEncoder | HuggingFaceEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,16 +184,14 @@ class Encoder(Countermeasure):
             read = {name: read_architecture(name) for name in sorted(unknown)}
             config = replace(config, architecture={**config.architecture, **read})
         self.config = config
-        self.encoders = nn.ModuleList(
-            _build(name, n_layers, config)
-            for name, n_layers in zip(config.encoders, config.each("n_layers"), strict=True)
-        )
-        for encoder, freeze in zip(self._encoders(), config.each("freeze"), strict=True):
-            _freeze(encoder, freeze)
-        self.mixtures = nn.ModuleList(
-            LayerMixture(encoder.widths, config.d_projection, config.dropout)
-            for encoder in self._encoders()
-        )
+        self.encoders, self.mixtures = nn.ModuleList(), nn.ModuleList()
+        each = config.encoders, config.each("n_layers"), config.each("freeze")
+        for name, n_layers, freeze in zip(*each, strict=True):
+            self.encoders.append(_build(name, n_layers, config))
+            _freeze(self._encoders()[-1], freeze)
+        for encoder in self._encoders():
+            mixture = LayerMixture(encoder.widths, config.d_projection, config.dropout)
+            self.mixtures.append(mixture)
         d_frames = config.d_projection * len(self.encoders)
         self.attention = ChannelAttention(d_frames, config.d_attention)
         self.norm = nn.BatchNorm1d(2 * d_frames)

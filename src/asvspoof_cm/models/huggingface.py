@@ -13,7 +13,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from asvspoof_cm._util import import_extra
-from asvspoof_cm.models.base import SpeechEncoder
 
 _FAMILIES = ("wav2vec2", "hubert", "wavlm")
 
@@ -31,7 +30,7 @@ def read_architecture(name: str) -> dict[str, Any]:
     return content
 
 
-class HuggingFaceEncoder(SpeechEncoder):
+class HuggingFaceEncoder(nn.Module):
     """The convolutions and the first Transformer layers of wav2vec 2.0, XLS-R, HuBERT or WavLM.
 
     Its layers are the input of the Transformer and the output of each of its layers.
@@ -41,6 +40,8 @@ class HuggingFaceEncoder(SpeechEncoder):
         waveforms of mean 0 and variance 1; their norm after the last layer is left out, so that
         layer k is the same however many follow.
     """
+
+    is_normalized = False
 
     def __init__(self, name: str, architecture: Mapping[str, Any], n_layers: int | None) -> None:
         super().__init__()

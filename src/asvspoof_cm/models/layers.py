@@ -12,36 +12,26 @@ from torch.nn import functional
 _LEVELS = 256
 
 
-class AttentionPooling(nn.Module):
-    """Score each frame with e_t = w₂ᵀ tanh(W₁ h_t + b₁) + b₂; α_t = exp(e_t) / Σ_j exp(e_j)."""
+class FramePooling(nn.Module):
+    """Weights for the frames of an utterance, which add up to 1.
 
-    def __init__(self, d_model: int) -> None:
+    "attention" gives softmax_t(w₂ᵀ tanh(W₁ h_t + b₁) + b₂); "mean" weights all frames alike, and
+    "top-k" the `share` of them that have the largest norms.
+    """
+
+    def __init__(self, kind: str, d_model: int, share: float) -> None:
         super().__init__()
-        self.hidden = nn.Linear(d_model, d_model // 2)
-        self.score = nn.Linear(d_model // 2, 1)
-
-    def forward(self, frames: Tensor) -> Tensor:
-        """Return weights (batch, n_frames) of frames (batch, n_frames, d_model)."""
-        return self.score(torch.tanh(self.hidden(frames))).squeeze(-1).softmax(dim=-1)
-
-
-class MeanPooling(nn.Module):
-    """Weight the frames of an utterance alike."""
+        self.kind, self.share = kind, share
+        if kind == "attention":
+            self.hidden = nn.Linear(d_model, d_model // 2)
+            self.score = nn.Linear(d_model // 2, 1)
 
     def forward(self, frames: Tensor) -> Tensor:
         """Return the weights (batch, n_frames) of frames (batch, n_frames, d_model)."""
-        return torch.ones_like(frames[..., 0]) / frames.shape[1]
-
-
-class TopKPooling(nn.Module):
-    """Weight alike the `share` of an utterance's frames that have the largest norms."""
-
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self.share = share
-
-    def forward(self, frames: Tensor) -> Tensor:
-        """Return the weights (batch, n_frames) of frames (batch, n_frames, d_model)."""
+        if self.kind == "attention":
+            return self.score(torch.tanh(self.hidden(frames))).squeeze(-1).softmax(dim=-1)
+        if self.kind == "mean":
+            return torch.ones_like(frames[..., 0]) / frames.shape[1]
         norms = frames.detach().norm(dim=-1)
         n_kept = max(int(norms.shape[1] * self.share), 1)
         is_kept = torch.arange(norms.shape[1], device=norms.device) < n_kept

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -14,9 +13,7 @@ from asvspoof_cm._util import check_between
 from asvspoof_cm.frontends import LogMel
 from asvspoof_cm.models.base import Countermeasure, check_config, check_waveform_batch
 from asvspoof_cm.models.layers import (
-    AttentionPooling,
-    MeanPooling,
-    TopKPooling,
+    FramePooling,
     TransformerLayer,
     dropout,
     sinusoidal_positions,
@@ -145,12 +142,7 @@ class TFPARN(Countermeasure):
             TransformerLayer(config.d_model, config.n_heads, config.d_feedforward, config.dropout)
             for _ in range(config.n_layers)
         )
-        poolings: dict[str, Callable[[], nn.Module]] = {
-            "attention": lambda: AttentionPooling(config.d_model),
-            "mean": MeanPooling,
-            "top-k": lambda: TopKPooling(config.top_k_share),
-        }
-        self.pooling = poolings[config.pooling]()
+        self.pooling = FramePooling(config.pooling, config.d_model, config.top_k_share)
         self.classifier = nn.Sequential(
             nn.Linear(config.d_model, config.d_classifier),
             nn.ReLU(),

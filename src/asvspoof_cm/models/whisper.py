@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from asvspoof_cm._util import one_line
 from asvspoof_cm.frontends import no_autocast, power_spectrogram, slaney_filterbank
-from asvspoof_cm.models.base import SpeechEncoder, find_weights
+from asvspoof_cm.models.base import find_weights
 from asvspoof_cm.models.layers import attention
 
 # Width, heads, layers.
@@ -96,7 +96,7 @@ class _Block(nn.Module):
         return frames + self.mlp(self.mlp_ln(frames))
 
 
-class WhisperEncoder(SpeechEncoder):
+class WhisperEncoder(nn.Module):
     """Whisper's two convolutions and its first Transformer layers, without the norm after the last.
 
     Its layers are the output of the convolutions, positions added, and of each Transformer layer.
@@ -107,6 +107,7 @@ class WhisperEncoder(SpeechEncoder):
         [(1, 100, 384), (1, 100, 384), (1, 100, 384)]
     """
 
+    is_normalized = False
     n_least = _N_FFT
     window: Tensor
     filterbank: Tensor

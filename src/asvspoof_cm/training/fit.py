@@ -182,25 +182,16 @@ class _Run:
 
     @property
     def spent_s(self) -> float:
-        """Seconds of training so far."""
         return math.fsum(record["train_s"] for record in self.history)
 
     @property
     def standing(self) -> tuple[int, int]:
         """The best epoch and the epochs without a significant decrease; see `early_stopping`."""
-        select = self.recipe.select
-        for record in self.history:
-            if select not in record["dev"]:
-                raise ValueError(
-                    f"`select` must be one of {', '.join(record['dev'])}, the figures of the "
-                    f"development set; got {select!r}."
-                )
-        values = [float(record["dev"][select]) for record in self.history]
+        values = [float(record["dev"][self.recipe.select]) for record in self.history]
         return early_stopping(values, self.recipe.tolerance)
 
     @property
     def is_over(self) -> bool:
-        """Whether no epoch is left."""
         if self.recipe.minutes is not None:
             return self.spent_s >= 60 * self.recipe.minutes
         is_done = len(self.history) >= self.recipe.n_epochs
@@ -208,13 +199,19 @@ class _Run:
 
     def add(self, trained: EpochResult, validated: EpochResult, measure: Measure) -> dict[str, Any]:
         """Add the record of an epoch to the history and return it."""
+        figures, select = dict(measure(validated)), self.recipe.select
+        if select not in figures:
+            raise ValueError(
+                f"`select` must be one of {', '.join(figures)}, the figures of the development "
+                f"set; got {select!r}."
+            )
         last = self.history[-1] if self.history else {"n_clips": 0, "cumulative_s": 0.0}
         record = {
             "epoch": len(self.history) + 1,
             "lr": self.state.optimizer.param_groups[0]["lr"],
             "n_clips": last["n_clips"] + len(trained.scores),
             "train": {"loss": trained.loss, **_evaluated(trained)},
-            "dev": dict(measure(validated)),
+            "dev": figures,
             "n_dev": len(validated.scores),
             "train_s": trained.seconds,
             "dev_s": validated.seconds,
@@ -285,11 +282,10 @@ class _Run:
     def _write_records(self) -> None:
         lines = "".join(json.dumps(record) + "\n" for record in self.history)
         write_text(self.folder / "history.jsonl", lines)
+        parameters = self.state.model.parameters()
         about = {
             **self.settings,
-            "n_parameters": sum(
-                p.numel() for p in self.state.model.parameters() if p.requires_grad
-            ),
+            "n_parameters": sum(p.numel() for p in parameters if p.requires_grad),
             "environment": {
                 "asvspoof-cm": version("asvspoof-cm"),
                 "torch": torch.__version__,

@@ -202,7 +202,7 @@ def train_epoch(
     spent_s: float = 0.0,
     progress: bool = False,
 ) -> EpochResult:
-    """Train for one pass over the batches, and return its loss and scores.
+    """Train for one pass over the batches; return the loss and the scores as they were then.
 
     Under `torch.distributed` the loss is that of the global batch, all pairs across processes
     included, and the gradients are those of one process with that batch.
@@ -216,9 +216,6 @@ def train_epoch(
         spent_s: Seconds of training before this epoch, for a recipe with `minutes`, whose time may
             end within the pass.
         progress: Show progress.
-
-    Returns:
-        The mean loss, and scores and labels of what was trained on, as they were when trained on.
 
     Raises:
         FloatingPointError: The loss is not finite; names the rows of the batch.

@@ -10,12 +10,12 @@ import torch
 
 from asvspoof_cm.audio import (
     AudioFile,
+    Resampler,
     crop_starts,
     cut,
     fix_length,
     load_audio,
     random_start,
-    rate_ratio,
     resample,
     set_level,
     tta_crops,
@@ -314,7 +314,7 @@ def test_tta_spans_from_the_first_to_the_last_sample():
     ("call", "message"),
     [
         (lambda: fix_length(torch.zeros(0)), "at least one sample"),
-        (lambda: fix_length(torch.zeros(2, 100)), r"must have shape \(time,\); got \(2, 100\)"),
+        (lambda: fix_length(torch.zeros(2, 100)), r"must have shape \(time,\), .* got \(2, 100\)"),
         (lambda: fix_length(torch.zeros(10), 0), "`n_samples` must be at least 1"),
         (lambda: tta_crops(torch.zeros(0)), "at least one sample"),
         (lambda: tta_crops(torch.zeros(10), n_crops=0), "`n_crops` must be at least 1"),
@@ -362,8 +362,11 @@ def test_blocks_of_a_long_file_join(tmp_path, monkeypatch):
 
 
 def test_an_odd_rate_needs_no_endless_filter():
-    assert rate_ratio(44_101, 16_000) == (16_000, 44_101)
-    up, down = rate_ratio(767_999, 16_000)
+    def ratio(*rates):
+        return Resampler(*rates).up, Resampler(*rates).down
+
+    assert ratio(44_101, 16_000) == (16_000, 44_101)
+    up, down = ratio(767_999, 16_000)
     assert down <= 50_000
     assert abs(up / down / (16_000 / 767_999) - 1) < 2e-5
-    assert rate_ratio(16_000, 767_999) == (down, up)
+    assert ratio(16_000, 767_999) == (down, up)

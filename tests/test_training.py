@@ -61,9 +61,12 @@ def miniature(tmp_path_factory):
     return write_miniature(tmp_path_factory.mktemp("miniature"), n_train=24, n_dev=16)
 
 
+HALF_SECOND = InputSettings(crop_s=0.5)
+
+
 def loaders(paths, *, seed=42, n_workers=0, n_crops=None, batch_size=8):
     train, dev = (
-        SpoofDataset(protocol, paths.audio_dir, n_samples=8000, seed=seed, **options)
+        SpoofDataset(protocol, paths.audio_dir, input=HALF_SECOND, seed=seed, **options)
         for protocol, options in (
             (paths.train_protocol, {"crop": "random"}),
             (paths.dev_protocol, {"n_crops": n_crops}),
@@ -622,19 +625,21 @@ def test_unlabelled_data_are_refused(tmp_path, miniature):
 SCRIPT = """
 import sys
 import torch
+from asvspoof_cm.audio import InputSettings
 from asvspoof_cm.data import SpoofDataset, make_loader
 from asvspoof_cm.losses import focal_pairwise_loss
 from asvspoof_cm.training import Recipe, fit, process_group, system
 from asvspoof_cm.training.distributed import rank_and_size
 
 train, dev, audio, out, n_epochs = sys.argv[1:]
+half_second = InputSettings(crop_s=0.5)
 still = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_feedforward": 16, "dropout": 0.0,
          "position_dropout": 0.0, "classifier_dropout": 0.0}
 with process_group(torch.device("cpu")):
     for folder in out.split(":"):
         loaders = [
             make_loader(
-                SpoofDataset(protocol, audio, n_samples=8000, crop=crop, seed=42),
+                SpoofDataset(protocol, audio, input=half_second, crop=crop, seed=42),
                 shuffle=crop == "random", batch_size=8 // rank_and_size()[1], seed=42, n_workers=0,
             )
             for protocol, crop in ((train, "random"), (dev, "center"))

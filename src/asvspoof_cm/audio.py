@@ -258,7 +258,8 @@ class AudioFile(AbstractContextManager["AudioFile"]):
         except BaseException:
             self.close()
             raise
-        self.n_samples = n_known(self.n_frames, self.native_rate, self.sample_rate, is_all=True)
+        self._resampler = Resampler(self.native_rate, self.sample_rate)
+        self.n_samples = self._resampler.n_known(self.n_frames, is_all=True)
 
     @property
     def channels_differ(self) -> bool:
@@ -271,8 +272,7 @@ class AudioFile(AbstractContextManager["AudioFile"]):
         stop = self.n_samples if n_samples is None else min(start + n_samples, self.n_samples)
         if stop <= start:
             return np.empty(0, np.float32)
-        rates = self.native_rate, self.sample_rate
-        return resampled_part(self._read_frames, start, stop, self.n_frames, *rates)
+        return self._resampler.part(self._read_frames, start, stop, self.n_frames)
 
     def close(self) -> None:
         """Close the file."""
@@ -424,16 +424,16 @@ def resample(waveform: AnyWaveform, orig_rate: int, new_rate: int) -> AnyWavefor
         >>> resample(torch.randn(2, 44100), 44100, 16000).shape
         torch.Size([2, 16000])
     """
-    up, down = rate_ratio(check_rate(orig_rate, "orig_rate"), check_rate(new_rate, "new_rate"))
+    resampler = Resampler(check_rate(orig_rate, "orig_rate"), check_rate(new_rate, "new_rate"))
     samples = _as_array(waveform)
     if samples.dtype.kind != "f":
         raise TypeError(
             f"`waveform` must hold floats; got {samples.dtype}. Scale integers first: "
             "waveform / 32768 for int16."
         )
-    if up == down:
+    if resampler.up == resampler.down:
         return waveform
-    found = _polyphase(samples.astype(np.result_type(samples, np.float32)), up, down)
+    found = resampler(samples.astype(np.result_type(samples, np.float32)))
     if isinstance(waveform, np.ndarray):
         return found.astype(waveform.dtype, copy=False)
     import torch
@@ -441,56 +441,49 @@ def resample(waveform: AnyWaveform, orig_rate: int, new_rate: int) -> AnyWavefor
     return torch.from_numpy(found).to(waveform)
 
 
-def resampled_part(
-    read: Callable[[int, int], Array],
-    start: int,
-    stop: int,
-    n_frames: int,
-    orig_rate: int,
-    new_rate: int,
-) -> Array:
-    """Return samples `start` to `stop` of a recording of `n_frames` resampled as a whole.
+class Resampler:
+    """A change of the sampling rate by up / down, whose parts equal those of the whole.
 
-    `read(first, last)` returns frames at the old rate: those asked for, and the context that the
-    filter reaches on both sides.
+    The filter is as long as the larger, so a ratio that needs more than `_MAX_FACTOR`, as only odd
+    rates above 50 kHz do, is rounded: by less than 20 parts in a million.
     """
-    up, down = rate_ratio(orig_rate, new_rate)
-    if up == down:
-        return read(start, stop)
-    first = first_needed(start, orig_rate, new_rate)
-    last = min(n_frames, -(-stop * down // up) + _reach(up, down))
-    offset = first * up // down
-    return _polyphase(read(first, last), up, down)[start - offset : stop - offset].copy()
 
+    def __init__(self, orig_rate: int, new_rate: int) -> None:
+        low, high = sorted((orig_rate, new_rate))
+        ratio = Fraction(low, high).limit_denominator(_MAX_FACTOR).as_integer_ratio()
+        self.up, self.down = ratio if new_rate == low else ratio[::-1]
+        # How many frames before and after its place a resampled sample depends on.
+        periods = _HALF_PERIODS * max(self.up, self.down) // self.up
+        self._reach = 0 if self.up == self.down else periods + 2
 
-def first_needed(start: int, orig_rate: int, new_rate: int) -> int:
-    """Return the first frame at the old rate that sample `start` at the new one depends on.
+    def __call__(self, samples: NDArray[Any]) -> NDArray[Any]:
+        """Return (..., time) at the new rate."""
+        import scipy.signal
 
-    It is on the grid that the polyphase filter has in the whole recording.
-    """
-    up, down = rate_ratio(orig_rate, new_rate)
-    return max(0, (start * down // up - _reach(up, down)) // down * down)
+        taps: Any = _resampling_filter(max(self.up, self.down)).astype(samples.dtype)
+        found = scipy.signal.resample_poly(samples, self.up, self.down, axis=-1, window=taps)
+        return np.asarray(found)
 
+    def n_known(self, n_frames: int, *, is_all: bool = False) -> int:
+        """Return how many samples `n_frames` decide, whatever follows them unless they are all."""
+        if is_all:
+            return -(-n_frames * self.up // self.down)
+        return max(0, n_frames - self._reach) * self.up // self.down
 
-def n_known(n_frames: int, orig_rate: int, new_rate: int, *, is_all: bool = False) -> int:
-    """Return how many samples at the new rate `n_frames` decide, whatever follows them."""
-    up, down = rate_ratio(orig_rate, new_rate)
-    if is_all or up == down:
-        return -(-n_frames * up // down)
-    return max(0, n_frames - _reach(up, down)) * up // down
+    def first_needed(self, start: int) -> int:
+        """Return the first frame, on the filter's grid, that sample `start` depends on."""
+        return max(0, (start * self.down // self.up - self._reach) // self.down * self.down)
 
-
-def _reach(up: int, down: int) -> int:
-    """Return how many frames before and after its place a resampled sample depends on."""
-    return 0 if up == down else _HALF_PERIODS * max(up, down) // up + 2
-
-
-def _polyphase(samples: NDArray[Any], up: int, down: int) -> NDArray[Any]:
-    """Resample (..., time) by up / down."""
-    import scipy.signal
-
-    taps: Any = _resampling_filter(max(up, down)).astype(samples.dtype)
-    return np.asarray(scipy.signal.resample_poly(samples, up, down, axis=-1, window=taps))
+    def part(
+        self, read: Callable[[int, int], Array], start: int, stop: int, n_frames: int
+    ) -> Array:
+        """Return samples `start` to `stop` of a recording of `n_frames`, which `read` reads."""
+        if self.up == self.down:
+            return read(start, stop)
+        first = self.first_needed(start)
+        last = min(n_frames, -(-stop * self.down // self.up) + self._reach)
+        offset = first * self.up // self.down
+        return self(read(first, last))[start - offset : stop - offset].copy()
 
 
 @lru_cache(maxsize=8)
@@ -500,18 +493,6 @@ def _resampling_filter(factor: int) -> NDArray[np.float64]:
     return scipy.signal.firwin(
         2 * _HALF_PERIODS * factor + 1, _CUTOFF / factor, window=("kaiser", _KAISER_BETA)
     )
-
-
-def rate_ratio(orig_rate: int, new_rate: int) -> tuple[int, int]:
-    """Return the lowest whole numbers (up, down) in the ratio of the new rate to the old one.
-
-    The filter is as long as the larger, so a ratio that needs more than `_MAX_FACTOR`, as only odd
-    rates above 50 kHz do, is rounded: by less than 20 parts in a million.
-    """
-    low, high = sorted((orig_rate, new_rate))
-    ratio = Fraction(low, high).limit_denominator(_MAX_FACTOR)
-    up, down = ratio.numerator, ratio.denominator
-    return (up, down) if new_rate == low else (down, up)
 
 
 # Levels
@@ -545,8 +526,6 @@ def fix_length(waveform: AnyWaveform, n_samples: int = CROP_SAMPLES) -> AnyWavef
 
     Example:
         >>> import torch
-        >>> fix_length(torch.arange(10.0), 4)
-        tensor([3., 4., 5., 6.])
         >>> fix_length(torch.tensor([1.0, 2.0, 3.0]), 4)
         tensor([2., 3., 1., 2.])
     """
@@ -559,8 +538,8 @@ def tta_crops(
 ) -> AnyWaveform:
     """Return evenly spaced crops (n_crops, n_samples) of a waveform (time,) (section III-C).
 
-    The first of the K crops starts with the waveform, the last one ends with it. A waveform shorter
-    than a crop is repeated until it exceeds the crop before it is cut. One crop is the centre crop.
+    The first starts with the waveform, the last ends with it; one crop is the centre crop. A
+    waveform that is shorter is repeated until it exceeds the crop.
 
     Example:
         >>> import torch
@@ -612,14 +591,11 @@ def cut(waveform: AnyWaveform, start: int, n_samples: int) -> AnyWaveform:
 
 
 def _check_waveform(waveform: Waveform) -> None:
-    """Raise unless `waveform` has shape (time,) and holds samples."""
-    if waveform.ndim != 1:
+    if waveform.ndim != 1 or len(waveform) == 0:
         raise ValueError(
-            f"`waveform` must have shape (time,); got {tuple(waveform.shape)}. "
-            "Average channels, waveform.mean(0), and take batches one by one."
+            f"`waveform` must have shape (time,), with at least one sample; got "
+            f"{tuple(waveform.shape)}. Average channels, and take batches one by one."
         )
-    if len(waveform) == 0:
-        raise ValueError("`waveform` must hold at least one sample; got none.")
 
 
 # What is heard of an utterance

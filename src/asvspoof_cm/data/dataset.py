@@ -71,7 +71,7 @@ class Place(NamedTuple):
 
     row: int
     epoch: int = 0
-    n_samples: int | None = None
+    crop_s: float | None = None
 
 
 class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
@@ -88,7 +88,6 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
         crop: "random" for training, "center" for evaluation.
         n_crops: Evenly spaced crops of each utterance, for evaluation: items are then
             (n_crops, n_samples). None is a single one.
-        n_samples: The length of a crop; None is that of `input`.
         input: Rate, length and level of the crops, such as ``model.input``.
         seed: The seed of the crops.
         in_memory: Keep what was decoded as 16-bit samples: 1 GB for each 9 hours at 16 kHz. It is
@@ -111,7 +110,6 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
         *,
         crop: Literal["center", "random"] = "center",
         n_crops: int | None = None,
-        n_samples: int | None = None,
         input: InputSettings | None = None,  # noqa: A002 — as `Countermeasure.input`
         seed: int = 0,
         in_memory: bool = False,
@@ -121,7 +119,7 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
         check_between("n_crops", 1 if n_crops is None else n_crops, 1)
         if n_crops is not None and crop == "random":
             raise ValueError('`n_crops` must be None with crop="random", which cuts one.')
-        self.input = _of_length(input or InputSettings(), n_samples)
+        self.input = input or InputSettings()
         self.protocol = read_protocol(protocol, require_labels=False)
         self._parents = self.protocol.parents()
         self.audio = audio_of(self.protocol, audio_dir)
@@ -132,10 +130,10 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
         return len(self.protocol)
 
     def __getitem__(self, place: int | Place) -> tuple[Tensor, int, int]:
-        row, epoch, n_samples = place if isinstance(place, tuple) else (place, 0, None)
+        row, epoch, crop_s = place if isinstance(place, tuple) else (place, 0, None)
         if not 0 <= row < len(self):
             raise IndexError(f"`row` must be from 0 to {len(self) - 1}; got {row}.")
-        settings = _of_length(self.input, n_samples)
+        settings = self.input if crop_s is None else replace(self.input, crop_s=crop_s)
         with self._open(row) as audio:
             if self.crop == "random":
                 # A copy is cut where its recording is.
@@ -156,13 +154,6 @@ class SpoofDataset(Dataset[tuple[Tensor, int, int]]):
                 scaled = np.rint(file.read() * _INT16).clip(-_INT16, _INT16 - 1)
             self._kept[row] = scaled.astype(np.int16)
         return nullcontext(InMemory(self._kept[row] * np.float32(1 / _INT16), rate))
-
-
-def _of_length(settings: InputSettings, n_samples: int | None) -> InputSettings:
-    if n_samples is None:
-        return settings
-    check_between("n_samples", n_samples, 1)
-    return replace(settings, crop_s=n_samples / settings.sample_rate)
 
 
 def _random_crop(audio: OpenAudio, settings: InputSettings, generator: torch.Generator) -> Array:
@@ -214,16 +205,15 @@ def make_loader(
     check_between("batch_size", batch_size, 1)
     if shuffle and order is not None:
         raise ValueError("`shuffle` must be False where `order` is given.")
-    lengths = tuple(round(seconds * dataset.input.sample_rate) for seconds in crop_s)
-    if min(lengths, default=1) < 1:
-        raise ValueError(f"`crop_s` must be positive numbers of seconds; got {tuple(crop_s)}.")
+    for seconds in crop_s:
+        replace(dataset.input, crop_s=seconds)  # refused at once
     if dataset.in_memory and n_workers:
         raise ValueError(
             f"`n_workers` must be 0 for a dataset with in_memory=True, of which each worker would "
             f"keep a copy; got {n_workers}."
         )
     order = shuffled(dataset.protocol) if shuffle else order
-    sampler = EpochSampler(len(dataset), batch_size, order, lengths, seed)
+    sampler = EpochSampler(len(dataset), batch_size, order, crop_s, seed)
     if n_workers is None:
         n_workers = min(_default_workers(sampler.world_size), -(-len(sampler) // batch_size))
     n_workers = 0 if dataset.in_memory else n_workers
@@ -248,13 +238,13 @@ class EpochSampler(Sampler[Place]):
     """One process's share of the places of an epoch, in its order; see `make_loader`."""
 
     def __init__(
-        self, n_rows: int, batch_size: int, order: Order | None, lengths: Sequence[int], seed: int
+        self, n_rows: int, batch_size: int, order: Order | None, crop_s: Sequence[float], seed: int
     ) -> None:
         self.rank, self.world_size = 0, 1
         if dist.is_available() and dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self._n_rows, self._batch_size = n_rows, batch_size
-        self._order, self._lengths, self._seed = order, lengths or (None,), seed
+        self._order, self._crop_s, self._seed = order, crop_s or (None,), seed
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
@@ -264,8 +254,8 @@ class EpochSampler(Sampler[Place]):
         generator = torch.Generator().manual_seed(derive_seed(self._seed, epoch))
         self._rows = self._share(generator)
         n_batches = -(-len(self._rows) // self._batch_size)
-        drawn = torch.randint(len(self._lengths), (n_batches,), generator=generator)
-        self._length_of = [self._lengths[k] for k in drawn.tolist()]
+        drawn = torch.randint(len(self._crop_s), (n_batches,), generator=generator)
+        self._length_of = [self._crop_s[k] for k in drawn.tolist()]
 
     def _share(self, generator: torch.Generator) -> list[int]:
         if self._order is None:

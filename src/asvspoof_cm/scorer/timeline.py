@@ -17,11 +17,9 @@ from asvspoof_cm.audio import (
     Array,
     InputSettings,
     OpenAudio,
+    Resampler,
     Waveform,
     as_audio,
-    first_needed,
-    n_known,
-    resampled_part,
 )
 from asvspoof_cm.data.segments import Segment
 from asvspoof_cm.labels import NO_SPEECH, SAMPLE_RATE
@@ -62,7 +60,8 @@ class Windows:
         self.settings = replace(settings, crop_s=window_s, n_crops=1, one_crop="center")
         self.n_window = self.settings.n_samples
         self.n_hop = round(hop_s * settings.sample_rate)
-        self.rates = (native_rate or settings.sample_rate, settings.sample_rate)
+        rate = settings.sample_rate
+        self.resampler = Resampler(native_rate or rate, rate)
         self._buffer: Array = np.empty(0, np.float32)
         self._first = self._next = 0  # where the buffer begins, and the next window
 
@@ -73,7 +72,7 @@ class Windows:
         """
         self._buffer = np.concatenate([self._buffer, samples])
         n_received = self._first + len(self._buffer)
-        stop = n_known(n_received, *self.rates, is_all=is_last)
+        stop = self.resampler.n_known(n_received, is_all=is_last)
         windows = []
         while self._next + self.n_window <= stop:
             windows.append(self._cut(self._next, self._next + self.n_window, n_received))
@@ -84,7 +83,7 @@ class Windows:
                 windows.append(self._cut(self._next, stop, n_received))
             self._buffer, self._first, self._next = self._buffer[:0].copy(), 0, 0
             return windows
-        first = max(self._first, min(first_needed(self._next, *self.rates), n_received))
+        first = max(self._first, min(self.resampler.first_needed(self._next), n_received))
         # A copy: a view would keep the whole chunk.
         self._buffer, self._first = self._buffer[first - self._first :].copy(), first
         return windows
@@ -99,7 +98,7 @@ class Windows:
         def read(first: int, last: int) -> Array:
             return self._buffer[first - self._first : last - self._first]
 
-        return start, stop, resampled_part(read, start, stop, n_received, *self.rates)
+        return start, stop, self.resampler.part(read, start, stop, n_received)
 
 
 class StreamingScorer:

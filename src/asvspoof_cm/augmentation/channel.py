@@ -226,21 +226,15 @@ class ColouredNoise(Augmentation):
 
     def _apply(self, waveform: Tensor, drawn: Drawn) -> Tensor:
         (slope_db,) = columns(waveform, drawn, "slope_db")
-        noise = coloured_noise(waveform, slope_db, drawn["seed"])
+        n_fft = scipy.fft.next_fast_len(waveform.shape[1], real=True)
+        n_bins = n_fft // 2 + 1
+        parts = row_noise(waveform.new_empty(len(waveform), 2 * n_bins), drawn["seed"])
+        # The lowest five bins have one level, so that brown noise is no drift.
+        number = torch.arange(n_bins, device=waveform.device, dtype=waveform.dtype).clamp_min(5)
+        shape = (number / n_bins) ** (slope_db / (20 * math.log10(2)))
+        spectrum = torch.complex(parts[:, :n_bins] * shape, parts[:, n_bins:] * shape)
+        noise = torch.fft.irfft(spectrum, n_fft)[:, : waveform.shape[1]]
         return add_noise(waveform, noise, drawn["snr_db"])
-
-
-def coloured_noise(like: Tensor, slope_db: Tensor, seed: Tensor) -> Tensor:
-    """Return noise like `like` `(n_rows, time)` with a slope `(n_rows, 1)` in dB per octave."""
-    # The lowest five bins have one level, so that brown noise is no drift.
-    n_fft = scipy.fft.next_fast_len(like.shape[1], real=True)
-    n_bins = n_fft // 2 + 1
-    parts = row_noise(like.new_empty(len(like), 2 * n_bins), seed)
-    number = torch.arange(n_bins, device=like.device, dtype=like.dtype).clamp_min(5)
-    shape = (number / n_bins) ** (slope_db / (20 * math.log10(2)))
-    spectrum = torch.complex(parts[:, :n_bins] * shape, parts[:, n_bins:] * shape)
-    noise: Tensor = torch.fft.irfft(spectrum, n_fft)[:, : like.shape[1]]
-    return noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -26,25 +26,19 @@ from asvspoof_cm.augmentation.compose import Compose, RandomApply
 from asvspoof_cm.augmentation.filters import add_noise, fir_filter, limit_peak, polynomial_filter
 from asvspoof_cm.labels import SAMPLE_RATE
 
-# As published: how many powers of the waveform are filtered; of each filter's notches the centre,
-# the width and the number of coefficients (the upper end excluded, an even number getting one
-# more); of each filter but the first how far its gain lies below that.
-N_ORDERS = 5
-N_NOTCHES = 5
-CENTRE_HZ = (20.0, 8000.0)
-WIDTH_HZ = (100.0, 1000.0)
-N_TAPS = (10, 100)
-BIAS_DB = (5.0, 20.0)
-MAX_SHARE = 0.1
-"""The largest share of samples that impulses change, P of the paper."""
-GAIN = 2.0
-"""The gain of impulses, g_sd of the paper."""
+# As published: how many powers of the waveform are filtered; of each filter the notches, and of
+# each notch the coefficients (an even number getting one more), the centre and the width; how far
+# the gain of each filter but the first lies below that.
+N_ORDERS, N_NOTCHES, N_TAPS = 5, 5, (10, 99)
+CENTRE_HZ, WIDTH_HZ, BIAS_DB = (20.0, 8000.0), (100.0, 1000.0), (5.0, 20.0)
+# The largest share of samples that impulses change, and their gain: P and g_sd of the paper.
+MAX_SHARE, GAIN = 0.1, 2.0
 
 
 def draw_notches(n_rows: int, n_filters: int, generator: torch.Generator) -> Drawn:
     """Return `n_filters` filters per row; all but the first have a gain of −`BIAS_DB`."""
     shape = (n_rows, n_filters, N_NOTCHES)
-    n_taps = integers(shape, (N_TAPS[0], N_TAPS[1] - 1), generator)
+    n_taps = integers(shape, N_TAPS, generator)
     gain_db = torch.zeros(n_rows, n_filters, dtype=torch.float64)
     gain_db[:, 1:] = -uniform((n_rows, n_filters - 1), BIAS_DB, generator)
     return {

@@ -1,4 +1,4 @@
-"""``asvspoof-cm score`` and ``export``."""
+"""``asvspoof-cm score`` and ``calibrate``."""
 
 import io
 import json
@@ -304,31 +304,6 @@ def test_a_reader_that_has_enough(checkpoint, files):
         err = child.stderr.read().decode()
     assert child.returncode == 141
     assert err == ""
-
-
-NO_TORCH = """
-import sys
-sys.modules["torch"] = None  # importing it fails
-from asvspoof_cm.cli import main
-from asvspoof_cm import Scorer
-code = main(["score", *sys.argv[2:], "--model", sys.argv[1]])
-scorer = Scorer.from_onnx(sys.argv[1])
-print(scorer, len(scorer.timeline(sys.argv[2])), len(scorer.segments(sys.argv[2])))
-sys.exit(code)
-"""
-
-
-def test_export_and_score_without_torch(checkpoint, files, tmp_path, capsys, scorer):
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    model = tmp_path / "model.onnx"
-    assert main(["export", "--model", str(checkpoint), "--out", str(model)]) == 0
-    assert capsys.readouterr() == ("", "")
-    command = [sys.executable, "-c", NO_TORCH, str(model), str(files[0])]
-    child = subprocess.run(command, capture_output=True, text=True, check=True)
-    _, row, about = child.stdout.splitlines()
-    assert float(row.split("\t")[1]) == pytest.approx(scorer.score_file(files[0]).score, abs=1e-4)
-    assert about.startswith("Scorer(OnnxModel on cpu, 5 crops of 4 s, score: llr) 1 1")
 
 
 # calibrate

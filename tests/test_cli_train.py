@@ -192,8 +192,9 @@ def test_train_resume_score_and_export_an_encoder(tmp_path, data, capsys, publis
     assert sha256(out / "best.pt") == before
     clip = min(Path(data[5]).rglob("*.flac"))
     onnx = tmp_path / "model.onnx"
-    assert main(["export", "--model", str(out / "best.pt"), "--out", str(onnx)]) == 0
     capsys.readouterr()
+    assert main(["export", "--model", str(out / "best.pt"), "--out", str(onnx)]) == 0
+    assert capsys.readouterr() == ("", "")
     scores = []
     for file in (out / "best.pt", onnx):
         main(["score", "--model", str(file), "--json", str(clip)])

@@ -164,6 +164,7 @@ from asvspoof_cm.scorer import Scorer
 scorer = Scorer.from_onnx(sys.argv[1])
 samples = 0.1 * np.random.default_rng(0).standard_normal(40000)
 print(scorer.score(samples), scorer.score_file(sys.argv[2]).score, len(scorer.timeline(samples)))
+assert scorer.segments(samples)
 import asvspoof_cm.serve.app  # and the service answers without
 sys.exit(main(["score", "--model", sys.argv[1], sys.argv[2]]) + (main(["models"]) > 0))
 """

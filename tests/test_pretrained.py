@@ -111,7 +111,7 @@ def test_command_line_takes_it(clip, scorer):
     assert done.stderr.count("no model was named") == 1
 
 
-def test_commands_list_models_and_take_them_by_name(clip, capsys):
+def test_the_command_lists_models(capsys):
     assert main(["models"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:2] == ["model", "size"]
@@ -120,5 +120,3 @@ def test_commands_list_models_and_take_them_by_name(clip, capsys):
         assert f"{entry['n_bytes'] / 1e6:.1f} MB" in line
         assert entry["sha256"][:12] in line
         assert f"corpus, eval {100 * entry['figures']['small corpus, eval']['eer']:.1f}" in line
-    assert main(["score", str(clip), "--model", DEFAULT_NAME]) == 0
-    assert capsys.readouterr().out.startswith("filename\tllr\tverdict\twarnings\n")

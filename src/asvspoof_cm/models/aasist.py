@@ -59,16 +59,11 @@ class AASISTConfig:
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions over (frequency, time) around a shortcut, then max-pooling of time by 3.
-
-    Note:
-        The published code computes `bn1` and SELU on the input and then gives `conv1` the input
-        itself. `bn1` is kept, unused, because the published checkpoints hold it.
-    """
+    """Two convolutions over (frequency, time) around a shortcut, then max-pooling of time by 3."""
 
     def __init__(self, n_in: int, n_out: int, *, first: bool = False) -> None:
         super().__init__()
-        if not first:
+        if not first:  # its result is not used in the published code either, whose states hold it
             self.bn1 = nn.BatchNorm2d(n_in)
         self.conv1 = nn.Conv2d(n_in, n_out, (2, 3), padding=(1, 1))
         self.bn2 = nn.BatchNorm2d(n_out)
@@ -120,9 +115,7 @@ def pair_scores(nodes: Tensor, projection: nn.Linear, weights: Tensor) -> Tensor
         scores = torch.einsum("bpd,pd->bp", hidden, weights[i, j])
     # Where in the list of pairs (i, j), i ≤ j, each cell of the full matrix finds its score.
     cells = torch.empty(n_nodes, n_nodes, dtype=torch.long, device=nodes.device)
-    order = torch.arange(len(i), device=nodes.device)
-    cells[i, j] = order
-    cells[j, i] = order
+    cells[i, j] = cells[j, i] = torch.arange(len(i), device=nodes.device)
     return scores[:, cells]
 
 

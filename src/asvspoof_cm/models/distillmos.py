@@ -32,11 +32,6 @@ class DistillMOSEncoder(nn.Module):
 
     Its one layer is the 1024 channels that the convolutions give, through DistillMOS's two batch
     norms, folded. Images and weights are channels-last, which a CPU convolves faster.
-
-    Example:
-        >>> (layer,) = DistillMOSEncoder()(torch.randn(1, 32000))
-        >>> layer.shape
-        torch.Size([1, 100, 1024])
     """
 
     is_normalized = True

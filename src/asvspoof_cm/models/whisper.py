@@ -100,11 +100,6 @@ class WhisperEncoder(nn.Module):
     """Whisper's two convolutions and its first Transformer layers, without the norm after the last.
 
     Its layers are the output of the convolutions, positions added, and of each Transformer layer.
-
-    Example:
-        >>> layers = WhisperEncoder("tiny.en", n_layers=2)(torch.randn(1, 32000))
-        >>> [tuple(layer.shape) for layer in layers]
-        [(1, 100, 384), (1, 100, 384), (1, 100, 384)]
     """
 
     is_normalized = False

@@ -58,10 +58,6 @@ def gather_batch(value: Any) -> Any:
 
     Gradients flow into this process's rows only. Multiply a mean over the global batch by the
     number of processes before calling backward: DistributedDataParallel divides by it.
-
-    Example:
-        >>> gather_batch((torch.ones(2), None))
-        (tensor([1., 1.]), None)
     """
     return value if rank_and_size()[1] == 1 else tree_map_only(Tensor, _gather_rows, value)
 

@@ -298,14 +298,7 @@ class _Run:
 
 
 def early_stopping(values: Sequence[float], tolerance: float) -> tuple[int, int]:
-    """Return the epoch of the lowest value, from 1, and the epochs since it fell significantly.
-
-    A value that is no number counts as the worst.
-
-    Example:
-        >>> early_stopping([math.nan, 0.3, 0.29999, 0.4], tolerance=1e-4)
-        (3, 2)
-    """
+    """Return the epoch of the lowest value, from 1, and the epochs since it fell significantly."""
     values = [math.inf if math.isnan(value) else value for value in values]
     reference, n_stale = math.inf, 0
     for value in values:

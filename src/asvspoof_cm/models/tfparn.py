@@ -115,12 +115,9 @@ class TFPARN(Countermeasure):
 
     config_type = TFPARNConfig
     added_fields = {  # noqa: RUF012 - declared in the base class
-        "mel_filters": "continuous",
         "log_scale": "natural",
         "position_dropout": 0.0,
-        "top_k_share": 0.3,
         "initial_weights": "default",
-        "normalization": "crop",
     }
 
     def __init__(self, config: TFPARNConfig | None = None) -> None:

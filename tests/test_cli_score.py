@@ -100,6 +100,15 @@ def test_json_lines(run, files):
     assert set(bad) == {"filename", "error"}
 
 
+@pytest.mark.filterwarnings("always:the calibration was fitted")
+def test_precision(run, files, scorer):
+    code, (_, row), _ = run(files[0], "--precision", "bf16")
+    expected = scorer.score_file(files[0]).score
+    score = float(row.split("\t")[1])
+    assert code == 0
+    assert 0 < abs(score - expected) < 0.1 + 0.1 * abs(expected)
+
+
 def test_names_that_are_not_text(run, files):
     odd = files[0].with_name("odd\udcff.wav")
     files[0].rename(odd)

@@ -149,8 +149,8 @@ def test_a_loss_and_a_model_of_ones_own(tmp_path, data, monkeypatch, config):
 
 
 def test_the_authors_version(tmp_path, data, config):
-    out, settings = tmp_path / "run", config(version="authors")
-    assert main(["train", "--config", settings, "--out", str(out), *data]) == 0
+    out, options = tmp_path / "run", ["--config", config(), "--version", "authors"]
+    assert main(["train", *options, "--out", str(out), *data]) == 0
     run = run_of(out)
     assert run["model"]["config"]["mel_filters"] == "bins"
     assert run["model"]["input"]["normalization"] == "utterance"
@@ -258,7 +258,10 @@ def test_a_sample_of_dev_is_always_the_same_and_keeps_the_shares(paths):
         (["--protocol", "T", "--dev-protocol", "x"], "--protocol stands for --train-protocol and"),
         (["--protocol", "P"], "--train-protocol must hold both bonafide and spoof; the rows of"),
         (["--protocol", "T", "--model", "nothing"], "`name` must be one of "),
-        (["--protocol", "T", "--model", "lcnn", "--config", "V"], "version belongs to a system"),
+        (
+            ["--protocol", "T", "--model", "lcnn", "--version", "text"],
+            "--version belongs to --system",
+        ),
         (["--protocol", "T", "--config", "C"], "has unknown settings epoch; it may have audio, "),
         (["--protocol", "T", "--config", "R"], "`recipe` must have fields of Recipe: "),
         (["--protocol", "T", "--config", "T"], "is neither JSON nor TOML"),
@@ -276,7 +279,7 @@ def test_a_sample_of_dev_is_always_the_same_and_keeps_the_shares(paths):
 def test_what_train_refuses(tmp_path, data, table, capsys, options, message):
     files = {"T": str(table), "P": data[1]}
     recipe = '{"recipe": {"epochs": 3}}'
-    written = {"C": '{"epoch": 3}', "R": recipe, "L": "[1]", "V": '{"version": "text"}'}
+    written = {"C": '{"epoch": 3}', "R": recipe, "L": "[1]"}
     for name, content in written.items():
         (tmp_path / f"{name}.json").write_text(content)
         files[name] = str(tmp_path / f"{name}.json")

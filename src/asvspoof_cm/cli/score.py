@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_device(parser)
     add("--crops", dest="n_crops", type=int, metavar="N", help="crops of each file (the model's)")
+    add("--precision", choices=("fp32", "bf16", "fp16"), default="fp32", help="of the model (fp32)")
     text = "of several channels: their mix (the default), each on its own, or one, from 0"
     add("--channel", type=_channel, default="mix", metavar="C", help=text)
     costs: Any = {"type": float, "metavar": "X"}
@@ -72,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
     _refuse(args, is_along=is_along)
     if args.output is not None:
         files.check_table(args.output)
-    options: Any = {"device": args.device, "n_crops": args.n_crops, "channel": args.channel}
+    names = ("device", "n_crops", "precision", "channel")
+    options: Any = {name: vars(args)[name] for name in names}
     scorer = load_scorer(args.model, **options)
     if args.protocol is not None:
         entries: Iterable[Entry] = files.protocol_entries(args.protocol, args.audio)
@@ -89,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     n_doubtful = 0
     if not args.json:
         _write(sys.stdout, files.header(scorer.unit))
-    for scored in files.score_entries(scorer, entries):
+    for scored in files.score_entries(scorer, entries, progress=not sys.stdout.isatty()):
         n_doubtful += scored.result is None or not scored.result.has_speech
         _say(scored)
         if args.json:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from asvspoof_cm.training import FitResult, System
 
 ORDERS = ("shuffled", "balanced", "matched")
-IN_CONFIG = ("dev_clips", "model_config", "name", "parent_share", "recipe", "version")
+IN_CONFIG = ("dev_clips", "model_config", "name", "parent_share", "recipe")
 """Settings that a file may have beside those of the options."""
 
 
@@ -38,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--system", type=int, metavar="N", help="system of the paper, 1 to 6 (6)")
     which.add_argument("--model", metavar="M", help="a model by name, or a trained one")
     add = parser.add_argument
+    add(
+        "--version", metavar="V", help="of the system: text (the paper's) or authors (their code's)"
+    )
     add("--loss", metavar="L", help="name of a loss; docs/training.md has them (the system's)")
     add("--augment", metavar="A", help="none, or names joined by + (the system's)")
     add("--config", type=Path, metavar="FILE", help="JSON or TOML; an option overrides it")
@@ -113,9 +116,9 @@ def train(
 
     Args:
         settings: Values by the names of the options, and those of `IN_CONFIG`: ``recipe`` and
-            ``model_config`` are dicts of fields, ``version`` is that of a system ("text" or
-            "authors"), ``dev_clips`` limits the development set to a sample that is always the
-            same, ``parent_share`` is that of `matched_pairs`, ``name`` the system's in the tables.
+            ``model_config`` are dicts of fields, ``dev_clips`` limits the development set to a
+            sample that is always the same, ``parent_share`` is that of `matched_pairs`, ``name``
+            the system's in the tables.
         device: Where to train.
         progress: Show progress and log a line per epoch.
     """
@@ -191,7 +194,7 @@ def _choose(settings: Mapping[str, Any], seed: int, train_set: Protocol) -> tupl
             check_choice("loss", loss, tuple(LOSSES))
             chosen = chosen._replace(loss=LOSSES[loss])
     elif "version" in settings:
-        raise ValueError("--config: version belongs to a system; leave it out with a model.")
+        raise ValueError("--version belongs to --system; leave it out with --model.")
     else:
         begun = model if is_new else load_model(model)
         chosen = model_system(begun, loss=loss or "focal_pairwise", **options)

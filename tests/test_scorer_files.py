@@ -98,7 +98,8 @@ def test_what_a_file_may_be(scorer, tmp_path):
     path = write(tmp_path / "a.wav", noise(20_000))
     expected = scorer.score_file(path)
     content = path.read_bytes()
-    for audio in (str(path), content, io.BytesIO(content), soundfile.read(path)[0]):
+    files = (str(path), content, bytearray(content), memoryview(content), io.BytesIO(content))
+    for audio in (*files, soundfile.read(path)[0]):
         assert scorer.score(audio) == pytest.approx(expected.score, abs=1e-6)
     with pytest.raises(ValueError, match="the audio is not an audio file") as caught:
         scorer.score_file(b"secret" * 1000)
@@ -557,7 +558,8 @@ def test_shards_merge_into_what_one_process_writes(parts, scorer, corpus, tmp_pa
 
 
 def test_a_submission_to_the_challenge(parts, tmp_path, capsys):
-    assert main(["merge", *map(str, parts), "--out", str(tmp_path / "x.zip")]) == 1
+    found = map(str, tmp_path.glob("part-*.tsv"))  # with the tables of errors, as a shell does
+    assert main(["merge", *found, "--out", str(tmp_path / "x.zip")]) == 1
     assert "58 utterances scored; 2 failed" in capsys.readouterr().err
     with zipfile.ZipFile(tmp_path / "x.zip") as archive:
         lines = archive.read("score.tsv").decode().splitlines()
@@ -592,6 +594,10 @@ def edit_record(path, **changes):
         (
             lambda parts: parts[1].write_bytes(parts[1].read_bytes() + b"u000\t1.0\t-\t-\n"),
             r"every utterance must have a name of its own; 'u000' occurs twice",
+        ),
+        (
+            lambda parts: parts[1].with_name("part-1.tsv.run.json").write_text("{}"),
+            r"part-1.tsv.run.json is of another version. Score part-1.tsv again.",
         ),
         (
             lambda parts: parts[1].with_name("part-1.tsv.run.json").unlink(),

@@ -396,7 +396,8 @@ def open_audio(
     """Return a file, an open one, the bytes of one, or a waveform as a context of open audio."""
     if isinstance(audio, AudioFile | InMemory):
         return nullcontext(audio)
-    if isinstance(audio, str | os.PathLike | bytes) or hasattr(audio, "read"):
+    is_bytes = isinstance(audio, bytes | bytearray | memoryview)
+    if is_bytes or isinstance(audio, str | os.PathLike) or hasattr(audio, "read"):
         return AudioFile(audio, sample_rate=new_rate, channel=channel)
     return nullcontext(as_audio(audio, sample_rate, new_rate, channel=channel))
 

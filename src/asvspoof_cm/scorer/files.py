@@ -337,6 +337,8 @@ def _record(table: Path) -> dict[str, Any]:
             "table, or delete it."
         )
     content: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+    if not {"n_names", "n_shards", "shard"} <= content.keys():
+        raise ValueError(f"{record} is of another version. Score {table.name} again.")
     return content
 
 
@@ -361,7 +363,9 @@ def merge_scores(parts: Iterable[AudioPath], output: AudioPath) -> ScoreSummary:
         >>> merge_scores(["dev-0.tsv", "dev-1.tsv"], "dev.tsv").n_scored  # doctest: +SKIP
         5
     """
-    output, paths = Path(output), [Path(part) for part in parts]
+    output, paths = Path(output), [*map(Path, parts)]
+    # A pattern such as scores-*.tsv also finds what stands beside the tables.
+    paths = [path for path in paths if not path.name.endswith(".errors.tsv")]
     is_submission = output.suffix.lower() == ".zip"
     if not is_submission:
         check_table(output)

@@ -331,7 +331,7 @@ class Scorer:
             )
         elif getattr(model, "takes_arrays", False):
             self.device = None
-        most = CPU_BATCH if str(self.device or "cpu") == "cpu" else GPU_BATCH
+        most = CPU_BATCH if str(self.device or "cpu").startswith("cpu") else GPU_BATCH
         self.batch_size: int = most if batch_size is None else batch_size
         check_positive(self, "batch_size")
 

@@ -190,6 +190,12 @@ def test_people_alone_raise_ratios_only():
     assert fitted.offset > 2
     with pytest.raises(ValueError, match="no spoof trial"):
         fit_calibration([1.0, 2.0], [1, 1])
+    for scores, message in (
+        ([1.0, np.nan], "`scores` must be finite"),
+        ([1.0], "`scores` must have one"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit_calibration(scores, [1, 1], towards=own)
 
 
 def test_a_threshold_says_what_people_show():

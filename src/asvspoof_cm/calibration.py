@@ -189,7 +189,8 @@ def fit_calibration(
     known_for = fitted_for or ({} if towards is None else towards.fitted_for)
     about: Any = {"fitted_for": dict(known_for), "name": name}
     if towards is not None and as_labels(labels).all():
-        return replace(adapt_calibration(towards, towards.apply(scores)), **about)
+        people = as_column("scores", as_scores("scores", scores), np.size(labels))
+        return replace(adapt_calibration(towards, towards.apply(people)), **about)
     values, is_bonafide = as_trials(scores, labels)
     check_inside_unit(prior=prior)
     classes, priors = np.where(is_bonafide, BONAFIDE, SPOOF), np.array([prior, 1.0 - prior])

@@ -250,6 +250,7 @@ async def test_model_health_and_readiness(scorer):
     assert about["calibration"] == {"name": "of noise", "sha256": scorer.calibration.sha256}
     assert about["costs"] == {"c_miss": 1.0, "c_fa": 10.0, "p_spoof": 0.05}
     assert about["limits"]["max_duration_s"] == 600
+    assert isinstance(about["limits"]["max_body_bytes"], int)
 
 
 async def test_metrics_count(scorer):
@@ -659,6 +660,32 @@ async def test_a_decoder_may_die(decoders, monkeypatch):
     decoders.limit_s = 60.0
     assert len((await decoders.decode(WAV)).waveform) == 32000
     assert decoders.n_replaced - n_before == 3
+
+
+async def test_damaged_files_are_decoded_or_refused(decoders):
+    """Bytes changed and cut: each file gets an answer, and the decoder lives."""
+    n_before, n_decoded, statuses = decoders.n_replaced, 0, set()
+    rng = np.random.default_rng(7)
+    kinds = [("WAV", "PCM_16"), ("WAV", "IMA_ADPCM"), ("FLAC", None), ("OGG", "VORBIS")]
+    kinds += [("OGG", "OPUS"), ("MP3", None), ("AIFF", None), ("AU", "ULAW"), ("CAF", "ALAC_16")]
+    for kind, subtype in 15 * kinds:
+        content = bytearray(encode(noise(0.5), kind=kind, subtype=subtype))
+        for _ in range(rng.integers(1, 8)):
+            # Headers are where damage hurts most.
+            n_reached = min(len(content), 200 if rng.random() < 0.7 else len(content))
+            content[int(rng.integers(n_reached))] = int(rng.integers(256))
+        if rng.random() < 0.3:
+            del content[int(rng.integers(len(content))) :]
+        try:
+            decoded = await decoders.decode(bytes(content))
+        except RefusedError as error:
+            statuses.add(error.status)
+        else:
+            n_decoded += 1
+            assert np.isfinite(decoded.waveform).all()
+    assert statuses <= {413, 422}
+    assert 10 < n_decoded < 15 * len(kinds)
+    assert decoders.n_replaced == n_before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")

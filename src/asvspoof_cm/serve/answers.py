@@ -103,7 +103,7 @@ class ModelAnswer(Identity):
     sample_rate: int
     crop_s: float
     costs: Annotated[dict[str, float], about("And the prior, unless a request says otherwise.")]
-    limits: Annotated[dict[str, float], about("Of a request.")]
+    limits: Annotated[dict[str, int | float], about("Of a request.")]
 
 
 class Problem(BaseModel):

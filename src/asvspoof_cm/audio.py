@@ -65,8 +65,13 @@ MAX_CROPS = 1000
 MAX_CHANNELS = 64  # that a header may announce
 
 BAD_AUDIO = (
-    *(OSError, ValueError, TypeError, ArithmeticError, RuntimeError),
-    *(MemoryError, ImportError),
+    OSError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+    ImportError,
 )
 """What a hostile file can make of its reader; other errors are those of the code."""
 

@@ -37,9 +37,20 @@ from asvspoof_cm.metrics.track1 import ASVSPOOF5, DetectionCosts
 from asvspoof_cm.metrics.track2 import ASVSPOOF5_SASV, SasvCosts
 
 __all__ = [
-    *("Calibration", "fit_calibration", "adapt_calibration", "probability", "decide", "Verdict"),
-    *("Threshold", "threshold_for", "costs_at", "LinearFusion", "fit_fusion", "fuse_sasv"),
-    *("load_settings", "save_settings"),
+    "Calibration",
+    "LinearFusion",
+    "Threshold",
+    "Verdict",
+    "adapt_calibration",
+    "costs_at",
+    "decide",
+    "fit_calibration",
+    "fit_fusion",
+    "fuse_sasv",
+    "load_settings",
+    "probability",
+    "save_settings",
+    "threshold_for",
 ]
 
 # Ridge penalty on the slope of standardised scores, for each unit of the lowest prior: it keeps the

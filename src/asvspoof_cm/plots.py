@@ -19,6 +19,7 @@ from scipy.special import ndtri
 
 from asvspoof_cm._tables import Quantity
 from asvspoof_cm._util import FloatArray, as_scores, atomic_path, check_choice, import_extra
+from asvspoof_cm.data.segments import SEGMENT_NAMES
 from asvspoof_cm.labels import LABEL_NAMES, SPOOF
 from asvspoof_cm.metrics import ASVSPOOF5, METRICS, Breakdown, Interval, det_curve
 from asvspoof_cm.metrics.track1 import Curve, eer_of, min_dcf_of
@@ -50,7 +51,6 @@ BONAFIDE_COLOR, SPOOF_COLOR = "#0072b2", "#d55e00"
 SYSTEM_COLORS = (BONAFIDE_COLOR, SPOOF_COLOR, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "black")
 FONT_SIZE = 8
 MARKS = ("EER", "minDCF", "actDCF")
-_SEGMENT_NAMES = (*LABEL_NAMES, "no speech")
 _CLASS_COLORS = dict(zip(LABEL_NAMES, (SPOOF_COLOR, BONAFIDE_COLOR), strict=True))
 _DET_TICKS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6)
 _LN_BETA = (-6.0, 6.0)
@@ -323,7 +323,7 @@ def timeline(
         ax.fill_between(centre, values, threshold, where=is_below, label="taken for spoof", **fill)
     above = ax.get_xaxis_transform()
     for start_s, stop_s, name, *_ in truth:
-        word = name if isinstance(name, str) else _SEGMENT_NAMES[name]
+        word = name if isinstance(name, str) else SEGMENT_NAMES[name]
         color = _CLASS_COLORS.get(word, "0.75")
         band = ax.broken_barh([(start_s, stop_s - start_s)], (1.02, 0.05), color=color)
         band.set(transform=above, clip_on=False, linewidth=0)

@@ -239,8 +239,9 @@ def test_stopping_early_stops_the_threads(scorer, tmp_path):
     next(results)
     results.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("asvspoof-cm")]
-    with pytest.raises(TypeError, match=r"`audio` must be several files; got 'a.wav'"):
-        next(scorer.score_files("a.wav"))
+    for one, name in (("a.wav", "a.wav"), (b"secret", "the audio"), (bytearray(9), "the audio")):
+        with pytest.raises(TypeError, match=rf"must be several files; got one, {name}\. Wrap it"):
+            next(scorer.score_files(one))
     with pytest.raises(ValueError, match="`n_threads` must be at least 1; got 0"):
         next(scorer.score_files([path], n_threads=0))
 

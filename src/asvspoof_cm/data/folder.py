@@ -15,7 +15,14 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 from asvspoof_cm._util import text_of
-from asvspoof_cm.audio import AUDIO_EXTENSIONS, BAD_AUDIO, OpenAudio, Waveform, open_audio
+from asvspoof_cm.audio import (
+    AUDIO_EXTENSIONS,
+    BAD_AUDIO,
+    OpenAudio,
+    Waveform,
+    audio_name,
+    open_audio,
+)
 from asvspoof_cm.data.protocol import Protocol, read_protocol
 from asvspoof_cm.labels import SAMPLE_RATE
 
@@ -77,8 +84,11 @@ def find_audio(
         >>> [entry.name for entry in find_audio([folder, ("noise", [0.1] * 16000)])]
         ['a', 'noise']
     """
-    if isinstance(items, str | bytes | os.PathLike):
-        raise TypeError(f"`audio` must be several files; got {items!r}. Wrap it in a list.")
+    if isinstance(items, str | bytes | bytearray | memoryview | os.PathLike):
+        raise TypeError(
+            f"`audio` must be several files; got one, {audio_name(items)}. Wrap it in a list: "
+            "[path], or [(name, audio)]."
+        )
     for item in items:
         for entry in _expand(item, root):
             yield from _channels(entry) if each_channel else (entry,)

@@ -18,13 +18,7 @@ from torch.nn.functional import pad
 
 from asvspoof_cm._util import check_between, check_float
 from asvspoof_cm.audio import AudioFile, resample
-from asvspoof_cm.augmentation.base import (
-    Augmentation,
-    Drawn,
-    beside,
-    chance,
-    integers,
-)
+from asvspoof_cm.augmentation.base import Augmentation, Drawn, beside, chance, integers
 from asvspoof_cm.labels import SAMPLE_RATE
 
 

@@ -123,13 +123,7 @@ def train(
         progress: Show progress and log a line per epoch.
     """
     from asvspoof_cm._util import resolve_device
-    from asvspoof_cm.data import (
-        SpoofDataset,
-        group_balanced,
-        make_loader,
-        matched_pairs,
-        shuffled,
-    )
+    from asvspoof_cm.data import SpoofDataset, group_balanced, make_loader, matched_pairs, shuffled
     from asvspoof_cm.training import fit, process_group
     from asvspoof_cm.training.distributed import rank_and_size
 

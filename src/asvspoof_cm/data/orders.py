@@ -63,11 +63,7 @@ def group_balanced(protocol: Protocol, *, n_rows: int | None = None) -> Order:
 
 
 def matched_pairs(
-    protocol: Protocol,
-    *,
-    share: float = 0.8,
-    parent_share: float = 0.0,
-    n_rows: int | None = None,
+    protocol: Protocol, *, share: float = 0.8, parent_share: float = 0.0, n_rows: int | None = None
 ) -> Order:
     """Return an order of pairs: one bonafide and one spoofed utterance, mostly of one source.
 

@@ -12,12 +12,7 @@ from torch import Tensor, nn
 from asvspoof_cm._util import check_between
 from asvspoof_cm.frontends import LogMel
 from asvspoof_cm.models.base import Countermeasure, check_config, check_waveform_batch
-from asvspoof_cm.models.layers import (
-    FramePooling,
-    TransformerLayer,
-    dropout,
-    sinusoidal_positions,
-)
+from asvspoof_cm.models.layers import FramePooling, TransformerLayer, dropout, sinusoidal_positions
 
 _CPU_BATCH = 8
 _LEAST_POWER, _LEAST_BEL = 1e-10, -8.0

@@ -404,10 +404,7 @@ def merge_scores(parts: Iterable[AudioPath], output: AudioPath) -> ScoreSummary:
     if failed:
         _write(errors, "filename\terror", failed)
     return ScoreSummary(
-        output=output,
-        n_scored=len(rows),
-        n_failed=len(failed),
-        errors=errors if failed else None,
+        output=output, n_scored=len(rows), n_failed=len(failed), errors=errors if failed else None
     )
 
 

@@ -256,7 +256,10 @@ def test_a_sample_of_dev_is_always_the_same_and_keeps_the_shares(paths):
     [
         (["--audio", "x"], "--train-protocol, --dev-protocol and --audio; --train-protocol is"),
         (["--protocol", "T", "--dev-protocol", "x"], "--protocol stands for --train-protocol and"),
-        (["--protocol", "P"], "--train-protocol must hold both bonafide and spoof; the rows of"),
+        (
+            ["--protocol", "P"],
+            "--protocol must hold both bonafide and spoof for train; the rows of",
+        ),
         (["--protocol", "T", "--model", "nothing"], "`name` must be one of "),
         (
             ["--protocol", "T", "--model", "lcnn", "--version", "text"],

@@ -80,8 +80,9 @@ def run(args: argparse.Namespace) -> int:
     if fake:
         n_passed = int((calibration.apply(fake) >= found.threshold).sum())
         lines.append(f"of {len(fake)} fakes, {n_passed} pass there")
-    c_fa = costs_at(found.threshold).c_fa
-    lines.append(f"to decide at it: --prior 0.05 --c-miss 1 --c-fa {c_fa:.9g}")
+    costs = costs_at(found.threshold)
+    options = f"--prior {costs.p_spoof:g} --c-miss {costs.c_miss:g} --c-fa {costs.c_fa:.9g}"
+    lines.append(f"to decide at it: {options}")
     sys.stdout.write("\n".join([*lines, f"written: {args.output}", ""]))
     return 0
 

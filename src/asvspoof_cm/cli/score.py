@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
+    from asvspoof_cm.metrics import ASVSPOOF5
+
     parser.description = (
         "Score audio, a row for each file or utterance: its score, the verdict and warnings; a "
         "higher score means bonafide. Scores are calibrated log-likelihood ratios (llr) where the "
@@ -50,11 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--precision", choices=("fp32", "bf16", "fp16"), default="fp32", help="of the model (fp32)")
     text = "of several channels: their mix (the default), each on its own, or one, from 0"
     add("--channel", type=_channel, default="mix", metavar="C", help=text)
-    costs: Any = {"type": float, "metavar": "X"}
-    text = "probability of spoof before listening (0.05)"
-    add("--prior", dest="p_spoof", default=0.05, help=text, **costs)
-    add("--c-miss", default=1.0, help="cost of taking bonafide for spoof (1)", **costs)
-    add("--c-fa", default=10.0, help="cost of taking spoof for bonafide (10)", **costs)
+    for option, name, text in (
+        ("--prior", "p_spoof", "probability of spoof before listening"),
+        ("--c-miss", "c_miss", "cost of taking bonafide for spoof"),
+        ("--c-fa", "c_fa", "cost of taking spoof for bonafide"),
+    ):
+        usual = getattr(ASVSPOOF5, name)
+        text += f" ({usual:g})"
+        add(option, dest=name, type=float, metavar="X", default=usual, help=text)
     add("--worst", action="store_true", help="decide by the worst passage")
     one_of = parser.add_mutually_exclusive_group().add_argument
     one_of("--timeline", action="store_true", help="a row for each second instead")

@@ -228,9 +228,10 @@ def _protocols(settings: Mapping[str, Any]) -> tuple[Protocol, Protocol, str]:
         train_set, dev_set = read_protocol(str(train_path)), read_protocol(str(dev_path))
     for part, protocol in (("train", train_set), ("dev", dev_set)):
         if min(protocol.counts().values()) == 0:
-            where = f"of {table} with split {part}" if table else str(protocol.path)
+            option = "--protocol" if table else f"--{part}-protocol"
+            where = f"of {table} whose column split says {part}" if table else f"of {protocol.path}"
             raise ValueError(
-                f"--{part}-protocol must hold both bonafide and spoof; the rows {where} hold "
+                f"{option} must hold both bonafide and spoof for {part}; the rows {where} hold "
                 f"{protocol.counts()}."
             )
     most = settings.get("dev_clips")

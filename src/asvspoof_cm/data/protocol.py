@@ -149,7 +149,8 @@ class Protocol:
                 f"{place(row)}: a label must be one of {', '.join(LABELS)}, or as a number {SPOOF} "
                 f"(spoof), {BONAFIDE} (bonafide) or {UNLABELLED} (unlabelled); got "
                 f"{labels.tolist()[row]!r}. Say what other words of a table mean: labels={{'real': "
-                "'bonafide', 'fake': 'spoof'} (--labels real=bonafide fake=spoof)."
+                "'bonafide', 'fake': 'spoof'}, or asvspoof-cm protocol FILE --labels real=bonafide "
+                "fake=spoof --out mine.csv."
             )
         absent = {k: np.full(n_rows, ABSENT) for k in _STRING_COLUMNS if k not in arrays}
         return cls(**arrays, **absent, format=kind, path=path)

@@ -156,7 +156,7 @@ def check_audio(scorer: Scorer, entry: Entry) -> None:
 
 def error_of(name: str, message: str) -> str:
     """Return an error that names its file."""
-    return message if message.startswith(name) else f"{name}: {message}"
+    return message if message.startswith((name, str(Path(name)))) else f"{name}: {message}"
 
 
 def _map_ahead(

@@ -100,7 +100,7 @@ def test_the_claimed_version_of_python_is_the_one_that_tests_and_types_use():
     assert settings["tool"]["mypy"]["python_version"] == oldest  # ruff takes its target from there
     named = [c.rpartition(" ")[2] for c in settings["project"]["classifiers"] if ":: 3." in c]
     assert named[0] == oldest
-    assert f"Python {oldest} or later; the tests run on {', '.join(named)}." in (
+    assert f"Python {oldest} or later; the tests run on {' and '.join(named)}." in (
         ROOT / "docs" / "quickstart.md"
     ).read_text(encoding="utf-8")
 

@@ -654,13 +654,8 @@ async def test_a_decoder_may_die(decoders, monkeypatch):
     assert len((await decoders.decode(WAV)).waveform) == 32000
     for name in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group by a terminal
         os.kill(await pid_of(decoders), name)
-    decoders.limit_s = 0.1
-    os.kill(await pid_of(decoders), signal.SIGSTOP)  # it hangs, however fast the machine is
-    with pytest.raises(RefusedError, match=r"can't be decoded within 0.1 s"):
-        await decoders.decode(WAV)
-    decoders.limit_s = 60.0
     assert len((await decoders.decode(WAV)).waveform) == 32000
-    assert decoders.n_replaced - n_before == 3
+    assert decoders.n_replaced - n_before == 2
 
 
 async def test_damaged_files_are_decoded_or_refused(decoders):

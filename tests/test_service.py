@@ -654,8 +654,18 @@ async def test_a_decoder_may_die(decoders, monkeypatch):
     assert len((await decoders.decode(WAV)).waveform) == 32000
     for name in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group by a terminal
         os.kill(await pid_of(decoders), name)
+    pid, (pool,) = await pid_of(decoders), decoders.pools
+    begun, schedule, decoders.limit_s = [], pool.schedule, 0.5
+    monkeypatch.setattr(pool, "schedule", recorded)
+    task = asyncio.ensure_future(decoders.decode(LONG))
+    await until(lambda: begun and begun[0].running())
+    os.kill(pid, signal.SIGSTOP)  # it hangs on a file, however fast the machine is
+    with pytest.raises(RefusedError, match=r"can't be decoded within 0.5 s"):
+        await task
+    monkeypatch.undo()
+    decoders.limit_s = 60.0
     assert len((await decoders.decode(WAV)).waveform) == 32000
-    assert decoders.n_replaced - n_before == 2
+    assert decoders.n_replaced - n_before == 3
 
 
 async def test_damaged_files_are_decoded_or_refused(decoders):

@@ -1,6 +1,7 @@
 """Items and batches: what is read, from where, in which order, and what is random in it."""
 
 import itertools
+import multiprocessing
 import os
 import pickle
 import shutil
@@ -324,6 +325,13 @@ def test_what_is_in_memory_is_there_once(audio_dir, monkeypatch):
     assert make_loader(dataset).num_workers == 0
     with pytest.raises(ValueError, match="`n_workers` must be 0 for a dataset with in_memory=True"):
         make_loader(dataset, n_workers=1)
+
+
+def test_a_daemon_process_has_no_workers_by_default(monkeypatch):
+    monkeypatch.setattr("asvspoof_cm.data.dataset.n_cores", lambda: 4)
+    assert _default_workers(1) > 0
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    assert _default_workers(1) == 0
 
 
 @pytest.mark.parametrize("n_workers", [1, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -283,5 +284,7 @@ class EpochSampler(Sampler[Place]):
 
 
 def _default_workers(world_size: int) -> int:
+    if multiprocessing.current_process().daemon:
+        return 0  # it may have no processes of its own
     n_processes = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
     return max(0, min(_MAX_WORKERS, n_cores() // n_processes - 1))

@@ -140,8 +140,9 @@ def test_protocol(run, tmp_path):
     ("arguments", "message"),
     [
         ([], "give FILE… or --protocol."),
-        (["--protocol", "p", "--audio", "d"], "--protocol needs --audio and --out, and no FILE."),
-        (["a.wav", *PROTOCOL], "--protocol needs --audio and --out, and no FILE."),
+        (["--protocol", "p"], "--protocol needs --audio and --out too."),
+        (["--protocol", "p", "--audio", "d"], "--protocol needs --out too."),
+        (["a.wav", *PROTOCOL], "--protocol takes no FILE: the table lists them."),
         (["a.wav", "--shard", "0/2"], "--shard needs --out, a table of its own for each part."),
         (["a.wav", "--out", "x.zip"], "--out must end in .tsv; got x.zip. A submission"),
         ([*PROTOCOL, "--channel", "each"], "--channel each gives a name several scores"),
@@ -178,7 +179,9 @@ def test_a_missing_model(model, capsys):
 def test_options_that_argparse_refuses(options, message, capsys):
     with pytest.raises(SystemExit):
         main(["score", "a.wav", *options.split()])
-    assert message in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
 
 
 def test_inputs_and_outputs(run, files, tmp_path, monkeypatch):

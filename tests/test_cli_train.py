@@ -260,7 +260,7 @@ def test_a_sample_of_dev_is_always_the_same_and_keeps_the_shares(paths):
             ["--protocol", "P"],
             "--protocol must hold both bonafide and spoof for train; the rows of",
         ),
-        (["--protocol", "T", "--model", "nothing"], "`name` must be one of "),
+        (["--protocol", "T", "--model", "nothing"], "--model must be one of "),
         (
             ["--protocol", "T", "--model", "lcnn", "--version", "text"],
             "--version belongs to --system",

@@ -460,7 +460,7 @@ def test_what_a_table_cannot_hold(scorer, corpus, tmp_path):
     with pytest.raises(ValueError, match=r"must end in .tsv; got x.zip. A submission"):
         scorer.score_protocol(protocol, folder, tmp_path / "x.zip")
     broken = Protocol.from_columns(["u007"])
-    with pytest.raises(ValueError, match=r"none of the 1 utterances could be scored; see .*errors"):
+    with pytest.raises(ValueError, match=r"no utterance of 1 could be scored; see .*errors"):
         scorer.score_protocol(broken, folder, tmp_path / "s.tsv")
     with pytest.raises(ValueError, match=r"`shard` must be \(k, n\) with 0 <= k < n; got \(3, 3\)"):
         scorer.score_protocol(protocol, folder, tmp_path / "s.tsv", shard=(3, 3))

@@ -32,7 +32,7 @@ from asvspoof_cm.models import TFPARN, TFPARNConfig  # noqa: E402
 from asvspoof_cm.serve import ServiceSettings, create_app, decoding  # noqa: E402
 from asvspoof_cm.serve.batching import Batcher  # noqa: E402
 from asvspoof_cm.serve.decoding import Decoders  # noqa: E402
-from asvspoof_cm.serve.settings import RefusedError  # noqa: E402
+from asvspoof_cm.serve.limits import RefusedError  # noqa: E402
 
 pytestmark = pytest.mark.anyio
 

@@ -36,7 +36,8 @@ from asvspoof_cm.training import (
     train_epoch,
     validate,
 )
-from asvspoof_cm.training.fit import early_stopping, track1_of
+from asvspoof_cm.training.fit import track1_of
+from asvspoof_cm.training.run import early_stopping
 
 loop = importlib.import_module("asvspoof_cm.training.loop")
 TINY = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_feedforward": 16}

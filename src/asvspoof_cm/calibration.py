@@ -32,9 +32,13 @@ from asvspoof_cm._util import (
     write_json,
 )
 from asvspoof_cm.labels import BONAFIDE, SASV_CLASSES, SPOOF
+from asvspoof_cm.metrics.costs import (
+    ASVSPOOF5,
+    ASVSPOOF5_SASV,
+    DetectionCosts,
+    SasvCosts,
+)
 from asvspoof_cm.metrics.intervals import Interval
-from asvspoof_cm.metrics.track1 import ASVSPOOF5, DetectionCosts
-from asvspoof_cm.metrics.track2 import ASVSPOOF5_SASV, SasvCosts
 
 __all__ = [
     "Calibration",

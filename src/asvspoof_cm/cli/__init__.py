@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 from asvspoof_cm._util import one_line
 
@@ -35,6 +35,13 @@ COMMANDS: Mapping[str, str] = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose refusals are one line, as those of the subcommands are."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the ``asvspoof-cm`` command and return its exit code.
 
@@ -46,9 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     arguments = sys.argv[1:] if argv is None else list(argv)
     chosen = next((word for word in arguments if word in COMMANDS), None)
-    parser = argparse.ArgumentParser(
-        prog="asvspoof-cm", description="Tell human speech from synthetic speech."
-    )
+    parser = _Parser(prog="asvspoof-cm", description="Tell human speech from synthetic speech.")
     parser.add_argument("--version", action="version", version=f"asvspoof-cm {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     of_command = {name: subparsers.add_parser(name, help=text) for name, text in COMMANDS.items()}
@@ -79,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         actions = of_command[args.command]._actions
         # The library's errors name parameters; here they are options.
         option = {a.dest: a.option_strings[-1] for a in actions if a.option_strings}
+        option |= {"name": option["model"]} if "model" in option else {}
         text = re.sub(r"`(\w+)`", lambda m: option.get(m[1], m[0]), one_line(error))
         sys.stderr.write(f"asvspoof-cm {args.command}: {text}\n")
         return 2

@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--refuse-at-most", type=float, default=0.01, metavar="X", help=text)
     text = "a checkpoint with the calibration inside (.pt), or the calibration alone (.json)"
     add("--out", dest="output", required=True, type=Path, metavar="PATH", help=text)
-    add("--name", metavar="NAME", help="what the calibration is called (default: that of --out)")
+    text = "what the calibration is called (default: that of --out)"
+    add("--name", dest="called", metavar="NAME", help=text)
     add_model(parser)
     add_device(parser)
 
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         labels = [BONAFIDE] * len(human) + [SPOOF] * len(fake)
         fitted = fit_calibration([*human, *fake], labels, towards=own)
-    name = args.name or args.output.stem
+    name = args.called or args.output.stem
     calibration = replace(fitted, name=name, fitted_for=scorer.conditions())
     found = threshold_for(calibration.apply(human), args.refuse_at_most)
     if form == ".json":

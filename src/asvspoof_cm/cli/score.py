@@ -113,10 +113,12 @@ def _refuse(args: argparse.Namespace, *, is_along: bool) -> None:
         if vars(args)["n_crops" if option == "crops" else option]:
             raise ValueError(f"--{option} has no effect along time.")
     by_protocol, writes = args.protocol is not None, args.output is not None
-    is_whole = args.audio is not None and writes and not args.files
+    needed = {"--audio": args.audio, "--out": args.output}
+    missing = " and ".join(option for option, value in needed.items() if value is None)
     for is_wrong, message in (
         (not by_protocol and not args.files, "give FILE… or --protocol."),
-        (by_protocol and not is_whole, "--protocol needs --audio and --out, and no FILE."),
+        (by_protocol and missing, f"--protocol needs {missing} too."),
+        (by_protocol and args.files, "--protocol takes no FILE: the table lists them."),
         (
             by_protocol and args.channel == "each",
             "--channel each gives a name several scores, and a --protocol has one for each.",

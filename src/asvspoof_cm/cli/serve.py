@@ -22,7 +22,7 @@ LIMITS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the arguments."""
-    from asvspoof_cm.serve.settings import ServiceSettings
+    from asvspoof_cm.serve.limits import ServiceSettings
 
     parser.description = (
         "Score audio that clients send over HTTP: POST /v1/score and /v1/timeline, a "

@@ -4,6 +4,12 @@ Scores are arrays of one class each, bonafide first; a higher score means bonafi
 fractions, Cllr is in bits. Results carry their threshold.
 """
 
+from asvspoof_cm.metrics.costs import (
+    ASVSPOOF5 as ASVSPOOF5,
+    ASVSPOOF5_SASV as ASVSPOOF5_SASV,
+    DetectionCosts as DetectionCosts,
+    SasvCosts as SasvCosts,
+)
 from asvspoof_cm.metrics.decisions import (
     RATES as RATES,
     Decisions as Decisions,
@@ -38,10 +44,8 @@ from asvspoof_cm.metrics.segments import (
     segments_below as segments_below,
 )
 from asvspoof_cm.metrics.track1 import (
-    ASVSPOOF5 as ASVSPOOF5,
     METRICS as METRICS,
     Curve as Curve,
-    DetectionCosts as DetectionCosts,
     Metric as Metric,
     OperatingPoint as OperatingPoint,
     Track1Result as Track1Result,
@@ -54,9 +58,7 @@ from asvspoof_cm.metrics.track1 import (
     min_dcf as min_dcf,
 )
 from asvspoof_cm.metrics.track2 import (
-    ASVSPOOF5_SASV as ASVSPOOF5_SASV,
     AsvRates as AsvRates,
-    SasvCosts as SasvCosts,
     a_dcf as a_dcf,
     asv_rates as asv_rates,
     min_t_dcf as min_t_dcf,

@@ -29,9 +29,9 @@ from asvspoof_cm._util import (
     check_between,
     check_not_negative,
 )
+from asvspoof_cm.metrics.costs import ASVSPOOF5
 from asvspoof_cm.metrics.groups import Group, combinations
 from asvspoof_cm.metrics.intervals import Interval, draws, encode, wilson, with_intervals
-from asvspoof_cm.metrics.track1 import ASVSPOOF5
 
 _TITLES = {
     "refusal_rate": "bonafide refused",

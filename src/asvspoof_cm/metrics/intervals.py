@@ -28,7 +28,8 @@ from asvspoof_cm._util import (
     check_not_negative,
     split_by_label,
 )
-from asvspoof_cm.metrics.track1 import ASVSPOOF5, METRICS, Counts, Curve, Metric, OperatingPoint
+from asvspoof_cm.metrics.costs import ASVSPOOF5
+from asvspoof_cm.metrics.track1 import METRICS, Counts, Curve, Metric, OperatingPoint
 
 MetricLike: TypeAlias = "str | Callable[[FloatArray, FloatArray], float | OperatingPoint]"
 Pair: TypeAlias = tuple[FloatArray, FloatArray]

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from asvspoof_cm._tables import Quantity, Report, Table
 from asvspoof_cm._util import FloatArray, IntArray, as_scores, check_positive_finite
 from asvspoof_cm.labels import BONAFIDE, NO_SPEECH, SPOOF
+from asvspoof_cm.metrics.costs import ASVSPOOF5
 from asvspoof_cm.metrics.intervals import Interval, draws, with_intervals
-from asvspoof_cm.metrics.track1 import ASVSPOOF5, Curve, OperatingPoint, eer_of
+from asvspoof_cm.metrics.track1 import Curve, OperatingPoint, eer_of
 
 Recordings: TypeAlias = NDArray[Any] | Sequence[Any] | Mapping[str, Any]
 

@@ -34,10 +34,9 @@ from asvspoof_cm._util import (
     Plain,
     as_scores,
     check_choice,
-    check_inside_unit,
-    check_positive_finite,
     split_by_label,
 )
+from asvspoof_cm.metrics.costs import ASVSPOOF5, DetectionCosts
 
 Integers: TypeAlias = NDArray[np.integer[Any]]
 # Half the memory traffic of 64 bits, and enough for two thousand million trials.
@@ -59,41 +58,6 @@ class OperatingPoint(Plain):
 
     def __float__(self) -> float:
         return self.value
-
-
-@dataclass(frozen=True, kw_only=True)
-class DetectionCosts(Plain):
-    """Costs of the two errors of a countermeasure and the prior of spoofing.
-
-    The detection cost function is β·P_miss + P_fa over its value for the cheaper trivial decision,
-    min(β, 1), with β = c_miss (1 − p_spoof) / (c_fa p_spoof).
-
-    Example:
-        >>> round(DetectionCosts().beta, 6), round(DetectionCosts().threshold, 4)
-        (1.9, -0.6419)
-    """
-
-    p_spoof: float = 0.05
-    c_miss: float = 1.0
-    c_fa: float = 10.0
-
-    def __post_init__(self) -> None:
-        check_inside_unit(p_spoof=self.p_spoof)
-        check_positive_finite(c_miss=self.c_miss, c_fa=self.c_fa)
-
-    @property
-    def beta(self) -> float:
-        """Weight of a miss against a false alarm, priors included."""
-        return self.c_miss * (1.0 - self.p_spoof) / (self.c_fa * self.p_spoof)
-
-    @property
-    def threshold(self) -> float:
-        """The Bayes threshold −ln β: accept a log-likelihood ratio at or above it."""
-        return -math.log(self.beta)
-
-
-ASVSPOOF5: Final = DetectionCosts()
-"""Track 1 of ASVspoof 5."""
 
 
 def eer(bonafide: ArrayLike, spoof: ArrayLike, *, ties: Ties = "official") -> OperatingPoint:

@@ -6,7 +6,6 @@ spoof. A higher score always speaks for acceptance.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -18,60 +17,14 @@ from asvspoof_cm._util import (
     IntArray,
     as_scores,
     check_between,
-    check_inside_unit,
-    check_positive_finite,
 )
+from asvspoof_cm.metrics.costs import ASVSPOOF5_SASV, SasvCosts
 from asvspoof_cm.metrics.track1 import Curve, OperatingPoint, det_curve, eer_of, walk
 
 AsvScores: TypeAlias = tuple[ArrayLike, ArrayLike, ArrayLike]
 
 # The organisers put the first threshold of the a-DCF this far below the lowest score.
 A_DCF_BELOW_LOWEST = 1e-8
-
-
-@dataclass(frozen=True, kw_only=True)
-class SasvCosts:
-    """Costs and priors of spoofing-robust speaker verification: a-DCF and t-DCF.
-
-    Example:
-        >>> round(SasvCosts().rho, 6), round(SasvCosts().threshold, 4)
-        (0.840336, -0.4579)
-    """
-
-    p_target: float = 0.95 * 0.99
-    p_nontarget: float = 0.95 * 0.01
-    p_spoof: float = 0.05
-    c_miss: float = 1.0
-    c_fa_nontarget: float = 10.0
-    c_fa_spoof: float = 10.0
-
-    def __post_init__(self) -> None:
-        priors = (self.p_target, self.p_nontarget, self.p_spoof)
-        if min(priors) < 0.0 or not math.isclose(sum(priors), 1.0, abs_tol=1e-9):
-            raise ValueError(
-                "`p_target`, `p_nontarget` and `p_spoof` must be at least 0 and sum to 1; "
-                f"got {priors}."
-            )
-        check_positive_finite(
-            c_miss=self.c_miss, c_fa_nontarget=self.c_fa_nontarget, c_fa_spoof=self.c_fa_spoof
-        )
-        check_inside_unit(p_target=self.p_target)
-
-    @property
-    def rho(self) -> float:
-        """Share of spoofs in the cost of accepting everyone who must be rejected."""
-        nontarget = self.p_nontarget * self.c_fa_nontarget
-        spoof = self.p_spoof * self.c_fa_spoof
-        return spoof / (nontarget + spoof)
-
-    @property
-    def threshold(self) -> float:
-        """The Bayes threshold: accept the LLR of "target" against the rest at or above it.
-
-        The rest is nontarget and spoof, mixed by `rho` as in `calibration.fuse_sasv`.
-        """
-        accepting = self.p_nontarget * self.c_fa_nontarget + self.p_spoof * self.c_fa_spoof
-        return math.log(accepting / (self.p_target * self.c_miss))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +39,6 @@ class AsvRates:
         for name, rate in vars(self).items():
             check_between(name, rate, 0, 1)
 
-
-ASVSPOOF5_SASV: Final = SasvCosts()
-"""Track 2 of ASVspoof 5."""
 
 ASVSPOOF5_ASV: Final = AsvRates(
     p_miss=0.01880141010575793, p_fa=0.01881016557566423, p_fa_spoof=0.4607082907604729

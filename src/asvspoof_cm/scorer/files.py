@@ -248,8 +248,8 @@ def write_table(
             errors.unlink()
         elif len(failed) == len(todo) and not before:
             raise ValueError(
-                f"none of the {len(todo)} utterances could be scored; see {errors}. The first "
-                f"error: {failed[0]}"
+                f"no utterance of {len(todo)} could be scored; see {errors}. The first error: "
+                f"{failed[0]}"
             )
     return ScoreSummary(
         output=output,

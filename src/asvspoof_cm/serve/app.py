@@ -39,7 +39,7 @@ from asvspoof_cm.scorer.timeline import Windows  # noqa: E402
 from asvspoof_cm.serve import answers  # noqa: E402
 from asvspoof_cm.serve.batching import Batcher  # noqa: E402
 from asvspoof_cm.serve.decoding import Decoders  # noqa: E402
-from asvspoof_cm.serve.settings import RefusedError, ServiceSettings  # noqa: E402
+from asvspoof_cm.serve.limits import RefusedError, ServiceSettings  # noqa: E402
 
 logger = logging.getLogger("asvspoof_cm.serve")
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from asvspoof_cm._util import one_line
 from asvspoof_cm.audio import AudioFile, InMemory
-from asvspoof_cm.serve.settings import RefusedError
+from asvspoof_cm.serve.limits import RefusedError
 
 if TYPE_CHECKING:
     from pebble import ProcessPool

@@ -13,13 +13,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from asvspoof_cm import export_onnx, load_pretrained
+from asvspoof_cm import Encoder, Scorer, export_onnx, load_pretrained
 from asvspoof_cm.checkpoint import DEFAULT_NAME, pretrained_path
-from harness import Options, Row
+from harness import Options, Row, interleave
 from service import load, serve
 
 AUDIO = Path(__file__).parents[1] / "examples" / "audio"
@@ -79,7 +82,29 @@ def run(options: Options) -> list[Row]:
         )
         case, about = f"{case}, one core, ONNX Runtime", {"unit": unit, "deviation": deviation}
         rows.append(Row.beside(case, onnx_value, torch_value, "PyTorch", **about))
+    rows.append(heads_row(clips[0], n_rounds=2 if options.quick else 15))
     return rows + service_rows(clips, n_requests=2 if options.quick else 20)
+
+
+def heads_row(clip: Path, n_rounds: int) -> Row:
+    """The shipped detector beside the same one without the heads of frames and of speech."""
+    torch.set_num_threads(1)
+    model = load_pretrained(DEFAULT_NAME)
+    bare = Encoder(replace(model.config, frame_head=False, speech_head=False))
+    bare.load_state_dict({name: model.state_dict()[name] for name in bare.state_dict()})
+    bare.input = model.input
+    scorers = {
+        name: Scorer(each, device="cpu", score="log-odds", calibration=None)
+        for name, each in (("heads", model), ("bare", bare))
+    }
+    seconds = interleave(
+        {name: partial(scorer.score_file, clip) for name, scorer in scorers.items()},
+        n_rounds=n_rounds,
+    )
+    with_heads, without = (scorer.score(clip) for scorer in scorers.values())
+    case, deviation = f"latency of {clip.name}, one thread, all heads", abs(with_heads - without)
+    about = {"times": 1 / 1.2, "deviation": deviation, "within": 1e-4}
+    return Row.beside(case, *seconds.values(), "without those of frames and speech", **about)
 
 
 def service_rows(clips: list[Path], n_requests: int) -> list[Row]:

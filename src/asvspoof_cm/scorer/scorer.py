@@ -61,7 +61,7 @@ Row: TypeAlias = dict[str, Any]
 """What a model makes of one waveform, by name."""
 T = TypeVar("T")
 
-GPU_BATCH, CPU_BATCH = 32, 8  # a CPU gains nothing from more, and they take memory
+GPU_BATCH, CPU_BATCH = 32, 5  # a CPU gains nothing from more, and they take memory
 
 
 # The forward loop
@@ -262,7 +262,7 @@ class Scorer:
             device of its local rank.
         n_crops: Crops of each utterance, K in the paper; 1 is the centre crop. None is the model's.
         crop_s: Their length in seconds. None is the model's, the length that it was trained on.
-        batch_size: Crops in a batch; None is 32 on a GPU and 8 on a CPU.
+        batch_size: Crops in a batch; None is 32 on a GPU and 5 on a CPU.
         score: The unit of scores, "llr" or "log-odds"; None is "llr" where there is a calibration.
         precision: "bf16" and "fp16" run the model under autocast: faster where the hardware has
             it. Scores change in about the third digit and then depend on the batch as well.

@@ -11,8 +11,8 @@ weights get other files. A set without scores of a system has no figures of it. 
 most N clips of each class and source, ``--channel-cap N`` in coded sets and sets of one length.
 
 ``figures`` calibrates the first system on the clean and the coded development sets together, and
-writes ``model_card/figures.json``, which ``ship.py`` reads. What counts first is what a user meets
-at the shipped threshold, an LLR of 0: the share of people refused, the share of fakes that pass.
+writes ``model_card/figures.json``, which ``ship.py`` reads. First come the share of people refused
+and the share of fakes that pass, at an LLR of 0 and at the default costs of a verdict.
 ``adapt`` prints what a few clips of a source or a channel change of these errors.
 """
 
@@ -38,7 +38,7 @@ from asvspoof_cm import Scorer, fit_calibration, load_checkpoint, load_published
 from asvspoof_cm.audio import AudioFile
 from asvspoof_cm.calibration import Calibration, adapt_calibration
 from asvspoof_cm.checkpoint import load_tensors
-from asvspoof_cm.metrics import bootstrap, eer
+from asvspoof_cm.metrics import ASVSPOOF5, bootstrap, eer
 from families import FAMILIES, LANGUAGES, family
 
 FIGURES = Path(__file__).parent / "model_card" / "figures.json"
@@ -290,6 +290,11 @@ def _figures(
         result |= {
             "refused": _share(wrong[human], sources[human]),
             "passed": _share(wrong[spoof], sources[spoof]),
+        }
+        at_costs = np.where(human, llr < ASVSPOOF5.threshold, llr >= ASVSPOOF5.threshold)
+        result["verdict"] = {
+            "refused": float(at_costs[human].mean()) if human.any() else None,
+            "passed": float(at_costs[spoof].mean()) if spoof.any() else None,
         }
         if detail:
             result["groups"] = {

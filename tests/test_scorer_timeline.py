@@ -238,6 +238,24 @@ def test_a_score_warns_of_parts_that_differ():
     assert result.as_dict(worst=True)["verdict"] == "spoof"
 
 
+def test_frames_follow_a_calibration_that_moves():
+    model = ByLoudness(True)
+    model.input = InputSettings(crop_s=3.0)
+    model.meta = {
+        "calibration": Calibration(scale=2.0, offset=1.0).as_dict(),
+        "segments": {"scale": 0.5, "offset": 0.1},
+    }
+    own = Scorer(model, device="cpu")
+    moved = Scorer(model, device="cpu", calibration=Calibration(scale=3.0, offset=4.5))
+    # What was an LLR of 0, log-odds of -0.5, is 3 now.
+    assert moved.segment_settings.offset == pytest.approx(3.1)
+    before, after = own.score_file(spliced()), moved.score_file(spliced())
+    assert after.lowest_llr == pytest.approx(before.lowest_llr + 3)
+    adapted = own.adapt([("a", sound(2))], [("b", 0.02 * sound(2))])
+    shift = adapted.calibration.offset - own.calibration.offset
+    assert adapted.segment_settings.offset == pytest.approx(0.1 + shift)
+
+
 def test_the_parts_of_segments(scorer):
     values = np.array([1.0, -1, -3, -1, -1, 1, -1, -3])
     assert hysteresis(values, -2.0, 0.0).tolist() == [1, 1, 0, 0, 0, 1, 1, 0]

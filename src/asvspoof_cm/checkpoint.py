@@ -183,7 +183,7 @@ def load_pretrained(
         revision: The commit, tag or branch of a repository; None is the newest. The cache of the
             hub serves without a network.
         sha256: The hash that the model must have; None takes any for a model of the hub. `models`
-            prints it, and so does the model card.
+            prints it, and so does the card of a model on the hub.
 
     Raises:
         ValueError: No model has that name, or its hash is another.

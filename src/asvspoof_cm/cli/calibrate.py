@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,7 +72,10 @@ def run(args: argparse.Namespace) -> int:
     if form == ".json":
         save_settings(args.output, calibration)
     else:
-        save_checkpoint(args.output, scorer.model, calibration=calibration.as_dict())
+        known = {"calibration": calibration.as_dict()}
+        if own is not None and "segments" in scorer.model.meta:
+            known["segments"] = asdict(scorer.segment_settings.moved(own, calibration))
+        save_checkpoint(args.output, scorer.model, **known)
     lines = [f"{name}: {calibration}, from {len(human)} people and {len(fake)} fakes"]
     if calibration.covariance:
         low, high = calibration.interval(-calibration.offset / calibration.scale)

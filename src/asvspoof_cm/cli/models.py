@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
             errors.append(f"{title} {' / '.join(shown)}")
         size = f"{entry['n_bytes'] / 1e6:.1f} MB"
         about = ["; ".join(errors), entry["licence"], entry["use"]]
-        rows.append([name, size, entry["sha256"][:12], *about])
+        rows.append([name, size, entry["sha256"], *about])
     header = ("model", "size", "SHA-256", "EER % / within sources", "licence", "use")
     sys.stdout.write(render(header, rows, n_names=6) + "\n")
     return 0

@@ -54,7 +54,7 @@ class Countermeasure(nn.Module, ABC):
     config_type: ClassVar[type[Any]]
     any_length: ClassVar[bool] = True
     """Whether an exported graph takes crops of any length."""
-    all_parameters_used: ClassVar[bool] = True
+    all_parameters_used: bool = True
     """Whether each trainable parameter gets a gradient in every step."""
     added_fields: ClassVar[Mapping[str, Any]] = {}
     """The values that fields had before they existed, where that is not the default."""

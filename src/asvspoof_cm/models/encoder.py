@@ -198,6 +198,7 @@ class Encoder(Countermeasure):
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(2 * d_frames, 2)
         self.frame_head = FrameHead(d_frames) if config.frame_head else None
+        self.all_parameters_used = not (config.frame_head or config.speech_head)
         self.speech_head = nn.Linear(2 * d_frames, 1) if config.speech_head else None
         has_both = config.frame_head and config.speech_head
         self.frame_speech_head = nn.Linear(d_frames, 1) if has_both else None

@@ -319,6 +319,9 @@ class Scorer:
             )
         self.channel = channel
         self.segment_settings = SegmentSettings.of(model)
+        if isinstance(calibration, Calibration) and "segments" in getattr(model, "meta", {}):
+            stored = _stored_calibration(model) or calibration
+            self.segment_settings = self.segment_settings.moved(stored, calibration)
         self.model: Any = model
         self.device: str | torch.device | None = "cpu"
         if _is_module(self.model):
@@ -620,6 +623,7 @@ class Scorer:
             found.append(results)
         adapted = copy.copy(self)
         adapted.calibration = adapt_calibration(calibration, *found)
+        adapted.segment_settings = self.segment_settings.moved(calibration, adapted.calibration)
         return adapted
 
     def _need_calibration(self, what: str) -> Calibration:

@@ -21,6 +21,7 @@ from asvspoof_cm.audio import (
     Waveform,
     as_audio,
 )
+from asvspoof_cm.calibration import Calibration
 from asvspoof_cm.data.segments import Segment
 from asvspoof_cm.labels import NO_SPEECH, SAMPLE_RATE
 
@@ -183,6 +184,11 @@ class SegmentSettings:
         stored = check_numbers("segments", getattr(model, "meta", {}).get("segments"))
         names = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in stored.items() if name in names})
+
+    def moved(self, before: Calibration, after: Calibration) -> Self:
+        """Return those for another calibration: frames move as far as an LLR of 0 does."""
+        shift = float(after.apply(-before.offset / before.scale))
+        return replace(self, offset=self.offset + shift)
 
 
 Cells: TypeAlias = tuple[FloatArray, Mask, float]

@@ -95,7 +95,7 @@ def save_checkpoint(path: str | os.PathLike[str], model: Countermeasure, /, **kn
         >>> load_checkpoint(path).meta["notes"]
         {'trained_on': 'ASVspoof 5 train'}
     """
-    save_tensors(path, _checked_content(model, known))
+    save_tensors(path, _content_to_save(model, known))
 
 
 def save_folder(folder: str | os.PathLike[str], model: Countermeasure, /, **known: Any) -> None:
@@ -108,7 +108,7 @@ def save_folder(folder: str | os.PathLike[str], model: Countermeasure, /, **know
         model: As in `save_checkpoint`.
         **known: As in `save_checkpoint`; the model card is made of ``card``.
     """
-    _write_folder(Path(folder), _checked_content(model, known))
+    _write_folder(Path(folder), _content_to_save(model, known))
 
 
 def push_to_hub(model: Countermeasure, name: str, *, private: bool = False) -> str:
@@ -128,7 +128,7 @@ def push_to_hub(model: Countermeasure, name: str, *, private: bool = False) -> s
     """
     client = import_extra("huggingface_hub", "hub").HfApi()
     with tempfile.TemporaryDirectory() as folder:
-        _write_folder(Path(folder), _checked_content(model, {}), name)
+        _write_folder(Path(folder), _content_to_save(model, {}), name)
         client.create_repo(name, private=private, exist_ok=True)
         return str(client.upload_folder(repo_id=name, folder_path=folder).oid)
 
@@ -448,7 +448,7 @@ def _check_content(content: Any, path: str | os.PathLike[str], sha256: str | Non
         )
 
 
-def _checked_content(model: Countermeasure, known: Mapping[str, Any]) -> dict[str, Any]:
+def _content_to_save(model: Countermeasure, known: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a checkpoint of a model holds, its hash too, or say why it can't be one."""
     content = _content_of(model, known)
     _check_meta(content["meta"])

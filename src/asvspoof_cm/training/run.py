@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 Measure: TypeAlias = Callable[[EpochResult], Mapping[str, float]]
 
-_LIMITS = {"recipe.n_epochs", "recipe.decay_epochs", "recipe.patience", "recipe.minutes"}
+_MAY_DIFFER = {"recipe.n_epochs", "recipe.decay_epochs", "recipe.patience", "recipe.minutes"}
 """Settings that may differ when a run is resumed: they say how long it goes on."""
 
 
@@ -112,7 +112,7 @@ class Run:
             changes = [
                 f"{name} was {before.get(name)!r}, now {now.get(name)!r}"
                 for name in sorted(before.keys() | now.keys())
-                if before.get(name) != now.get(name) and name not in _LIMITS
+                if before.get(name) != now.get(name) and name not in _MAY_DIFFER
             ]
             if changes:
                 raise ValueError(

@@ -291,7 +291,7 @@ def _in_two(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 138, break_on_hyphens=False)
+    return textwrap.fill(text, 150, break_on_hyphens=False)
 
 
 def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

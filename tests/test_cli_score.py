@@ -28,7 +28,8 @@ SMALL = TFPARNConfig(d_model=32, n_layers=1, n_heads=2, d_feedforward=32, d_clas
 def checkpoint(tmp_path_factory):
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("checkpoint") / "model.pt"
-    save_checkpoint(path, TFPARN(SMALL), calibration=Calibration(scale=2.0, offset=1.0).as_dict())
+    known = {"calibration": Calibration(scale=2.0, offset=1.0).as_dict()}
+    save_checkpoint(path, TFPARN(SMALL), **known, segments={"scale": 2.0, "offset": 0.5})
     return path
 
 
@@ -347,6 +348,7 @@ def test_calibrate_from_recordings_to_a_threshold(command, recordings, tmp_path,
     assert command(*options, "--out", tmp_path / "own.pt")[0] == 0
     own = Scorer.from_checkpoint(tmp_path / "own.pt", device="cpu")
     assert own.calibration == kept
+    assert own.segment_settings.offset == pytest.approx(0.5 + kept.offset - 1)  # frames move too
     c_fa = out.split("--c-fa ")[1].split()[0]
     arguments = ["score", str(human), "--model", str(tmp_path / "own.pt"), "--device", "cpu"]
     main([*arguments, "--c-fa", c_fa])

@@ -146,6 +146,7 @@ def test_optional_heads_change_nothing_else():
     assert {name.split(".")[0] for name in added} == {*HEADS, "frame_speech_head"}
     kept = {name: model.state_dict()[name].clone() for name in added}
     model.load_from(plain)
+    assert (plain.all_parameters_used, model.all_parameters_used) == (True, False)
     waveform = torch.randn(2, 8000)
     with torch.no_grad():
         assert torch.equal(model(waveform), plain(waveform))

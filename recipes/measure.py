@@ -286,16 +286,12 @@ def _figures(
     human, sources = part.is_human, part.column("source")
     spoof = part.column("label") == "spoof"
     if llr is not None:
-        wrong = np.where(human, llr < 0, llr >= 0)
-        result |= {
-            "refused": _share(wrong[human], sources[human]),
-            "passed": _share(wrong[spoof], sources[spoof]),
-        }
-        at_costs = np.where(human, llr < ASVSPOOF5.threshold, llr >= ASVSPOOF5.threshold)
-        result["verdict"] = {
-            "refused": float(at_costs[human].mean()) if human.any() else None,
-            "passed": float(at_costs[spoof].mean()) if spoof.any() else None,
-        }
+        wrong, at_costs = (
+            np.where(human, llr < threshold, llr >= threshold)
+            for threshold in (0.0, ASVSPOOF5.threshold)
+        )
+        result |= _errors(wrong, human, spoof, sources)
+        result["verdict"] = _errors(at_costs, human, spoof, sources)
         if detail:
             result["groups"] = {
                 "gender": _groups(part.column("gender"), wrong, human, spoof),
@@ -321,6 +317,14 @@ def _figures(
             result["eer"] = found["eer"].as_dict()
             result["within"] = _within(scores, human, spoof, sources)
     return result
+
+
+def _errors(wrong: Array, human: Array, spoof: Array, sources: Array) -> dict[str, Any]:
+    """Return the shares of people refused and of fakes that pass."""
+    return {
+        "refused": _share(wrong[human], sources[human]),
+        "passed": _share(wrong[spoof], sources[spoof]),
+    }
 
 
 def _share(wrong: Array, sources: Array) -> dict[str, Any] | None:

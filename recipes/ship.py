@@ -169,9 +169,13 @@ def _means(sets: Mapping[str, Any], names: Sequence[str]) -> str:
     sentences = []
     for name in names:
         own = {title: part["systems"].get(name, {}) for title, part in sets.items()}
-        for verdict, text in ((False, f"{name} refuses"), (True, "by default its verdict refuses")):
-            clean = _mean_errors((own[title] for title in CLEAN if title in own), verdict)
-            coded = _mean_errors((own[title] for title in own if is_channel(title)), verdict)
+        by_default = {title: found.get("verdict", {}) for title, found in own.items()}
+        for errors, text in (
+            (own, f"{name} refuses"),
+            (by_default, "by default its verdict refuses"),
+        ):
+            clean = _mean_errors(errors[title] for title in CLEAN if title in errors)
+            coded = _mean_errors(errors[title] for title in errors if is_channel(title))
             if clean and coded:
                 sentences.append(
                     f"{text} {clean[0]} of the people and passes {clean[1]} of the fakes, through "
@@ -180,15 +184,14 @@ def _means(sets: Mapping[str, Any], names: Sequence[str]) -> str:
     return _wrapped(f"In the mean of the dev sets, {'; '.join(sentences)}.")
 
 
-def _mean_errors(systems: Iterable[Mapping[str, Any]], verdict: bool) -> list[str]:
+def _mean_errors(systems: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the mean shares of people refused and of fakes passed, over sets that have both."""
-    pairs = []
-    for own in systems:
-        if own.get("refused") and own.get("passed"):
-            errors = own.get("verdict") if verdict else own
-            values = [errors[name] for name in ("refused", "passed")] if errors else []
-            pairs += [[v if verdict else v["value"] for v in values]] if values else []
-    return [f"{100 * sum(of) / len(of):.0f} %" for of in zip(*pairs, strict=True)]
+    found = [
+        (own["refused"]["value"], own["passed"]["value"])
+        for own in systems
+        if own.get("refused") and own.get("passed")
+    ]
+    return [f"{100 * sum(rates) / len(rates):.0f} %" for rates in zip(*found, strict=True)]
 
 
 def _speech(sets: Mapping[str, Any], own: Mapping[str, Any], segments: Mapping[str, Any]) -> str:

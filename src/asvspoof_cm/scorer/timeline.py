@@ -187,8 +187,8 @@ class SegmentSettings:
 
     def moved(self, before: Calibration, after: Calibration) -> Self:
         """Return those for another calibration: frames move as far as an LLR of 0 does."""
-        shift = float(after.apply(-before.offset / before.scale))
-        return replace(self, offset=self.offset + shift)
+        zero = -before.offset / before.scale
+        return replace(self, offset=self.offset + float(after.apply(zero) - before.apply(zero)))
 
 
 Cells: TypeAlias = tuple[FloatArray, Mask, float]
